@@ -1,0 +1,82 @@
+"""``python -m demo.sample_api --port 0 --records 20000``: one JSON line with the port when ready."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from demo.sample_api.app import Options, SampleApp
+from demo.sample_api.dataset import Sizes
+from demo.sample_api.protocol import HttpProtocol
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    sizes = Sizes()
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.sample_api", description="A sample API with faults."
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    parser.add_argument("--records", type=int, default=sizes.records, help="of /orders and of /invoices")
+    parser.add_argument("--customers", type=int, default=sizes.customers)
+    parser.add_argument("--partitions", type=int, default=sizes.partitions)
+    parser.add_argument("--pages", type=int, default=sizes.pages, help="of each partition")
+    parser.add_argument(
+        "--page-records", type=int, default=sizes.page_records, help="records of a partition's page"
+    )
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="of each answer")
+    parser.add_argument("--api-key", help="wanted in X-Api-Key or as a bearer token")
+    parser.add_argument("--faults", default="[]", help="JSON list, as for POST /_admin/faults")
+    parser.add_argument("--warm", action="store_true", help="make the partitions' pages before the start")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end with whoever holds our stdin")
+    return parser.parse_args(arguments)
+
+
+def build(options: argparse.Namespace) -> SampleApp:
+    sizes = Sizes(options.records, options.customers, options.partitions, options.pages, options.page_records)
+    app = SampleApp(Options(sizes, options.latency_ms / 1000, options.api_key))
+    app.faults.replace(json.loads(options.faults))
+    return app
+
+
+async def run(app: SampleApp, options: argparse.Namespace) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if options.until_stdin_closes:
+        loop.add_reader(sys.stdin.fileno(), _at_end_of_stdin, stop)
+    server = await loop.create_server(lambda: HttpProtocol(app), options.host, options.port, backlog=1024)
+    host, port = server.sockets[0].getsockname()[:2]
+    if options.warm:
+        app.warm(f"{host}:{port}", options.page_records)
+    gc.freeze()
+    print(json.dumps({"port": port, "base_url": f"http://{host}:{port}", "pid": os.getpid()}), flush=True)
+    await stop.wait()
+    server.close()
+
+
+def _at_end_of_stdin(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        stop.set()
+
+
+def main() -> None:
+    options = parse()
+    app = build(options)
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        uvloop.install()
+    asyncio.run(run(app, options))
+
+
+if __name__ == "__main__":
+    main()

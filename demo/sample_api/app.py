@@ -1,0 +1,215 @@
+"""From a request to what the connection shall do: the key, the faults, the page."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from email.utils import formatdate
+from enum import Enum, auto
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote
+
+from demo.sample_api.dataset import Dataset, Sizes
+from demo.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
+from demo.sample_api.journal import Entry, Journal
+from demo.sample_api.pages import PLAIN, Tweak, page_of
+from demo.sample_api.replies import BadRequest, NotFound, Reply, error_reply, raw_reply
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """:ivar headers: by lower-case name"""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Manner(Enum):
+    """How an answer goes out."""
+
+    WHOLE = auto()
+    DRIP = auto()
+    TRUNCATE = auto()
+    HANG = auto()
+    DISCONNECT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the connection shall do with one request.
+
+    :ivar delay: seconds before the first byte
+    :ivar entry: the journal's entry, None for the admin's paths
+    :ivar fault: the measures of any manner but WHOLE
+    :ivar subscribe: when set, the answer waits until the function that is handed over is called
+    """
+
+    reply: Reply
+    entry: Entry | None = None
+    delay: float = 0.0
+    manner: Manner = Manner.WHOLE
+    fault: Fault | None = None
+    subscribe: Callable[[Callable[[], None]], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """:ivar latency: seconds that each answer takes at least
+    :ivar api_key: wanted in ``X-Api-Key`` or as a bearer token, None for an open API
+    :ivar cache_bytes: pages are kept as bytes up to this many
+    """
+
+    sizes: Sizes = field(default_factory=Sizes)
+    latency: float = 0.0
+    api_key: str | None = None
+    cache_bytes: int = 1 << 30
+
+
+_MANNERS = {
+    FaultKind.DRIP: Manner.DRIP,
+    FaultKind.TRUNCATE: Manner.TRUNCATE,
+    FaultKind.HANG: Manner.HANG,
+    FaultKind.DISCONNECT: Manner.DISCONNECT,
+}
+
+
+class SampleApp:
+    """The API's state. One instance serves one event loop; nothing here waits."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.dataset = Dataset(options.sizes)
+        self.faults = FaultPlan()
+        self.journal = Journal()
+        self._cache: dict[tuple[str, str], Reply] = {}
+        self._cached_bytes = 0
+        self._changed = False
+        self._chance = random.Random(1)
+
+    def reset(self) -> None:
+        """Forget requests, faults and changes of the data."""
+        self.journal.reset()
+        self.faults = FaultPlan()
+        if self._changed:
+            self.dataset.reset()
+            self._forget_pages()
+            self._changed = False
+
+    def _forget_pages(self) -> None:
+        self._cache.clear()
+        self._cached_bytes = 0
+
+    def serve(self, request: Request) -> Delivery:
+        """The delivery of one data request."""
+        path, query = split_target(request.target)
+        entry = self.journal.begin(request.method, path, query)
+        if (refusal := self._refusal(request)) is not None:
+            return self._delivery(refusal, entry)
+        hits = self.faults.hit(path, query)
+        if not hits:
+            return self._delivery(self._page(request, path, query, PLAIN), entry)
+        return self._faulty(request, path, query, entry, hits)
+
+    def warm(self, origin: str, page_size: int) -> None:
+        """Make every page of the partitions beforehand, so that no reader waits for its making."""
+        sizes = self.options.sizes
+        for partition in range(sizes.partitions):
+            for page in range(1, -(-sizes.items_per_partition // page_size) + 1):
+                target = f"/partitions/{partition}/items?page={page}&page_size={page_size}"
+                path, query = split_target(target)
+                self._page(Request("GET", target, {"host": origin}, b""), path, query, PLAIN)
+
+    def _refusal(self, request: Request) -> Reply | None:
+        if request.method != "GET":
+            return error_reply(405, f"{request.method} is not allowed", {"Allow": "GET"})
+        key = self.options.api_key
+        given = (request.headers.get("x-api-key"), request.headers.get("authorization"))
+        if key is not None and given[0] != key and given[1] != f"Bearer {key}":
+            return error_reply(401, "an API key is needed", {"WWW-Authenticate": "Bearer"})
+        return None
+
+    def _delivery(self, reply: Reply, entry: Entry, delay: float = 0.0) -> Delivery:
+        entry.page, entry.status, entry.records = reply.page, reply.status, reply.records
+        return Delivery(reply, entry, self.options.latency + delay)
+
+    def _page(self, request: Request, path: str, query: Mapping[str, str], tweak: Tweak) -> Reply:
+        host = request.headers.get("host", "")
+        place = (host, request.target)
+        if tweak is PLAIN and (cached := self._cache.get(place)) is not None:
+            return cached
+        try:
+            reply = page_of(self.dataset, path, query, f"http://{host}", tweak)
+        except NotFound as error:
+            return error_reply(404, str(error))
+        except BadRequest as error:
+            return error_reply(400, str(error))
+        if tweak is PLAIN and self._cached_bytes < self.options.cache_bytes:
+            self._cache[place] = reply
+            self._cached_bytes += len(reply.body)
+        return reply
+
+    def _faulty(
+        self, request: Request, path: str, query: Mapping[str, str], entry: Entry, hits: list[Fault]
+    ) -> Delivery:
+        for fault in hits:
+            if fault.kind in CHANGES:
+                self._change(fault, path)
+        reply = next((made for fault in hits if (made := _instead(fault)) is not None), None)
+        if reply is None:
+            reply = self._page(request, path, query, _tweak(hits))
+        for fault in hits:
+            if fault.kind is FaultKind.MALFORMED:
+                reply = raw_reply(reply.body[: len(reply.body) // 2])
+        delay = sum(fault.delay(self._chance) for fault in hits if fault.kind is FaultKind.LATENCY)
+        delivery = self._delivery(reply, entry, delay)
+        odd = next((fault for fault in hits if fault.kind in _MANNERS), None)
+        if odd is None:
+            return delivery
+        if odd.kind in (FaultKind.HANG, FaultKind.DISCONNECT):
+            entry.status = None
+        return replace(delivery, manner=_MANNERS[odd.kind], fault=odd)
+
+    def _change(self, fault: Fault, path: str) -> None:
+        where = fault.collection or path
+        if fault.kind is FaultKind.CHANGE_PARENTS:
+            self.dataset.change_parents(add=fault.add, remove=fault.remove, reverse=fault.reverse)
+        elif self.dataset.collection(where) is None:
+            return
+        elif fault.kind is FaultKind.SHRINK:
+            self.dataset.shrink(where, fault.records)
+        else:
+            self.dataset.edit(where)
+        self._changed = True
+        self._forget_pages()
+
+
+@lru_cache(maxsize=200_000)
+def split_target(target: str) -> tuple[str, dict[str, str]]:
+    """Path and query; of a repeated name the last value counts. The answer is shared: don't change it."""
+    path, _, query = target.partition("?")
+    return unquote(path), dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _tweak(hits: list[Fault]) -> Tweak:
+    leave_out = sum(fault.records for fault in hits if fault.kind is FaultKind.SHORT_PAGE)
+    repeat = any(fault.kind is FaultKind.REPEAT_CURSOR for fault in hits)
+    return Tweak(leave_out, repeat) if leave_out or repeat else PLAIN
+
+
+def _instead(fault: Fault) -> Reply | None:
+    """The answer that a fault gives in the page's place, None for the other kinds."""
+    if fault.kind is FaultKind.RATE_LIMIT:
+        seconds = fault.retry_after
+        wait = formatdate(time.time() + seconds, usegmt=True) if fault.as_date else f"{seconds:g}"
+        return error_reply(429, "too many requests", {"Retry-After": wait})
+    if fault.kind is FaultKind.ERROR:
+        return error_reply(fault.status, fault.message)
+    if fault.kind is FaultKind.EXPIRE_TOKEN:
+        return error_reply(410, "the cursor is no longer valid")
+    if fault.kind is FaultKind.REDIRECT:
+        return error_reply(302, "elsewhere", {"Location": fault.location})
+    return None

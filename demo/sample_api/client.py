@@ -1,0 +1,134 @@
+"""The sample API as a process of its own, held by a test, a demo or a benchmark."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from demo.sample_api.dataset import Sizes
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE = 60.0
+
+
+class SampleApi:
+    """A context manager around ``python -m demo.sample_api``; the process ends with its holder, in any case.
+
+    ::
+
+        with SampleApi(Sizes(records=500), latency_ms=20) as api:
+            api.set_faults({"kind": "rate_limit", "path": "/orders", "after": 3, "times": 1})
+            ...  # read from api.base_url
+            assert api.counts()["refetched"] == 0
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes | None = None,
+        *,
+        latency_ms: float = 0.0,
+        api_key: str | None = None,
+        faults: Sequence[Mapping[str, Any]] = (),
+        warm: bool = False,
+        port: int = 0,
+    ) -> None:
+        self.sizes = sizes or Sizes()
+        self.api_key = api_key
+        self.base_url = ""
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [sys.executable, "-m", "demo.sample_api", "--until-stdin-closes", f"--port={port}"]
+        self._command += [f"--{name.replace('_', '-')}={size}" for name, size in asdict(self.sizes).items()]
+        self._command += [f"--latency-ms={latency_ms}", f"--faults={json.dumps(list(faults))}"]
+        self._command += ["--warm"] if warm else []
+        self._command += [f"--api-key={api_key}"] if api_key is not None else []
+
+    def __enter__(self) -> SampleApi:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """:raises RuntimeError: not started"""
+        if self._process is None:
+            raise RuntimeError("the sample API is not started")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and return when requests are answered.
+
+        :raises RuntimeError: it ended instead
+        """
+        self._process = subprocess.Popen(
+            self._command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the sample API ended with {self._process.wait()} at its start")
+        ready = json.loads(line)
+        self.base_url, self.port = ready["base_url"], ready["port"]
+
+    def stop(self) -> None:
+        """End the process and wait for it. Stopping twice does nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        process.communicate()
+
+    def set_faults(self, *faults: Mapping[str, Any]) -> None:
+        """Put these faults in the place of all present ones; none: everything works again."""
+        self._call("POST", "faults", list(faults))
+
+    def faults(self) -> list[dict[str, Any]]:
+        """The faults in force, with the requests each has ``seen`` and those it was ``used`` on."""
+        return list(self._call("GET", "faults"))
+
+    def log(self, *, since: int = 0, path: str = "*") -> list[dict[str, Any]]:
+        return list(self._call("GET", f"log?{urlencode({'since': since, 'path': path})}"))
+
+    def counts(self, *, since: int = 0, path: str = "*", detail: bool = False) -> dict[str, Any]:
+        """Requests and pages served; ``refetched`` is how often a page was served again."""
+        query = urlencode({"since": since, "path": path, "detail": int(detail)})
+        return dict(self._call("GET", f"counts?{query}"))
+
+    def truth(self, path: str) -> dict[str, Any]:
+        """Count, ids and checksum of a collection (`demo.sample_api.records.checksum` makes the same)."""
+        return dict(self._call("GET", "truth" + quote(path)))
+
+    def wait_for_pages(self, pages: int, timeout: float = 60.0) -> None:
+        """Return as soon as so many different pages were served.
+
+        :raises TimeoutError: it took longer than ``timeout`` seconds
+        """
+        self._call("GET", f"wait?pages={pages}", timeout=timeout)
+
+    def reset(self) -> None:
+        """Forget requests, faults and changes of the data."""
+        self._call("POST", "reset", [])
+
+    def _call(self, method: str, name: str, body: Any = None, timeout: float = _PATIENCE) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, f"/_admin/{name}", None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            value = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ValueError(value["error"])
+        return value

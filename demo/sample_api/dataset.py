@@ -1,0 +1,143 @@
+"""The collections that the API serves, and the ways in which they change while somebody reads them."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from demo.sample_api.records import Maker, Record, customer, invoice, item, order
+
+_ORDERS_OF = re.compile(r"/customers/(\d+)/orders")
+_ITEMS_OF = re.compile(r"/partitions/(\d+)/items")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much there is of everything.
+
+    :ivar records: orders, and as many invoices
+    :ivar customers: parents of the orders; every order belongs to one
+    :ivar partitions: of ``/partitions/{p}/items``, numbered from 0
+    :ivar pages: of one partition, at ``page_records`` records each
+    """
+
+    records: int = 20_000
+    customers: int = 200
+    partitions: int = 32
+    pages: int = 50
+    page_records: int = 100
+
+    @property
+    def items_per_partition(self) -> int:
+        return self.pages * self.page_records
+
+
+@dataclass(slots=True)
+class Collection:
+    """Records in the order of their numbers (descending only once reversed); the number is the id."""
+
+    path: str
+    numbers: Sequence[int]
+    make: Maker
+    revision: int = 0
+
+    def part(self, start: int, stop: int) -> list[Record]:
+        return [self.make(number, self.revision) for number in self.numbers[start:stop]]
+
+    def after(self, number: int) -> int:
+        """Position of the first record whose number is greater (a keyset, so deletions don't shift it)."""
+        return bisect_right(self.numbers, number)
+
+
+class Dataset:
+    """All collections by path; the ones never asked for cost nothing."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._collections: dict[str, Collection] = {}
+
+    def reset(self) -> None:
+        self._collections.clear()
+
+    def collection(self, path: str) -> Collection | None:
+        """The collection at this path, or None where the API has none."""
+        found = self._collections.get(path)
+        if found is None:
+            found = self._new(path)
+            if found is not None:
+                self._collections[path] = found
+        return found
+
+    def family(self, path: str) -> list[Collection]:
+        """The collection itself, or all children of the present parents.
+
+        :raises KeyError: nothing is there
+        """
+        if path == "/customers/orders":
+            paths = [f"/customers/{number}/orders" for number in self.parents()]
+        elif path == "/partitions/items":
+            paths = [f"/partitions/{number}/items" for number in range(self.sizes.partitions)]
+        else:
+            paths = [path]
+        return [self._existing(one) for one in paths]
+
+    def parents(self) -> Sequence[int]:
+        return self._existing("/customers").numbers
+
+    def shrink(self, path: str, records: int) -> None:
+        """Delete the first ``records`` records, which moves all later ones to earlier pages."""
+        for collection in self.family(path):
+            collection.numbers = collection.numbers[records:]
+
+    def edit(self, path: str) -> None:
+        """Change every record's content, and no id."""
+        for collection in self.family(path):
+            collection.revision += 1
+
+    def change_parents(self, *, add: int = 0, remove: Sequence[int] = (), reverse: bool = False) -> None:
+        """Add new customers at the end, remove some by id, turn the order round."""
+        customers = self._existing("/customers")
+        numbers = [number for number in customers.numbers if number not in remove]
+        last = max(customers.numbers, default=0)
+        numbers += range(last + 1, last + 1 + add)
+        customers.numbers = numbers[::-1] if reverse else numbers
+        for number in remove:
+            self._collections.pop(f"/customers/{number}/orders", None)
+
+    def _existing(self, path: str) -> Collection:
+        found = self.collection(path)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def _new(self, path: str) -> Collection | None:
+        sizes = self.sizes
+        if path == "/customers":
+            return Collection(path, range(1, sizes.customers + 1), customer)
+        if path == "/orders":
+            return Collection(path, range(1, sizes.records + 1), order)
+        if path == "/invoices":
+            return Collection(path, range(1, sizes.records + 1), invoice)
+        if match := _ORDERS_OF.fullmatch(path):
+            return self._orders_of(path, int(match[1]))
+        if match := _ITEMS_OF.fullmatch(path):
+            return self._items_of(path, int(match[1]))
+        return None
+
+    def _orders_of(self, path: str, parent: int) -> Collection | None:
+        if parent not in self.parents():
+            return None
+        return Collection(path, range(parent, self.sizes.records + 1, max(self.sizes.customers, 1)), order)
+
+    def _items_of(self, path: str, partition: int) -> Collection | None:
+        if partition >= self.sizes.partitions:
+            return None
+        first = partition * self.sizes.items_per_partition + 1
+        return Collection(path, range(first, first + self.sizes.items_per_partition), item)
+
+
+def records_of(collections: Sequence[Collection]) -> Iterator[Record]:
+    for collection in collections:
+        yield from collection.part(0, len(collection.numbers))

@@ -1,0 +1,131 @@
+"""What can go wrong on purpose, and when.
+
+A fault is one JSON object. Which requests it looks at:
+
+* ``path``: a glob on the path (``/orders``, ``/customers/*/orders``; default: every path but ``/_admin``)
+* ``query``: values that the query must have (``{"page": "3"}``)
+* ``after``: so many matching requests pass first (default 0)
+* ``times``: so many get it then (default: all from there on)
+
+``kind`` says what happens, see `FaultKind`; the other fields are its measures.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
+
+
+class FaultKind(str, Enum):
+    """The kinds, each with the fields that it reads."""
+
+    RATE_LIMIT = "rate_limit"  # 429 with Retry-After: retry_after (s), as_date
+    ERROR = "error"  # status (500), with the JSON body {"error": message}
+    LATENCY = "latency"  # seconds, or from seconds to seconds_max at random
+    DRIP = "drip"  # the body in pieces of `chunk` bytes, `seconds` apart
+    HANG = "hang"  # no answer; the connection closes after seconds, if given
+    TRUNCATE = "truncate"  # the full Content-Length, then only the share `keep` of the body
+    DISCONNECT = "disconnect"  # the connection ends without an answer
+    MALFORMED = "malformed"  # 200 with half of the JSON, and a Content-Length that fits it
+    REDIRECT = "redirect"  # 302 to `location`
+    REPEAT_CURSOR = "repeat_cursor"  # the next cursor (or link) is the one just used: an endless loop
+    EXPIRE_TOKEN = "expire_token"  # 410, for requests that carry a cursor
+    SHORT_PAGE = "short_page"  # the last `records` records of the page are left out, more pages follow
+    SHRINK = "shrink"  # delete the first `records` of the collection, then answer
+    EDIT = "edit"  # change every record of the collection, then answer
+    CHANGE_PARENTS = "change_parents"  # customers: `add` so many, `remove` these ids, `reverse` the order
+
+
+CHANGES = frozenset({FaultKind.SHRINK, FaultKind.EDIT, FaultKind.CHANGE_PARENTS})
+"""Kinds that change the data rather than one answer; without ``times`` they happen once."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault and what became of it: ``seen`` matching requests, ``used`` of them hit."""
+
+    kind: FaultKind
+    path: str = "*"
+    query: Mapping[str, str] = field(default_factory=dict)
+    after: int = 0
+    times: int | None = None
+    seconds: float = 0.0
+    seconds_max: float | None = None
+    retry_after: float = 1.0
+    as_date: bool = False
+    status: int = 500
+    message: str = "injected"
+    chunk: int = 1024
+    keep: float = 0.5
+    location: str = ""
+    records: int = 1
+    collection: str | None = None
+    add: int = 0
+    remove: Sequence[int] = ()
+    reverse: bool = False
+    seen: int = 0
+    used: int = 0
+
+    @classmethod
+    def from_json(cls, value: Any) -> Fault:
+        """:raises ValueError: the value is no object, or names a kind or field that there isn't"""
+        if not isinstance(value, Mapping) or "kind" not in value:
+            raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
+        known = {one.name for one in fields(cls)} - {"seen", "used"}
+        if unknown := sorted(set(value) - known):
+            raise ValueError(f"unknown field {unknown[0]!r} of a fault, allowed: {', '.join(sorted(known))}")
+        fault = cls(**{**value, "kind": FaultKind(value["kind"])})
+        fault.query = {name: str(wanted) for name, wanted in fault.query.items()}
+        if fault.kind in CHANGES and fault.times is None:
+            fault.times = 1
+        return fault
+
+    def to_json(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def delay(self, chance: random.Random) -> float:
+        """Seconds to wait, for the kinds that wait."""
+        return self.seconds if self.seconds_max is None else chance.uniform(self.seconds, self.seconds_max)
+
+    def hits(self, path: str, query: Mapping[str, str]) -> bool:
+        """Whether this request gets the fault; counts it."""
+        if not self._concerns(path, query):
+            return False
+        self.seen += 1
+        if self.seen <= self.after or (self.times is not None and self.used >= self.times):
+            return False
+        self.used += 1
+        return True
+
+    def _concerns(self, path: str, query: Mapping[str, str]) -> bool:
+        if self.path != "*" and not fnmatchcase(path, self.path):
+            return False
+        if self.kind is FaultKind.EXPIRE_TOKEN and "cursor" not in query:
+            return False
+        return all(query.get(name) == wanted for name, wanted in self.query.items())
+
+
+class FaultPlan:
+    """The faults now in force."""
+
+    def __init__(self, faults: Sequence[Fault] = ()) -> None:
+        self.faults = list(faults)
+
+    def replace(self, value: Any) -> None:
+        """Take a JSON list of faults instead of the present ones.
+
+        :raises ValueError: one of them is wrong; the present ones stay then
+        """
+        if not isinstance(value, list):
+            raise ValueError("faults are a JSON list")
+        self.faults = [Fault.from_json(one) for one in value]
+
+    def hit(self, path: str, query: Mapping[str, str]) -> list[Fault]:
+        """The faults of one request. Every matching fault counts it, so ``after`` means the same for each."""
+        if not self.faults:
+            return []
+        return [fault for fault in self.faults if fault.hits(path, query)]

@@ -1,0 +1,136 @@
+"""The resources and their ways of paging."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from demo.sample_api.dataset import Collection, Dataset
+from demo.sample_api.replies import BadRequest, NotFound, Reply, json_reply
+
+_NUMBERED = re.compile(r"/customers|/partitions/\d+/items")
+_CHILDREN = re.compile(r"/customers/\d+/orders")
+_LARGEST_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tweak:
+    """What faults do to the content of one page."""
+
+    leave_out: int = 0
+    repeat_cursor: bool = False
+
+
+PLAIN = Tweak()
+
+
+def page_of(
+    dataset: Dataset, path: str, query: Mapping[str, str], origin: str, tweak: Tweak = PLAIN
+) -> Reply:
+    """One page of a resource.
+
+    :param origin: scheme and host as the client wrote them, for links
+    :raises NotFound: there is no such resource
+    :raises BadRequest: a parameter can't be read
+    """
+    if path == "/partitions":
+        partitions = [{"id": number} for number in range(dataset.sizes.partitions)]
+        return json_reply({"data": partitions}, page=path, records=len(partitions))
+    collection = dataset.collection(path)
+    if collection is None:
+        raise NotFound(f"there is nothing at {path}")
+    if _NUMBERED.fullmatch(path):
+        return _numbered(collection, query, tweak)
+    if _CHILDREN.fullmatch(path):
+        return _by_cursor(collection, query, tweak)
+    if path == "/orders":
+        return _by_offset(collection, query, tweak)
+    return _linked(collection, query, origin, tweak)
+
+
+def _numbered(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+    number, size = _integer(query, "page", 1, 1), _size(query, "page_size")
+    total = len(collection.numbers)
+    start = (number - 1) * size
+    body = {"page": number, "page_size": size, "pages": -(-total // size), "total": total}
+    return _reply(collection, start, size, body, tweak)
+
+
+def _by_offset(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+    start, size = _integer(query, "offset", 0, 0), _size(query, "limit")
+    body = {"offset": start, "limit": size, "total": len(collection.numbers)}
+    return _reply(collection, start, size, body, tweak)
+
+
+def _by_cursor(collection: Collection, query: Mapping[str, str], tweak: Tweak) -> Reply:
+    size = _size(query, "limit")
+    after = _decoded(query["cursor"], collection) if query.get("cursor") else 0
+    start = collection.after(after) if after else 0
+    stop = min(start + size, len(collection.numbers))
+    following: str | None = None
+    if tweak.repeat_cursor:
+        following = query.get("cursor") or _encoded(collection, after)
+    elif stop < len(collection.numbers):
+        following = _encoded(collection, collection.numbers[stop - 1])
+    return _reply(collection, start, size, {"next_cursor": following}, tweak, place=f"after {after}")
+
+
+def _linked(collection: Collection, query: Mapping[str, str], origin: str, tweak: Tweak) -> Reply:
+    number, size = _integer(query, "page", 1, 1), _size(query, "per_page")
+    start, last = (number - 1) * size, max(-(-len(collection.numbers) // size), 1)
+    base = f"{origin}{collection.path}?per_page={size}&page="
+    following = number if tweak.repeat_cursor else number + 1
+    links = [f'<{base}{following}>; rel="next"'] if following <= last else []
+    links.append(f'<{base}{last}>; rel="last"')
+    return _reply(collection, start, size, None, tweak, headers={"Link": ", ".join(links)})
+
+
+def _reply(
+    collection: Collection,
+    start: int,
+    size: int,
+    envelope: dict[str, Any] | None,
+    tweak: Tweak,
+    *,
+    place: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    records = collection.part(start, start + size)
+    if tweak.leave_out:
+        records = records[: -tweak.leave_out]
+    page = f"{collection.path} {place or f'at {start}'} size {size}"
+    value = records if envelope is None else {"data": records, **envelope}
+    return json_reply(value, page=page, records=len(records), headers=headers)
+
+
+def _size(query: Mapping[str, str], name: str) -> int:
+    return min(_integer(query, name, 100, 1), _LARGEST_PAGE)
+
+
+def _integer(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < least:
+        raise BadRequest(f"{name} must be an integer from {least}, got {text!r}")
+    return int(text)
+
+
+def _encoded(collection: Collection, after: int) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps([collection.path, after])).decode().rstrip("=")
+
+
+def _decoded(cursor: str, collection: Collection) -> int:
+    try:
+        path, after = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if path != collection.path:
+            raise ValueError("a cursor of another collection")
+        return int(after)
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise BadRequest(f"cursor {cursor!r} can't be read") from error

@@ -1,0 +1,65 @@
+"""Answers as bytes, made once and sent many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+
+class BadRequest(Exception):  # noqa: N818
+    """The client's parameters are wrong: status 400."""
+
+
+class NotFound(Exception):  # noqa: N818
+    """Status 404."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer.
+
+    :ivar head: status line and headers, with the blank line
+    :ivar page: which page this is, None if it is no page
+    """
+
+    status: int
+    head: bytes
+    body: bytes
+    page: str | None = None
+    records: int = 0
+
+
+def json_reply(
+    value: Any,
+    *,
+    status: int = 200,
+    page: str | None = None,
+    records: int = 0,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    return raw_reply(orjson.dumps(value), status=status, page=page, records=records, headers=headers)
+
+
+def raw_reply(
+    body: bytes,
+    *,
+    status: int = 200,
+    page: str | None = None,
+    records: int = 0,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {text}" for name, text in (headers or {}).items()),
+    ]
+    return Reply(status, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), body, page, records)
+
+
+def error_reply(status: int, message: str, headers: Mapping[str, str] | None = None) -> Reply:
+    return json_reply({"error": message}, status=status, headers=headers)

@@ -1,0 +1,385 @@
+"""The sample API is the ruler by which others are measured, so it is measured first."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import pytest
+
+from demo.sample_api import SampleApi, Sizes, canonical, checksum
+
+SIZES = Sizes(records=230, customers=10, partitions=3, pages=4, page_records=25)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SampleApi]:
+    with SampleApi(SIZES, warm=True) as api:
+        yield api
+
+
+@pytest.fixture
+def api(running: SampleApi) -> SampleApi:
+    running.reset()
+    return running
+
+
+class Answer:
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+def get(
+    api: SampleApi, path: str, headers: dict[str, str] | None = None, timeout: float = 10, **query: Any
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=timeout)
+    try:
+        connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers or {})
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+def numbered(api: SampleApi, path: str, size: int = 7) -> list[Any]:
+    first = get(api, path, page=1, page_size=size).json
+    rest = [get(api, path, page=page, page_size=size).json["data"] for page in range(2, first["pages"] + 1)]
+    return [record for data in [first["data"], *rest] for record in data]
+
+
+def by_offset(api: SampleApi, size: int = 40) -> list[Any]:
+    records: list[Any] = []
+    while data := get(api, "/orders", offset=len(records), limit=size).json["data"]:
+        records += data
+    return records
+
+
+def by_cursor(api: SampleApi, path: str, size: int = 5) -> list[Any]:
+    page = get(api, path, limit=size).json
+    records = list(page["data"])
+    while page["next_cursor"]:
+        page = get(api, path, limit=size, cursor=page["next_cursor"]).json
+        records += page["data"]
+    return records
+
+
+def by_link(api: SampleApi, size: int = 50) -> list[Any]:
+    answer = get(api, "/invoices", per_page=size)
+    records = list(answer.json)
+    while link := re.search(r'<([^>]+)>; rel="next"', answer.headers["Link"]):
+        assert link[1].startswith(api.base_url)
+        answer = get(api, link[1].removeprefix(api.base_url))
+        records += answer.json
+    return records
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/customers", lambda api: numbered(api, "/customers")),
+        ("/partitions/2/items", lambda api: numbered(api, "/partitions/2/items", 25)),
+        ("/orders", by_offset),
+        ("/customers/3/orders", lambda api: by_cursor(api, "/customers/3/orders")),
+        ("/invoices", by_link),
+    ],
+)
+def test_each_way_of_paging_reads_the_whole_collection_once(
+    api: SampleApi, path: str, read: Callable[[SampleApi], list[Any]]
+) -> None:
+    records = read(api)
+    truth = api.truth(path)
+    assert [record["id"] for record in records] == truth["ids"]
+    assert checksum(records) == truth["checksum"]
+    assert truth["count"] == len(records) > 0
+
+
+def test_the_children_of_all_parents_are_all_orders(api: SampleApi) -> None:
+    assert sorted(api.truth("/customers/orders")["ids"]) == api.truth("/orders")["ids"]
+    assert api.truth("/customers/orders")["checksum"] == api.truth("/orders")["checksum"]
+
+
+def test_two_processes_serve_the_same_bytes(api: SampleApi) -> None:
+    with SampleApi(SIZES) as other:
+        for path in ("/customers", "/orders", "/partitions/1/items", "/customers/4/orders"):
+            assert get(api, path).body == get(other, path).body
+
+
+def test_records_have_the_size_and_the_types_of_real_ones(api: SampleApi) -> None:
+    for path in ("/customers", "/orders", "/invoices", "/partitions/0/items"):
+        data = get(api, path).json
+        records = data if isinstance(data, list) else data["data"]
+        size = sum(len(orjson.dumps(record)) for record in records) / len(records)
+        assert 200 < size < 260
+        kinds = {type(value) for record in records for value in record.values()}
+        assert {str, int, float, bool, dict, type(None)} <= kinds
+        assert any(not orjson.dumps(record).isascii() for record in records)
+
+
+def test_a_row_of_a_typed_table_equals_its_record() -> None:
+    record = {
+        "id": 1,
+        "coupon": None,
+        "placed_at": "2026-03-01T10:00:00Z",
+        "tags": ["a"],
+        "ship_to": {"zip": "1"},
+    }
+    row = {
+        "id": 1,
+        "placed_at": datetime(2026, 3, 1, 10, tzinfo=timezone.utc),
+        "tags": ["a"],
+        "ship_to": {"zip": "1", "express": None},
+        "_rfr_generation": 4,
+    }
+    assert canonical(record) == canonical(row)
+    assert checksum([record]) == checksum([row])
+    assert checksum([record, record]) != checksum([record])
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nothing", 404),
+        ("/customers/99/orders", 404),
+        ("/partitions/3/items", 404),
+        ("/orders?offset=x", 400),
+        ("/customers?page=0", 400),
+        ("/customers/1/orders?cursor=garbage", 400),
+        ("/_admin/nothing", 404),
+        ("/_admin/truth/nothing", 404),
+    ],
+)
+def test_wrong_requests_are_refused_with_a_reason(api: SampleApi, path: str, status: int) -> None:
+    answer = get(api, path)
+    assert answer.status == status
+    assert answer.json["error"]
+
+
+def test_a_cursor_of_one_parent_is_refused_for_another(api: SampleApi) -> None:
+    cursor = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
+    assert get(api, "/customers/2/orders", cursor=cursor).status == 400
+
+
+def test_pages_beyond_the_end_are_empty(api: SampleApi) -> None:
+    assert get(api, "/customers", page=99).json["data"] == []
+    assert get(api, "/orders", offset=999).json["data"] == []
+
+
+def test_the_key_is_wanted_in_a_header(api: SampleApi) -> None:
+    with SampleApi(SIZES, api_key="k1") as closed:
+        assert get(closed, "/orders").status == 401
+        assert get(closed, "/orders", {"X-Api-Key": "wrong"}).status == 401
+        assert get(closed, "/orders", {"X-Api-Key": "k1"}).status == 200
+        assert get(closed, "/orders", {"Authorization": "Bearer k1"}).status == 200
+        assert closed.counts()["statuses"] == {"401": 2, "200": 2}
+
+
+def test_connections_are_kept_and_pipelined_requests_answered_in_turn(api: SampleApi) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=10)
+    connection.connect()
+    connection.sock.sendall(
+        b"".join(f"GET /customers?page={n}&page_size=2 HTTP/1.1\r\n\r\n".encode() for n in (1, 2, 3))
+    )
+    received = b""
+    while received.count(b'"total"') < 3:
+        received += connection.sock.recv(65_536)
+    assert [int(page) for page in re.findall(rb'"page":(\d)', received)] == [1, 2, 3]
+    connection.close()
+
+
+class TestCounting:
+    def test_a_page_served_twice_counts_once_more_whatever_its_spelling(self, api: SampleApi) -> None:
+        get(api, "/customers", page=1, page_size=5)
+        get(api, "/customers", page_size=5)
+        get(api, "/customers", page=2, page_size=5)
+        counts = api.counts(detail=True)
+        expected = {"requests": 3, "served": 3, "pages": 2, "once": 1, "repeated": 1, "refetched": 1}
+        assert {name: counts[name] for name in expected} == expected
+        assert list(counts["repeated_pages"].values()) == [2]
+
+    def test_errors_and_broken_answers_are_no_pages(self, api: SampleApi) -> None:
+        api.set_faults(
+            {"kind": "error", "path": "/orders", "times": 1},
+            {"kind": "truncate", "path": "/invoices", "times": 1},
+        )
+        get(api, "/orders")
+        with pytest.raises(http.client.IncompleteRead):
+            get(api, "/invoices")
+        assert api.counts()["pages"] == 0
+        assert [entry["complete"] for entry in api.log()] == [True, False]
+
+    def test_an_answer_that_nobody_takes_is_not_complete(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "latency", "seconds": 0.2})
+        with pytest.raises(TimeoutError):
+            get(api, "/orders", timeout=0.05)
+        time.sleep(0.3)
+        assert api.counts()["incomplete"] == 1
+        assert api.counts()["pages"] == 0
+
+    def test_counts_and_log_are_told_by_path_and_since_a_moment(self, api: SampleApi) -> None:
+        get(api, "/orders")
+        since = api.counts()["last_sequence"]
+        get(api, "/orders")
+        get(api, "/customers", page=3)
+        assert api.counts(since=since)["pages"] == 2
+        assert api.counts(since=since)["refetched"] == 0
+        assert api.counts(path="/orders")["refetched"] == 1
+        (entry,) = api.log(since=since, path="/cust*")
+        assert entry["query"] == {"page": "3"}
+        assert entry["status"] == 200
+        assert entry["complete"]
+
+    def test_waiting_ends_with_the_page_that_was_awaited(self, api: SampleApi) -> None:
+        get(api, "/orders")
+        with pytest.raises(TimeoutError):
+            api.wait_for_pages(2, timeout=0.1)
+        get(api, "/invoices")
+        api.wait_for_pages(2, timeout=5)
+
+
+class TestFaults:
+    def test_429_comes_after_so_many_requests_with_the_wait_in_seconds_or_as_a_date(
+        self, api: SampleApi
+    ) -> None:
+        api.set_faults({"kind": "rate_limit", "path": "/orders", "after": 2, "times": 2, "retry_after": 3})
+        answers = [get(api, "/orders") for _ in range(5)]
+        assert [answer.status for answer in answers] == [200, 200, 429, 429, 200]
+        assert answers[2].headers["Retry-After"] == "3"
+        api.set_faults({"kind": "rate_limit", "retry_after": 30, "as_date": True})
+        moment = parsedate_to_datetime(get(api, "/orders").headers["Retry-After"])
+        assert 20 < (moment - datetime.now(timezone.utc)).total_seconds() <= 30
+
+    def test_an_error_hits_only_the_requests_it_names(self, api: SampleApi) -> None:
+        api.set_faults(
+            {"kind": "error", "status": 503, "path": "/customers", "query": {"page": 2}, "times": 1}
+        )
+        assert [get(api, "/customers", page=page).status for page in (1, 2, 2)] == [200, 503, 200]
+        assert api.faults()[0]["used"] == 1
+
+    def test_latency_delays_every_answer_fixed_or_at_random(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "latency", "seconds": 0.05, "seconds_max": 0.1})
+        begin = time.monotonic()
+        get(api, "/orders")
+        assert time.monotonic() - begin >= 0.05
+
+    def test_a_dripping_body_arrives_whole_but_slowly(self, api: SampleApi) -> None:
+        whole = get(api, "/orders").body
+        api.set_faults({"kind": "drip", "chunk": len(whole) // 4, "seconds": 0.03})
+        begin = time.monotonic()
+        assert get(api, "/orders").body == whole
+        assert time.monotonic() - begin >= 0.09
+        assert api.counts()["refetched"] == 1
+
+    def test_a_hanging_request_gets_no_answer(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "hang", "after": 1, "times": 1})
+        assert get(api, "/orders").status == 200
+        with pytest.raises(TimeoutError):
+            get(api, "/orders", timeout=0.2)
+        assert get(api, "/orders").status == 200
+
+    @pytest.mark.parametrize("fault", [{"kind": "disconnect"}, {"kind": "hang", "seconds": 0.05}])
+    def test_a_connection_can_end_without_an_answer(self, api: SampleApi, fault: dict[str, Any]) -> None:
+        api.set_faults(fault)
+        with pytest.raises((ConnectionError, http.client.BadStatusLine)):
+            get(api, "/orders")
+
+    def test_a_malformed_body_looks_complete_to_http(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "malformed"})
+        answer = get(api, "/orders")
+        assert answer.status == 200
+        with pytest.raises(orjson.JSONDecodeError):
+            orjson.loads(answer.body)
+
+    def test_a_repeated_cursor_never_moves_on(self, api: SampleApi) -> None:
+        first = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
+        api.set_faults({"kind": "repeat_cursor"})
+        assert get(api, "/customers/1/orders", limit=3, cursor=first).json["next_cursor"] == first
+        assert "page=2>" in get(api, "/invoices", per_page=9, page=2).headers["Link"]
+
+    def test_only_requests_with_a_cursor_can_find_it_expired(self, api: SampleApi) -> None:
+        cursor = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
+        api.set_faults({"kind": "expire_token", "times": 1})
+        statuses = [
+            get(api, "/customers/1/orders", **more).status
+            for more in ({}, {"cursor": cursor}, {"cursor": cursor})
+        ]
+        assert statuses == [200, 410, 200]
+
+    def test_a_redirect_names_its_place(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "redirect", "location": "http://elsewhere.example/"})
+        answer = get(api, "/orders")
+        assert (answer.status, answer.headers["Location"]) == (302, "http://elsewhere.example/")
+
+    def test_a_short_page_is_followed_by_more(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "short_page", "path": "/orders", "records": 4, "times": 1})
+        assert len(get(api, "/orders", limit=10).json["data"]) == 6
+        assert len(get(api, "/orders", offset=10, limit=10).json["data"]) == 10
+
+    def test_deleted_records_move_the_later_ones_forward(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "shrink", "path": "/orders", "after": 1, "records": 10})
+        get(api, "/orders", limit=20)
+        page = get(api, "/orders", offset=20, limit=20).json
+        assert page["data"][0]["id"] == 31
+        assert page["total"] == api.truth("/orders")["count"] == 220
+
+    def test_an_edit_changes_contents_and_no_ids(self, api: SampleApi) -> None:
+        before, truth = get(api, "/orders").json, api.truth("/orders")
+        api.set_faults({"kind": "edit", "path": "/orders"})
+        after = get(api, "/orders").json
+        assert [record["id"] for record in before["data"]] == [record["id"] for record in after["data"]]
+        assert before != after
+        assert api.truth("/orders")["checksum"] != truth["checksum"]
+        api.reset()
+        assert get(api, "/orders").json == before
+        assert api.truth("/orders") == truth
+
+    def test_parents_can_come_go_and_change_places(self, api: SampleApi) -> None:
+        get(api, "/customers/2/orders")
+        api.set_faults(
+            {"kind": "change_parents", "path": "/customers", "add": 1, "remove": [2], "reverse": True}
+        )
+        ids = [record["id"] for record in get(api, "/customers").json["data"]]
+        assert ids == [11, 10, 9, 8, 7, 6, 5, 4, 3, 1]
+        assert get(api, "/customers/2/orders").status == 404
+
+    def test_faults_can_be_given_at_the_start_and_end_with_a_reset(self) -> None:
+        with SampleApi(SIZES, faults=[{"kind": "error", "status": 502}], latency_ms=5) as api:
+            assert get(api, "/orders").status == 502
+            api.reset()
+            assert get(api, "/orders").status == 200
+
+    @pytest.mark.parametrize("fault", [{"kind": "nonsense"}, {"path": "/"}, {"kind": "error", "tiems": 1}, 7])
+    def test_a_wrong_fault_is_refused_and_the_present_ones_stay(self, api: SampleApi, fault: Any) -> None:
+        api.set_faults({"kind": "error"})
+        with pytest.raises(ValueError, match=r"fault|nonsense"):
+            api.set_faults(fault)
+        assert [one["kind"] for one in api.faults()] == ["error"]
+
+
+class TestProcess:
+    def test_it_ends_when_its_holder_lets_go(self) -> None:
+        api = SampleApi(SIZES)
+        api.start()
+        pid = api.pid
+        os.kill(pid, 0)
+        api.stop()
+        api.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_a_taken_port_is_an_error_at_once(self, api: SampleApi) -> None:
+        with pytest.raises(RuntimeError, match="at its start"):
+            SampleApi(SIZES, port=api.port).start()
