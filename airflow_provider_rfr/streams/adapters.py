@@ -37,9 +37,7 @@ def keeps_page_state(stream: Stream) -> bool:
     return has_settable_state(stream) and not stream.cursor_field
 
 
-def checked_records(
-    stream: Stream, items: Iterable[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any] | LogMessage]:
+def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | LogMessage]:
     """What ``read_records`` yielded, as records and log lines.
 
     :raises ConfigurationError: something is neither

@@ -33,9 +33,7 @@ class IncrementalCheckpointReader:
     Without any slice the incoming state is emitted again, so that it isn't lost.
     """
 
-    def __init__(
-        self, stream_state: Mapping[str, Any], stream_slices: Iterable[Mapping[str, Any] | None]
-    ) -> None:
+    def __init__(self, stream_state: Mapping[str, Any], stream_slices: Iterable[Mapping[str, Any] | None]) -> None:
         self._state: Mapping[str, Any] | None = stream_state
         self._slices = iter(stream_slices)
         self._has_slices = False

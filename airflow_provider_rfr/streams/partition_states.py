@@ -60,10 +60,7 @@ class StatesSnapshot(Mapping[str, Any]):
         newest: dict[str, tuple[Mapping[str, Any], State]] = {}
         for change in self._log[: self._length]:
             newest[change.key] = (change.partition, change.after)
-        return [
-            {"partition": dict(partition), "cursor": dump_state(state)}
-            for partition, state in newest.values()
-        ]
+        return [{"partition": dict(partition), "cursor": dump_state(state)} for partition, state in newest.values()]
 
     def __iter__(self) -> Iterator[str]:
         yield "states"

@@ -64,9 +64,7 @@ def read_plan(stream: Stream, sync_mode: SyncMode, stream_state: Mapping[str, An
     return ReadPlan(FullRefreshCheckpointReader(unique_slices(stream)), read, lambda: None)
 
 
-def page_cursor(
-    stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None
-) -> PageCursor | None:
+def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> PageCursor | None:
     """The cursor that keeps a stream's pages; None for a stream whose pages nobody could resume at.
 
     :param divided: the stream has slices that differ

@@ -36,9 +36,7 @@ class NextPage:
 
     def __post_init__(self) -> None:
         if self.token is None:
-            raise ValueError(
-                "None is not a page token; the first page is NotStarted(), the end is Complete()"
-            )
+            raise ValueError("None is not a page token; the first page is NotStarted(), the end is Complete()")
         if not isinstance(self.token, (str, int)):
             canonical_json(self.token, field="page token")
 

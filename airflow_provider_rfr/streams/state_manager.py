@@ -39,9 +39,7 @@ class ConnectorStateManager:
         """Replace the state; what the caller does to ``state`` later has no effect."""
         self._states[name, namespace] = frozen_state(state)
 
-    def create_state_message(
-        self, name: str, namespace: str | None = None, record_count: int = 0
-    ) -> StateMessage:
+    def create_state_message(self, name: str, namespace: str | None = None, record_count: int = 0) -> StateMessage:
         """The stream's state as a message, ``{}`` if there is none."""
         state = self._states.get((name, namespace), {})
         return StateMessage(name, frozen_state(state), record_count, namespace)

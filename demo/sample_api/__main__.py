@@ -19,18 +19,14 @@ from demo.sample_api.protocol import HttpProtocol
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     sizes = Sizes()
-    parser = argparse.ArgumentParser(
-        prog="python -m demo.sample_api", description="A sample API with faults."
-    )
+    parser = argparse.ArgumentParser(prog="python -m demo.sample_api", description="A sample API with faults.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any free port")
     parser.add_argument("--records", type=int, default=sizes.records, help="of /orders and of /invoices")
     parser.add_argument("--customers", type=int, default=sizes.customers)
     parser.add_argument("--partitions", type=int, default=sizes.partitions)
     parser.add_argument("--pages", type=int, default=sizes.pages, help="of each partition")
-    parser.add_argument(
-        "--page-records", type=int, default=sizes.page_records, help="records of a partition's page"
-    )
+    parser.add_argument("--page-records", type=int, default=sizes.page_records, help="records of a partition's page")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="of each answer")
     parser.add_argument("--api-key", help="wanted in X-Api-Key or as a bearer token")
     parser.add_argument("--faults", default="[]", help="JSON list, as for POST /_admin/faults")

@@ -79,11 +79,7 @@ def _faults(app: SampleApp, request: Request) -> Reply:
 def _log(app: SampleApp, query: Mapping[str, str]) -> Reply:
     since, path = int(query.get("since", 0)), query.get("path", "*")
     return json_reply(
-        [
-            entry.to_json()
-            for entry in app.journal.entries
-            if entry.sequence > since and fnmatchcase(entry.path, path)
-        ]
+        [entry.to_json() for entry in app.journal.entries if entry.sequence > since and fnmatchcase(entry.path, path)]
     )
 
 

@@ -88,9 +88,7 @@ class Journal:
         """
         if path == "*" and since == 0:
             return self._summary(self.entries, self.times, detail)
-        chosen = [
-            e for e in self.entries if e.sequence > since and (path == "*" or fnmatchcase(e.path, path))
-        ]
+        chosen = [e for e in self.entries if e.sequence > since and (path == "*" or fnmatchcase(e.path, path))]
         return self._summary(chosen, Counter(e.page for e in chosen if e.served and e.page), detail)
 
     def _summary(self, entries: list[Entry], times: Counter[str], detail: bool) -> dict[str, Any]:

@@ -30,9 +30,7 @@ class Tweak:
 PLAIN = Tweak()
 
 
-def page_of(
-    dataset: Dataset, path: str, query: Mapping[str, str], origin: str, tweak: Tweak = PLAIN
-) -> Reply:
+def page_of(dataset: Dataset, path: str, query: Mapping[str, str], origin: str, tweak: Tweak = PLAIN) -> Reply:
     """One page of a resource.
 
     :param origin: scheme and host as the client wrote them, for links

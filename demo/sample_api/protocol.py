@@ -78,7 +78,7 @@ class HttpProtocol(asyncio.Protocol):
         handle = administer if request.target.startswith(PREFIX) else SampleApp.serve
         try:
             delivery = handle(self._app, request)
-        except Exception as error:  # the client shall see a defect of the sample API, not a silent end
+        except Exception as error:  # noqa: BLE001 - the client shall see a defect of ours, not a silent end
             delivery = Delivery(error_reply(500, f"sample API: {error!r}"))
         self._current = delivery
         if delivery.subscribe is not None:

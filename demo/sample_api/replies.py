@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 
-class BadRequest(Exception):  # noqa: N818
+class BadRequest(Exception):
     """The client's parameters are wrong: status 400."""
 
 
-class NotFound(Exception):  # noqa: N818
+class NotFound(Exception):
     """Status 404."""
 
 

@@ -43,9 +43,7 @@ class Answer:
         return orjson.loads(self.body)
 
 
-def get(
-    api: SampleApi, path: str, headers: dict[str, str] | None = None, timeout: float = 10, **query: Any
-) -> Answer:
+def get(api: SampleApi, path: str, headers: dict[str, str] | None = None, timeout: float = 10, **query: Any) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=timeout)
     try:
         connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers or {})
@@ -251,9 +249,7 @@ class TestCounting:
 
 
 class TestFaults:
-    def test_429_comes_after_so_many_requests_with_the_wait_in_seconds_or_as_a_date(
-        self, api: SampleApi
-    ) -> None:
+    def test_429_comes_after_so_many_requests_with_the_wait_in_seconds_or_as_a_date(self, api: SampleApi) -> None:
         api.set_faults({"kind": "rate_limit", "path": "/orders", "after": 2, "times": 2, "retry_after": 3})
         answers = [get(api, "/orders") for _ in range(5)]
         assert [answer.status for answer in answers] == [200, 200, 429, 429, 200]
@@ -263,9 +259,7 @@ class TestFaults:
         assert 20 < (moment - datetime.now(timezone.utc)).total_seconds() <= 30
 
     def test_an_error_hits_only_the_requests_it_names(self, api: SampleApi) -> None:
-        api.set_faults(
-            {"kind": "error", "status": 503, "path": "/customers", "query": {"page": 2}, "times": 1}
-        )
+        api.set_faults({"kind": "error", "status": 503, "path": "/customers", "query": {"page": 2}, "times": 1})
         assert [get(api, "/customers", page=page).status for page in (1, 2, 2)] == [200, 503, 200]
         assert api.faults()[0]["used"] == 1
 
@@ -313,8 +307,7 @@ class TestFaults:
         cursor = get(api, "/customers/1/orders", limit=3).json["next_cursor"]
         api.set_faults({"kind": "expire_token", "times": 1})
         statuses = [
-            get(api, "/customers/1/orders", **more).status
-            for more in ({}, {"cursor": cursor}, {"cursor": cursor})
+            get(api, "/customers/1/orders", **more).status for more in ({}, {"cursor": cursor}, {"cursor": cursor})
         ]
         assert statuses == [200, 410, 200]
 
@@ -348,9 +341,7 @@ class TestFaults:
 
     def test_parents_can_come_go_and_change_places(self, api: SampleApi) -> None:
         get(api, "/customers/2/orders")
-        api.set_faults(
-            {"kind": "change_parents", "path": "/customers", "add": 1, "remove": [2], "reverse": True}
-        )
+        api.set_faults({"kind": "change_parents", "path": "/customers", "add": 1, "remove": [2], "reverse": True})
         ids = [record["id"] for record in get(api, "/customers").json["data"]]
         assert ids == [11, 10, 9, 8, 7, 6, 5, 4, 3, 1]
         assert get(api, "/customers/2/orders").status == 404

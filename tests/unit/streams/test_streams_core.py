@@ -131,9 +131,7 @@ def test_the_partition_key_is_made_of_the_declared_fields() -> None:
         partition_fields = ("parent_id",)
 
     before = Children().partition_key({"parent_id": 7, "updated_at": "2026-01-01"})
-    assert (
-        before == Children().partition_key({"parent_id": 7, "updated_at": "2026-01-02"}) == '{"parent_id":7}'
-    )
+    assert before == Children().partition_key({"parent_id": 7, "updated_at": "2026-01-02"}) == '{"parent_id":7}'
     with pytest.raises(SliceError, match="parent_id"):
         Children().partition_key({"id": 7})
 

@@ -43,9 +43,7 @@ except AttributeError as error:
 def run(program: str) -> str:
     root = str(Path(airflow_provider_rfr.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -280,9 +280,7 @@ def test_an_adapter_says_what_its_stream_says() -> None:
     assert adapter.partition_key({"parent": 1, "other": 2}) == '{"parent":1}'
     assert adapter.fingerprint() == stream.fingerprint()
     twin = pickle.loads(pickle.dumps(adapter))
-    assert (
-        twin.read_page({}, 3) == adapter.read_page({}, 3) == as_paged(adapter.private_copy()).read_page({}, 3)
-    )
+    assert twin.read_page({}, 3) == adapter.read_page({}, 3) == as_paged(adapter.private_copy()).read_page({}, 3)
 
 
 def test_a_bound_adapter_binds_the_copies_of_all_threads() -> None:

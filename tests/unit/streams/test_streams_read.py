@@ -32,9 +32,7 @@ from airflow_provider_rfr.streams.state_manager import ConnectorStateManager
 
 
 @KINDS
-def test_each_page_is_followed_by_its_state_and_the_final_state_comes_once(
-    api: Any, kind: str, request: Any
-) -> None:
+def test_each_page_is_followed_by_its_state_and_the_final_state_comes_once(api: Any, kind: str, request: Any) -> None:
     """Rows 18 and 21."""
     api.add("orders", [2, 2, 1])
     messages = list(read_stream(request.getfixturevalue(kind)("orders")))
@@ -214,17 +212,13 @@ def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -
 def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) -> None:
     """Row 39, in the loop."""
     messages = list(
-        read_streams(
-            [paged("orders")], state_manager=ConnectorStateManager([StateMessage("orders", SENTINEL)])
-        )
+        read_streams([paged("orders")], state_manager=ConnectorStateManager([StateMessage("orders", SENTINEL)]))
     )
     assert shape(messages) == "STARTED S COMPLETE"
     assert api.requests == []
 
 
-def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_it_read(
-    api: Any, paged: Any
-) -> None:
+def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_it_read(api: Any, paged: Any) -> None:
     api.add("orders", [1, 1, 1])
     stream = paged("orders")
     context = ReadContext()

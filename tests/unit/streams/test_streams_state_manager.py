@@ -67,9 +67,7 @@ def test_states_are_copied_on_their_way_in_and_out() -> None:
 
 
 def test_an_update_replaces_the_state_of_that_stream_alone() -> None:
-    manager = ConnectorStateManager(
-        [StateMessage("a", {"page": 1, "old": True}), StateMessage("b", {"page": 1})]
-    )
+    manager = ConnectorStateManager([StateMessage("a", {"page": 1, "old": True}), StateMessage("b", {"page": 1})])
     manager.update_state_for_stream("a", None, {"page": 2})
     assert manager.get_stream_state("a") == {"page": 2}
     assert manager.get_stream_state("b") == {"page": 1}

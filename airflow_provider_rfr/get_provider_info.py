@@ -1,0 +1,85 @@
+"""What Airflow knows of this package before it imports anything of it. A leaf: no imports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
+INTEGRATION = "Resumable full refresh"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's metadata; Airflow reads it while it is being configured."""
+    return {
+        "package-name": "airflow-provider-rfr",
+        "name": "Resumable full refresh",
+        "description": "Resumable full refresh of API sources into Iceberg tables, on Apache Spark.",
+        "integrations": [{"integration-name": INTEGRATION, "external-doc-url": DOCS, "tags": ["apache", "software"]}],
+        "operators": [
+            {"integration-name": INTEGRATION, "python-modules": ["airflow_provider_rfr.operators.full_refresh"]}
+        ],
+        "hooks": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": ["airflow_provider_rfr.hooks.api", "airflow_provider_rfr.hooks.lake"],
+            }
+        ],
+        "asset-uris": [{"schemes": ["rfr"], "handler": None}],
+        "connection-types": [_API, _LAKE],
+    }
+
+
+def _secret(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], "format": "password"}}
+
+
+def _text(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+
+
+_API: dict[str, Any] = {
+    "connection-type": "rfr_api",
+    "hook-name": "API source (RFR)",
+    "hook-class-name": "airflow_provider_rfr.hooks.api.ApiHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "port"],
+        "relabeling": {"host": "Base URL", "login": "User or client id", "password": "API key, token or password"},
+        "placeholders": {"host": "https://api.example.com/v1"},
+    },
+    "conn-fields": {
+        "client_secret": _secret("Client secret", "For OAuth 2 client credentials"),
+        "refresh_token": _secret("Refresh token", "For OAuth 2 refresh tokens"),
+        "test_path": _text(
+            "Test path", "Asked for by the test button, below the base URL; any answer below 400 passes"
+        ),
+    },
+}
+
+_LAKE: dict[str, Any] = {
+    "connection-type": "rfr_lake",
+    "hook-name": "Lake catalog (RFR)",
+    "hook-class-name": "airflow_provider_rfr.hooks.lake.LakeHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "port"],
+        "relabeling": {
+            "host": "Catalog URI",
+            "login": "User or access key id",
+            "password": "Password, token or secret key",
+        },
+        "placeholders": {"host": "sqlite:////data/catalog.db"},
+    },
+    "conn-fields": {
+        "catalog_name": _text("Catalog name", "Spark has to use the same name for the same catalog; default rfr"),
+        "catalog_type": {
+            "label": "Catalog type",
+            "description": "As PyIceberg names it",
+            "schema": {"type": "string", "enum": ["sql", "rest", "hive", "glue", "dynamodb"], "default": "sql"},
+        },
+        "warehouse": _text("Warehouse", "Folder of the tables, e.g. s3://bucket/warehouse or file:///data/warehouse"),
+        "s3_endpoint": _text("S3 endpoint", "For stores that are not AWS"),
+        "s3_region": _text("S3 region", "Region of the bucket"),
+        "s3_access_key_id": _text("S3 access key id", "Empty: the machine's own credentials"),
+        "s3_secret_access_key": _secret("S3 secret access key", "Empty: the machine's own credentials"),
+        "properties": _text("More properties", "JSON object of further PyIceberg catalog properties; may hold secrets"),
+    },
+}

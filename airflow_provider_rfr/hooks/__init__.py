@@ -1,0 +1,1 @@
+"""Airflow's connections to APIs, lakes and Spark."""

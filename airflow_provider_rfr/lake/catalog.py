@@ -1,0 +1,92 @@
+"""Opening a catalog from its settings, and the names of tables in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+_IDENTIFIER = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """Where the lake is.
+
+    :ivar name: the catalog's name; Spark has to use the same one for the same catalog
+    :ivar properties: PyIceberg's catalog properties (``type``, ``uri``, ``warehouse``, credentials);
+        they may hold secrets, so they are left out of ``repr``
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(repr=False)
+
+
+def open_catalog(settings: LakeSettings) -> Catalog:
+    """Open the catalog; raises :class:`ConfigurationError` where its settings can't work."""
+    try:
+        return load_catalog(settings.name, **dict(settings.properties))
+    except (ValueError, ImportError, ModuleNotFoundError) as error:
+        raise ConfigurationError(
+            "lake.properties",
+            f"the catalog {settings.name!r} can't be opened: {_without_values(str(error), settings)}",
+            "see PyIceberg's catalog properties: type, uri, warehouse",
+        ) from None
+
+
+def check_identifier(identifier: str, field_name: str = "target") -> str:
+    """Return ``identifier`` if it reads ``namespace.table``; else raise :class:`ConfigurationError`."""
+    if not _IDENTIFIER.match(identifier):
+        raise ConfigurationError(
+            field_name, f"{identifier!r} is no table name", "write namespace.table, e.g. raw.orders"
+        )
+    return identifier
+
+
+def load_table(catalog: Catalog, identifier: str) -> Table | None:
+    """The table as it is now, or None where there is none."""
+    try:
+        return catalog.load_table(identifier)
+    except NoSuchTableError:
+        return None
+
+
+def create_table(
+    catalog: Catalog,
+    identifier: str,
+    schema: Schema,
+    spec: PartitionSpec | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Table:
+    """Create the table and its namespace, or load it where somebody else was first."""
+    namespace = identifier.rpartition(".")[0]
+    try:
+        catalog.create_namespace(namespace)
+    except NamespaceAlreadyExistsError:
+        pass
+    try:
+        if spec is None:
+            return catalog.create_table(identifier, schema, properties=dict(properties or {}))
+        return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
+    except TableAlreadyExistsError:
+        return catalog.load_table(identifier)
+
+
+def _without_values(message: str, settings: LakeSettings) -> str:
+    """A library's message with every property value taken out: any of them may be a secret."""
+    for value in sorted(map(str, settings.properties.values()), key=len, reverse=True):
+        if len(value) > 3:
+            message = message.replace(value, "***")
+    return message

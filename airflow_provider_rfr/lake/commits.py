@@ -1,0 +1,68 @@
+"""Commits that name their parent: refused, never rebased, when somebody else was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+
+from airflow_provider_rfr.exceptions import LedgerError
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+
+class CommitConflictError(LedgerError):
+    """The table moved on since it was loaded; nothing was written. Load it again and look."""
+
+
+def without_retries(table: Table) -> Table:
+    """Make this object's commits strict, whatever the stored table properties allow other writers.
+
+    PyIceberg reads the number of retries from the metadata in memory and never sends it, so the stored
+    property, which other engines obey, stays as it is.
+    """
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table
+
+
+def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> Snapshot:
+    """Add files in one snapshot whose parent is the snapshot ``table`` shows.
+
+    :raises CommitConflictError: another commit came first; nothing was written
+    """
+    try:
+        with without_retries(table).transaction() as transaction:
+            with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+    except CommitFailedException as error:
+        raise CommitConflictError(str(error)) from error
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        raise LedgerError("a commit left no snapshot")
+    return snapshot
+
+
+def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
+    """The snapshot's summary properties; empty where there is no snapshot or summary."""
+    if snapshot is None or snapshot.summary is None:
+        return {}
+    return dict(snapshot.summary.additional_properties)
+
+
+def newest_summary_with(table: Table, key: str) -> Mapping[str, str] | None:
+    """The newest summary on the main line that carries ``key`` (a maintenance job's snapshot lacks it)."""
+    metadata = table.metadata
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        summary = summary_of(snapshot)
+        if key in summary:
+            return {**summary, "snapshot-id": str(snapshot.snapshot_id)}
+        parent = snapshot.parent_snapshot_id
+        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+    return None

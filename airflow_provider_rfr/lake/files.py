@@ -1,0 +1,121 @@
+"""Objects of the lake by their location: written whole, listed, read, deleted.
+
+Local paths need only PyArrow; every other store is opened by PyIceberg's FileIO from the catalog's properties, so
+credentials have one home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlparse
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+FOOTER_KEY = b"rfr"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStore:
+    """Reads and writes objects; picklable, opens its filesystem on use.
+
+    :ivar properties: the table's FileIO properties; they may hold secrets
+    """
+
+    properties: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return "FileStore()"
+
+    def write_parquet(self, location: str, table: pa.Table, *, footer: str, statistics: Sequence[str]) -> int:
+        """Write one Parquet object in one request; returns its bytes.
+
+        An object store shows it whole or not at all; on a local disk a killed writer may leave a torn file, which
+        :meth:`read_footer` recognises.
+        """
+        buffer = pa.BufferOutputStream()
+        # The Arrow schema is left out: readers go by Iceberg's, and a small file would double.
+        options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
+        with pq.ParquetWriter(buffer, table.schema, write_statistics=list(statistics), **options) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({FOOTER_KEY: footer.encode()})
+        return self.write(location, buffer.getvalue())
+
+    def write(self, location: str, data: Any) -> int:
+        """Write one object; returns its bytes."""
+        filesystem, path = self._open(location)
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(data)
+        return len(data)
+
+    def read(self, location: str) -> bytes:
+        """The object's bytes; raises FileNotFoundError."""
+        filesystem, path = self._open(location)
+        with filesystem.open_input_file(path) as stream:
+            return bytes(stream.read())
+
+    def read_footer(self, location: str) -> tuple[str, pq.FileMetaData] | None:
+        """What :meth:`write_parquet` put in the footer; None for a torn, missing or foreign object."""
+        filesystem, path = self._open(location)
+        try:
+            with filesystem.open_input_file(path) as stream:
+                metadata = pq.read_metadata(stream)
+        except (FileNotFoundError, pa.ArrowInvalid, OSError):
+            return None
+        footer = (metadata.metadata or {}).get(FOOTER_KEY)
+        return None if footer is None else (footer.decode(), metadata)
+
+    def read_table(self, location: str, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one Parquet object."""
+        filesystem, path = self._open(location)
+        with filesystem.open_input_file(path) as stream:
+            return pq.ParquetFile(stream).read(columns=list(columns), use_threads=False)
+
+    def size(self, location: str) -> int:
+        """The object's bytes; raises FileNotFoundError."""
+        filesystem, path = self._open(location)
+        info = filesystem.get_file_info(path)
+        if info.type != pafs.FileType.File:
+            raise FileNotFoundError(location)
+        return int(info.size)
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        """Location and bytes of every object below the folder ``prefix``; empty where there is none."""
+        filesystem, path = self._open(prefix)
+        found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
+        root = prefix.rstrip("/")
+        base = path.rstrip("/")
+        return [(root + info.path.removeprefix(base), info.size) for info in found if info.type == pafs.FileType.File]
+
+    def delete(self, locations: Iterable[str]) -> int:
+        """Delete objects, also those that are gone already; returns how many there were."""
+        count = 0
+        for location in locations:
+            filesystem, path = self._open(location)
+            try:
+                filesystem.delete_file(path)
+                count += 1
+            except FileNotFoundError:
+                continue
+        return count
+
+    def delete_folder(self, prefix: str) -> None:
+        """Delete everything below ``prefix``."""
+        filesystem, path = self._open(prefix)
+        if filesystem.get_file_info(path).type == pafs.FileType.Directory:
+            filesystem.delete_dir(path)
+
+    def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
+        parsed = urlparse(location)
+        if parsed.scheme in ("", "file"):
+            return pafs.LocalFileSystem(), location.removeprefix("file://")
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        io = PyArrowFileIO(dict(self.properties))
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, io.properties)
+        return io.fs_by_scheme(scheme, netloc), path

@@ -1,0 +1,126 @@
+"""The ledger as a table: fenced commits of files that were written elsewhere, and a size that doesn't grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.expressions import EqualTo, LessThan
+
+from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.lake.catalog import create_table, load_table
+from airflow_provider_rfr.lake.commits import CommitConflictError, append_files, newest_summary_with, without_retries
+from airflow_provider_rfr.lake.data_files import FileLayout, describe_file
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_schema import (
+    LEDGER_PROPERTIES,
+    LEDGER_SCHEMA,
+    LEDGER_SPEC,
+    ledger_name,
+)
+from airflow_provider_rfr.lake.trim import trim_snapshots
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+__all__ = ["CommitConflictError", "LedgerTable"]
+
+_PARALLEL_READS = 16
+
+
+class LedgerTable:
+    """One target's ledger, as of its last :meth:`reload`."""
+
+    def __init__(self, catalog: Catalog, target: str, table: Table) -> None:
+        self._catalog = catalog
+        self.target = target
+        self._table = table
+        self._layout = FileLayout.of(table)
+        self.store = FileStore(dict(table.io.properties))
+        self.id = str(table.metadata.table_uuid)
+
+    @classmethod
+    def load(cls, catalog: Catalog, target: str) -> LedgerTable | None:
+        """The ledger, or None before the first refresh."""
+        table = load_table(catalog, ledger_name(target))
+        return None if table is None else cls(catalog, target, table)
+
+    @classmethod
+    def load_or_create(cls, catalog: Catalog, target: str) -> LedgerTable:
+        """The ledger, new where there was none."""
+        name = ledger_name(target)
+        table = load_table(catalog, name) or create_table(catalog, name, LEDGER_SCHEMA, LEDGER_SPEC, LEDGER_PROPERTIES)
+        return cls(catalog, target, table)
+
+    @property
+    def location(self) -> str:
+        """Folder of the table."""
+        return self._table.location()
+
+    def reload(self) -> None:
+        """See the table as it is now."""
+        self._table = self._catalog.load_table(ledger_name(self.target))
+
+    def summary(self, key: str) -> Mapping[str, str] | None:
+        """The newest snapshot summary that carries ``key``."""
+        return newest_summary_with(self._table, key)
+
+    def commit(self, locations: Sequence[str], generation: int, summary: Mapping[str, str]) -> int:
+        """Name the files in one snapshot on top of the one that was loaded; returns the snapshot's id.
+
+        :raises CommitConflictError: another commit came first; nothing was written
+        """
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            files = list(pool.map(lambda location: self._data_file(location, generation), locations))
+        return append_files(self._table, files, summary).snapshot_id
+
+    def committed_files(self, generation: int) -> list[str]:
+        """Locations of the generation's files that commits name."""
+        scan = self._table.scan(row_filter=EqualTo("generation", generation))
+        return [task.file.file_path for task in scan.plan_files()]
+
+    def read(self, locations: Iterable[str], columns: Sequence[str]) -> pa.Table | None:
+        """Some columns of some files, in one table; None for no files."""
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+            tables = list(pool.map(lambda location: self.store.read_table(location, columns), locations))
+        return pa.concat_tables(tables) if tables else None
+
+    def trim(self) -> None:
+        """Forget old snapshots and delete what only they named, so that the ledger's size follows its rows."""
+        self._table = trim_snapshots(self._table, self.store)
+
+    def drop_generations_below(self, generation: int) -> None:
+        """Remove older generations' rows and files, orphans of late writers among them.
+
+        :raises CommitConflictError: another commit came first
+        """
+        older = LessThan("generation", generation)
+        if any(True for _ in self._table.scan(row_filter=older).plan_files()):
+            with without_retries(self._table).transaction() as transaction:
+                transaction.delete(older, snapshot_properties=self._kept_summary())
+        prefix = f"{self.location.rstrip('/')}/data"
+        for location, _ in self.store.list(prefix):
+            number = _generation_of(location, prefix)
+            if number is not None and number < generation:
+                self.store.delete([location])
+
+    def _kept_summary(self) -> dict[str, str]:
+        newest = self.summary("rfr.generation") or {}
+        return {key: value for key, value in newest.items() if key.startswith("rfr.")}
+
+    def _data_file(self, location: str, generation: int) -> DataFile:
+        footer = self.store.read_footer(location)
+        if footer is None:
+            raise LedgerError(f"{location} is torn or gone; its task has to run again")
+        size = self.store.size(location)
+        return describe_file(location, size, footer[1], self._layout, partition={"generation": generation})
+
+
+def _generation_of(location: str, prefix: str) -> int | None:
+    folder = location.removeprefix(prefix).strip("/").partition("/")[0]
+    number = folder.removeprefix("generation=")
+    return int(number) if folder.startswith("generation=") and number.isdigit() else None

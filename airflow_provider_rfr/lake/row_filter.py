@@ -1,0 +1,42 @@
+"""The part of a table that a publish replaces, as a filter over its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.expressions import parser
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.schema import Schema
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A filter such as ``day = '2026-01-01'``.
+
+    :ivar schema: of the table, which gives the columns
+    """
+
+    text: str
+    schema: Schema
+
+    def count_outside(self, table: pa.Table) -> int:
+        """Rows that don't match: published, they would double when the same part is replaced again."""
+        try:
+            bound = bind(self.schema, parser.parse(self.text), case_sensitive=True)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError("options.replace_where", f"{self.text!r}: {error}") from None
+        return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
+
+
+def check_filter(text: str, field: str = "options.replace_where") -> None:
+    """Raise :class:`ConfigurationError` where the text is no filter."""
+    try:
+        parser.parse(text)
+    except Exception as error:  # noqa: BLE001 - the grammar's own errors have no common base
+        raise ConfigurationError(
+            field, f"{text!r} is no row filter", f"write e.g. day = '2026-01-01' ({str(error).splitlines()[0]})"
+        ) from None

@@ -1,0 +1,177 @@
+"""The published table: files prepared by executors, and the one commit that shows them.
+
+The commit is strict: when anybody else committed meanwhile, it is refused, the table is looked at again (is this
+generation published already? has a newer one been?), and only then repeated.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
+from pyiceberg.expressions import AlwaysTrue
+
+from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.commits import CommitConflictError, summary_of, without_retries
+from airflow_provider_rfr.lake.data_files import FileLayout, write_data_files
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.evolution import Policy, apply_evolution, plan_evolution
+from airflow_provider_rfr.lake.schemas import target_schema
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+PUBLISHED_PROPERTY = "rfr.published"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A commit on the target.
+
+    :ivar ledger: id of the ledger whose generation it is
+    :ivar snapshot_id: of the target
+    :ivar summary: its properties; empty when the snapshot has expired
+    """
+
+    ledger: str
+    generation: int
+    snapshot_id: int
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """What a task needs to write data files of the target; picklable.
+
+    :ivar folder: where the files go
+    :ivar rows: the columns to read rows as, without the system columns
+    """
+
+    layout: FileLayout
+    store: FileStore
+    folder: str
+    rows: pa.Schema
+
+    def write(self, table: pa.Table) -> list[DataFile]:
+        """Write the rows: one file for each partition of the table that they fall into."""
+        name = uuid.uuid4().hex
+        return write_data_files(self.store, lambda number: f"{self.folder}/{name}-{number}.parquet", table, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    rows: pa.Schema
+    policy: Policy
+    inferred: bool
+
+
+class TargetTable:
+    """The target as it was when it was loaded, or the table that it will be."""
+
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self._catalog = catalog
+        self.name = name
+        self._table: Table | None = None
+        self._wanted: _Wanted | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """See the table as it is now."""
+        self._table = load_table(self._catalog, self.name)
+
+    def published(self, ledger: str) -> Publication | None:
+        """The newest publication from this ledger."""
+        if self._table is None:
+            return None
+        text = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "")
+        parts = text.split(":")
+        if len(parts) != 3 or parts[0] != ledger:
+            return None
+        snapshot_id = int(parts[2])
+        return Publication(ledger, int(parts[1]), snapshot_id, summary_of(self._table.snapshot_by_id(snapshot_id)))
+
+    def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool) -> FileTarget:
+        """Plan the table's schema for these columns, so that files can be written for it.
+
+        :raises SchemaEvolutionError: the table can't take the columns
+        """
+        self._wanted = _Wanted(wanted, policy, inferred)
+        transaction = self._transaction()
+        rows = self._evolve(transaction)
+        metadata, table = transaction.table_metadata, transaction._table
+        layout = FileLayout(metadata.schema(), metadata.spec(), dict(metadata.properties))
+        folder = metadata.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
+        return FileTarget(layout, FileStore(dict(table.io.properties)), folder.rstrip("/"), rows)
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        publication: tuple[str, int],
+        *,
+        mode: str,
+        replace_where: str | None,
+        summary: Mapping[str, str],
+    ) -> int:
+        """Show the files, in one commit; returns the snapshot's id.
+
+        :raises CommitConflictError: the table moved on since it was loaded; nothing was written
+        """
+        transaction = self._transaction()
+        self._evolve(transaction)
+        if mode == "append":
+            snapshot_id = self._append(transaction, files, summary)
+        elif replace_where is None:
+            snapshot_id = self._replace(transaction, files, summary)
+        else:
+            transaction.delete(replace_where, snapshot_properties=dict(summary))
+            snapshot_id = self._append(transaction, files, summary)
+        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
+        try:
+            transaction.commit_transaction()
+        except (CommitFailedException, TableAlreadyExistsError) as error:
+            raise CommitConflictError(str(error)) from error
+        return snapshot_id
+
+    def _transaction(self) -> Transaction:
+        if self._table is not None:
+            return without_retries(self._table).transaction()
+        assert self._wanted is not None
+        try:
+            self._catalog.create_namespace(self.name.rpartition(".")[0])
+        except NamespaceAlreadyExistsError:
+            pass
+        return self._catalog.create_table_transaction(self.name, target_schema(self._wanted.rows))
+
+    def _evolve(self, transaction: Transaction) -> pa.Schema:
+        """Stage the schema changes; returns the columns to read rows as."""
+        assert self._wanted is not None
+        wanted, policy, inferred = self._wanted.rows, self._wanted.policy, self._wanted.inferred
+        if self._table is None:
+            return wanted
+        plan = plan_evolution(transaction.table_metadata.schema(), wanted, policy, inferred=inferred)
+        if plan.changes:
+            with transaction.update_schema() as update:
+                apply_evolution(update, plan)
+        return plan.rows
+
+    def _append(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
+        with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:
+            for file in files:
+                append.append_data_file(file)
+        return append.snapshot_id
+
+    def _replace(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
+        old = self._table.scan(AlwaysTrue()).plan_files() if self._table is not None else ()
+        with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+            overwrite.delete_by_predicate(AlwaysTrue())
+            for task in old:
+                overwrite.delete_data_file(task.file)
+            for file in files:
+                overwrite.append_data_file(file)
+        return overwrite.snapshot_id

@@ -1,0 +1,1 @@
+"""What Airflow loads from this package at its start."""

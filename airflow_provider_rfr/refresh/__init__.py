@@ -1,0 +1,3 @@
+"""The engine of a resumable full refresh: ledger, rounds, publish."""
+
+from __future__ import annotations

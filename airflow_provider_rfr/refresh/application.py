@@ -1,0 +1,160 @@
+"""The Spark application of a refresh: every stream of the document, one after another, and one line of figures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict
+from typing import Any
+
+from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RfrError
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
+from airflow_provider_rfr.refresh.errors import redact, secret_values
+
+log = logging.getLogger("airflow_provider_rfr")
+
+EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 0, 1, 2, 3
+GRACE_SECONDS = 30.0
+
+
+class Application:
+    """Runs the document's streams; thread-safe :meth:`stop`."""
+
+    def __init__(self, config: RefreshConfig, *, began: float) -> None:
+        self._config = config
+        self._began = began
+        self._stopping = threading.Event()
+        self._secrets = secret_values(config.source.secrets, config.lake.plain_properties())
+        self._figures: list[dict[str, Any]] = []
+        self._cluster = Cluster("rfr full refresh " + ", ".join(config.streams))
+
+    def run(self) -> int:
+        """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
+        self._cluster.start()
+        threading.Thread(target=self._note_session, daemon=True).start()
+        self._session_seconds: float | None = None
+        errors: list[tuple[str, BaseException]] = []
+        for stream in self._config.streams:
+            try:
+                self._refresh(stream)
+            except Exception as error:  # noqa: BLE001 - told in the last line
+                log.debug("%s failed", stream, exc_info=error)
+                errors.append((stream, error))
+        print(json.dumps(self._summary(errors)), flush=True)
+        self._cluster.stop()
+        return exit_code(errors)
+
+    def stop(self, reason: str) -> None:
+        """End after the round at hand; without a hurry the process is ended hard."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        say(f"stopping: {reason}; what was read is committed, the next attempt goes on")
+        timer = threading.Timer(self._config.options.round_seconds + GRACE_SECONDS, os._exit, (EXIT_FAILED,))
+        timer.daemon = True
+        timer.start()
+
+    def _refresh(self, stream: str) -> None:
+        from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+        from airflow_provider_rfr.refresh.engine import Refresh
+
+        lake = self._config.lake
+        catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
+        refresh = Refresh(
+            self._config,
+            stream,
+            catalog,
+            self._cluster,
+            report=lambda report: say(progress_line(stream, report)),
+            stopping=self._stopping,
+        )
+        try:
+            refresh.run()
+        finally:
+            self._figures.append(asdict(refresh.figures))
+
+    def _note_session(self) -> None:
+        self._cluster.ready.wait()
+        self._session_seconds = round(time.monotonic() - self._began, 3)
+
+    def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
+        first = self._figures[0] if self._figures else {}
+        totals = ("pages", "pages_fetched", "pages_refetched", "overlap_checks", "rows", "partitions")
+        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in totals}}
+        summary["seconds"] = {
+            **first.get("seconds", {}),
+            "session_ready": self._session_seconds,
+            "total": round(time.monotonic() - self._began, 3),
+        }
+        if len(self._config.streams) > 1:
+            summary["streams"] = self._figures
+        if errors:
+            summary["error"] = self._error(*errors[0])
+            summary["errors"] = [self._error(*item) for item in errors]
+        return summary
+
+    def _error(self, stream: str, error: BaseException) -> dict[str, Any]:
+        cause = error.__cause__
+        return {
+            "type": type(error).__name__,
+            "cause": type(cause).__name__ if cause is not None else None,
+            "message": redact(str(error) or type(error).__name__, self._secrets),
+            "stream": stream,
+            "retry_after": getattr(cause, "retry_after", getattr(error, "retry_after", None)),
+        }
+
+
+def progress_line(stream: str, report: Any) -> str:
+    """One round for a person."""
+    header, seconds = report.header, max(report.seconds, 1e-6)
+    rate = report.figures.pages / seconds
+    line = (
+        f"{stream}: round {header.rounds}: {header.pages:,} pages, {header.records:,} records,"
+        f" {header.partitions_done:,} of {header.partitions:,} partitions, {rate:,.0f} pages/s"
+    )
+    open_ones = header.partitions - header.partitions_done
+    if header.partitions_done and open_ones:
+        line += f", about {seconds / header.partitions_done * open_ones:,.0f} s left"
+    return line
+
+
+def exit_code(errors: list[tuple[str, BaseException]]) -> int:
+    """0, or what kind of error ended it; a configuration error outweighs the others, since no retry helps."""
+    kinds = [error for _, error in errors]
+    if any(isinstance(error, ConfigurationError) for error in kinds):
+        return EXIT_CONFIGURATION
+    if any(isinstance(error, FencedError) for error in kinds):
+        return EXIT_FENCED
+    return EXIT_FAILED if kinds else EXIT_OK
+
+
+def say(line: str) -> None:
+    """A line of progress."""
+    print(line, flush=True)
+
+
+def main(path: str, *, began: float) -> int:
+    """Run the document at ``path``; the last line on stdout is a JSON object."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log.setLevel(logging.INFO)
+    try:
+        config = read_config(path)
+    except RfrError as error:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
+        return EXIT_CONFIGURATION
+    from airflow_provider_rfr.refresh.lean import without_pandas
+    from airflow_provider_rfr.refresh.watchdog import stop_on_signals, watch_supervisor
+
+    application = Application(config, began=began)
+    stop_on_signals(application.stop)
+    if (supervisor := config.run.supervisor) is not None:
+        watch_supervisor(supervisor.pid, supervisor.started, supervisor.host, application.stop)
+    if config.source.class_path is None:
+        with without_pandas():
+            import pyarrow.dataset  # noqa: F401
+    return application.run()

@@ -1,0 +1,231 @@
+"""One request budget and one word of command for all tasks of a refresh, wherever they run.
+
+The driver holds the budget. Executors ask it over an authenticated connection: a permit for each request if there is
+a rate to keep, and a beat a few times a second, which tells them of penalties (a 429 slows everybody down) and of the
+round's end, and the driver of idle threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any, Protocol
+
+from airflow_provider_rfr.exceptions import ReadInterrupted
+
+BEAT_SECONDS = 0.2
+IDLE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a task says of itself.
+
+    :ivar queued: partitions that no thread of it has begun
+    :ivar idle: threads without work
+    """
+
+    task: int
+    queued: int
+    idle: int
+
+
+class Budget(Protocol):
+    """What a task needs of the driver."""
+
+    def reserve(self) -> float:
+        """Take a permit; returns the seconds after which it is valid."""
+
+    def paused(self) -> float:
+        """Seconds for which nobody may send."""
+
+    def penalize(self, seconds: float) -> None:
+        """Nobody may send for so long."""
+
+    def beat(self, beat: Beat) -> bool:
+        """Tell how it stands; returns whether the round is over."""
+
+
+class DriverBudget:
+    """The budget itself; thread-safe.
+
+    :param requests_per_second: None for no limit
+    """
+
+    def __init__(self, requests_per_second: float | None) -> None:
+        self.requests_per_second = requests_per_second
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._blocked_until = 0.0
+        self._idle_since: dict[int, float] = {}
+        self._queued: dict[int, int] = {}
+        self._closed = threading.Event()
+
+    def reserve(self) -> float:
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, self._next, self._blocked_until)
+            if self.requests_per_second:
+                self._next = start + 1.0 / self.requests_per_second
+            return start - now
+
+    def paused(self) -> float:
+        return max(0.0, self._blocked_until - time.monotonic())
+
+    def penalize(self, seconds: float) -> None:
+        with self._lock:
+            self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
+
+    def beat(self, beat: Beat) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            self._queued[beat.task] = beat.queued
+            if beat.idle and not beat.queued:
+                self._idle_since.setdefault(beat.task, now)
+            else:
+                self._idle_since.pop(beat.task, None)
+            if self._uneven(now):
+                self._closed.set()
+        return self._closed.is_set()
+
+    def done(self, task: int) -> None:
+        """The task has ended: its core is idle."""
+        with self._lock:
+            self._queued[task] = 0
+            self._idle_since.setdefault(task, time.monotonic())
+
+    def open_round(self) -> None:
+        """Forget the round before."""
+        with self._lock:
+            self._idle_since.clear()
+            self._queued.clear()
+            self._closed.clear()
+
+    def close_round(self) -> None:
+        """Tell all tasks at their next beat that the round is over."""
+        self._closed.set()
+
+    def _uneven(self, now: float) -> bool:
+        """Whether a task has stood idle for a while although others have partitions to share."""
+        idle = any(now - since > IDLE_SECONDS for since in self._idle_since.values())
+        return idle and any(self._queued.values())
+
+
+class BudgetServer:
+    """Serves a :class:`DriverBudget` to executors until closed.
+
+    :param host: address that executors reach the driver at
+    """
+
+    def __init__(self, budget: DriverBudget, host: str, secret: bytes) -> None:
+        self._budget = budget
+        self._listener = Listener((host, 0), authkey=secret)
+        self.address = BudgetAddress(self._listener.address, secret, budget.requests_per_second is not None)
+        threading.Thread(target=self._accept, name="rfr-budget", daemon=True).start()
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                return
+            except Exception:  # noqa: BLE001 - a stranger without the secret must not end the service
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="rfr-budget-peer", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        calls: dict[str, Callable[..., Any]] = {
+            name: getattr(self._budget, name) for name in ("reserve", "penalize", "paused", "beat", "done")
+        }
+        task: int | None = None
+        try:
+            while True:
+                name, *arguments = connection.recv()
+                if name == "beat":
+                    task = arguments[0].task
+                    connection.send((self._budget.beat(arguments[0]), self._budget.paused()))
+                else:
+                    connection.send(calls[name](*arguments))
+        except (EOFError, OSError):
+            if task is not None:
+                self._budget.done(task)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAddress:
+    """How an executor reaches the driver's budget.
+
+    :ivar limited: whether there is a rate to keep, so that every request needs a permit
+    """
+
+    address: Any
+    secret: bytes = field(repr=False)
+    limited: bool
+
+    def connect(self) -> RemoteBudget:
+        """Open a connection; raises OSError when the driver is gone."""
+        return RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
+
+
+class RemoteBudget:
+    """The driver's budget as a task sees it; thread-safe. A driver that is gone ends the round."""
+
+    def __init__(self, connection: Connection, limited: bool) -> None:
+        self._connection = connection
+        self._limited = limited
+        self._lock = threading.Lock()
+        self._blocked_until = 0.0
+
+    def reserve(self) -> float:
+        return float(self._call("reserve")) if self._limited else self.paused()
+
+    def paused(self) -> float:
+        return max(0.0, self._blocked_until - time.monotonic())
+
+    def penalize(self, seconds: float) -> None:
+        self._blocked_until = max(self._blocked_until, time.monotonic() + seconds)
+        self._call("penalize", seconds)
+
+    def beat(self, beat: Beat) -> bool:
+        try:
+            over, paused = self._call("beat", beat)
+        except (EOFError, OSError):
+            return True
+        self._blocked_until = time.monotonic() + paused
+        return bool(over)
+
+    def close(self) -> None:
+        """Hang up, which tells the driver that the task is done."""
+        self._connection.close()
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with self._lock:
+            self._connection.send((name, *arguments))
+            return self._connection.recv()
+
+
+class BudgetLimiter:
+    """The limiter that streams ask before each request."""
+
+    def __init__(self, budget: Budget, stop: threading.Event) -> None:
+        self._budget = budget
+        self._stop = stop
+
+    def acquire(self) -> None:
+        wait = self._budget.reserve()
+        while wait > 0:
+            if self._stop.wait(wait):
+                raise ReadInterrupted("the round ended while a request waited for its turn")
+            wait = self._budget.paused()
+        if self._stop.is_set():
+            raise ReadInterrupted("the round ended")
+
+    def penalize(self, seconds: float) -> None:
+        self._budget.penalize(seconds)

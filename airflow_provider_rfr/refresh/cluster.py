@@ -1,0 +1,154 @@
+"""Spark, as much of it as a refresh needs: start in the background, run one function a task, bring results back once.
+
+Jobs are RDD jobs: the first SQL job of an application costs seconds more than the first RDD job, and nothing here is
+a query. ``collect`` gives each task's result exactly once, also when tasks are retried or run twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.refresh.jvm import driver_java_options
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a task runs: ``attempt`` grows each time Spark runs it again, also side by side."""
+
+    index: int
+    attempt: int
+
+
+class Cluster:
+    """The Spark application; :meth:`start` returns at once, the first :meth:`run` waits for it.
+
+    :param settings: Spark settings for an application that this process starts itself
+    """
+
+    def __init__(self, app_name: str, settings: dict[str, str] | None = None) -> None:
+        self._app_name = app_name
+        self._settings = settings or {}
+        self._context: SparkContext | None = None
+        self._error: BaseException | None = None
+        self.ready = threading.Event()
+
+    def start(self) -> None:
+        """Begin to start Spark; :attr:`ready` is set when it is warm, or has failed."""
+        threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
+
+    @property
+    def context(self) -> SparkContext:
+        """The Spark context, as soon as there is one; raises what its start raised."""
+        self.ready.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._context is not None
+        return self._context
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at the same time."""
+        return max(1, int(self.context.defaultParallelism))
+
+    @property
+    def driver_host(self) -> str:
+        """The address that executors reach the driver at."""
+        host = self.context.getConf().get("spark.driver.host")
+        return host or "127.0.0.1"
+
+    def run(self, function: Callable[[TaskPlace, T], R], items: Sequence[T]) -> list[R]:
+        """Run ``function`` once for each item, each in a task of its own."""
+        if not items:
+            return []
+        rdd = self.context.parallelize(list(items), len(items))
+        try:
+            return rdd.mapPartitionsWithIndex(_each(function)).collect()
+        except Exception as error:
+            raise spark_error(error) from None
+
+    def stop(self) -> None:
+        """End the application."""
+        if self.ready.is_set() and self._context is not None:
+            self._context.stop()
+
+    def _start(self) -> None:
+        try:
+            from pyspark import SparkConf, SparkContext
+
+            # Workers of a driver that was started by plain python have to run that very python.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            conf = SparkConf().setAppName(self._app_name)
+            for key, value in self._defaults(conf).items():
+                conf.setIfMissing(key, value)
+            self._context = SparkContext.getOrCreate(conf)
+            self._warm_up(self._context)
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self._error = spark_error(error)
+        finally:
+            self.ready.set()
+
+    def _defaults(self, conf: Any) -> dict[str, str]:
+        defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **self._settings}
+        master = conf.get("spark.master") or self._settings.get("spark.master") or "local[*]"
+        defaults["spark.master"] = master
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            defaults.setdefault("spark.driver.host", "127.0.0.1")
+            defaults.setdefault("spark.driver.bindAddress", "127.0.0.1")
+            defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
+        return defaults
+
+    def _warm_up(self, context: SparkContext) -> None:
+        """Start the Python workers and let them import what tasks need, while the driver reads."""
+        context.setLogLevel("ERROR")
+        slots = max(1, int(context.defaultParallelism))
+        context.parallelize(range(slots), slots).mapPartitionsWithIndex(_each(_import_task_modules)).collect()
+
+
+class SparkJobError(RfrError):
+    """Spark could not start or finish a job; the message is its cause, not the Java stack."""
+
+
+def spark_error(error: BaseException) -> BaseException:
+    """What went wrong in a Spark job, in one sentence; errors that are not Spark's stay as they are."""
+    if type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
+        return error
+    text = str(error)
+    causes = re.findall(r"^(?:[\w.]+(?:Error|Exception)): (?!org\.apache|Traceback)(.+)$", text, re.MULTILINE)
+    reason = re.search(r"Job aborted due to stage failure: (.{1,300})", text)
+    told = causes[0] if causes else reason.group(1) if reason else text.partition("\n")[0]
+    return SparkJobError(f"Spark: {told}")
+
+
+def _import_task_modules(place: TaskPlace, item: int) -> int:
+    from airflow_provider_rfr.refresh import publish_task, round_task
+
+    return len((publish_task.__name__, round_task.__name__))
+
+
+def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R]]:
+    def run(index: int, items: Iterator[T]) -> Iterator[R]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = context.attemptNumber() if context else 0
+        for item in items:
+            yield function(TaskPlace(index, attempt), item)
+
+    return run

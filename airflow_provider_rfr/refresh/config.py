@@ -1,0 +1,236 @@
+"""The configuration document of a refresh: what a user writes, and what the operator ships."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+
+class PublishMode(str, Enum):
+    """What the publish does with the rows that the table holds."""
+
+    REPLACE = "replace"
+    APPEND = "append"
+
+
+class OnSourceChange(str, Enum):
+    """What a resume does when a committed page reads differently now."""
+
+    RESTART = "restart"
+    FAIL = "fail"
+    ACCEPT = "accept"
+
+
+class OnTypeError(str, Enum):
+    """What the publish does with a value that does not fit its column."""
+
+    FAIL = "fail"
+    NULL = "null"
+
+
+class SchemaEvolution(str, Enum):
+    """Whether the publish may add and widen columns of the table."""
+
+    EVOLVE = "evolve"
+    FAIL = "fail"
+
+
+class OnRepeatedPage(str, Enum):
+    """What a page means that has the very content of an earlier page of its chain."""
+
+    FAIL = "fail"
+    ACCEPT = "accept"
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False)
+
+
+class RefreshOptions(_Document):
+    """How a refresh runs.
+
+    :ivar mode: ``replace`` the table, or ``append`` to it
+    :ivar replace_where: replace only the rows that match this filter, e.g. ``day = '2026-01-01'``
+    :ivar concurrency: requests in flight, over the whole application
+    :ivar round_seconds: seconds after which a round is committed
+    :ivar round_bytes: bytes of records after which a round is committed
+    :ivar requests_per_second: budget over the whole application; None for no limit
+    :ivar on_source_change: what to do where the overlap check finds another page than was committed
+    :ivar on_repeated_page: what to do where a page has the content of an earlier page of its chain
+    :ivar on_type_error: fail, or null with the change noted in ``_rfr_meta``
+    :ivar max_offenders: offending values that a type error lists
+    :ivar schema_evolution: whether columns of the table may be added and widened
+    :ivar allow_empty: whether a refresh without rows may be published
+    :ivar max_shrink: share of the last generation's rows (0 to 1) that may vanish; None for any
+    :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
+    :ivar force_restart: open a new generation although one could be resumed
+    :ivar head_start: read in the driver while Spark starts
+    """
+
+    mode: PublishMode = PublishMode.REPLACE
+    replace_where: str | None = None
+    concurrency: int = Field(default=16, ge=1, le=4096)
+    round_seconds: float = Field(default=30.0, gt=0)
+    round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
+    requests_per_second: float | None = Field(default=None, gt=0)
+    on_source_change: OnSourceChange = OnSourceChange.RESTART
+    on_repeated_page: OnRepeatedPage = OnRepeatedPage.FAIL
+    on_type_error: OnTypeError = OnTypeError.FAIL
+    max_offenders: int = Field(default=10, ge=1, le=1000)
+    schema_evolution: SchemaEvolution = SchemaEvolution.EVOLVE
+    allow_empty: bool = False
+    max_shrink: float | None = Field(default=None, ge=0, le=1)
+    resume_within: float = Field(default=7 * 86400.0, ge=0)
+    force_restart: bool = False
+    head_start: bool = True
+
+    @model_validator(mode="after")
+    def _filter_goes_with_replace(self) -> RefreshOptions:
+        if self.replace_where is not None and self.mode is not PublishMode.REPLACE:
+            raise ValueError("replace_where goes with mode: replace")
+        return self
+
+
+class LakeDocument(_Document):
+    """The catalog: its name and PyIceberg's properties."""
+
+    name: str = "rfr"
+    properties: dict[str, SecretStr]
+
+    @field_validator("properties", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(k): v if isinstance(v, SecretStr) else _plain(v) for k, v in value.items()}
+        return value
+
+    def plain_properties(self) -> dict[str, str]:
+        """The properties as PyIceberg wants them; they may hold secrets."""
+        return {key: value.get_secret_value() for key, value in self.properties.items()}
+
+
+class SourceDocument(_Document):
+    """Where streams come from: exactly one of ``class``, ``file`` and ``definition``."""
+
+    class_path: str | None = Field(default=None, alias="class")
+    file: str | None = None
+    definition: dict[str, Any] | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    secrets: dict[str, Any] = Field(default_factory=dict, repr=False)
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> SourceDocument:
+        if sum(x is not None for x in (self.class_path, self.file, self.definition)) != 1:
+            raise ValueError("name exactly one of class, file and definition")
+        return self
+
+    def as_source(self) -> dict[str, Any]:
+        """The mapping that :func:`airflow_provider_rfr.streams.loader.load_streams` reads."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Supervisor(_Document):
+    """The process on whose behalf the refresh runs; the driver ends when it is gone."""
+
+    pid: int
+    started: int
+    host: str
+
+
+class RunDocument(_Document):
+    """Who runs: ``key`` names one run of one task, the same over its retries."""
+
+    key: str | None = None
+    supervisor: Supervisor | None = None
+
+
+class RefreshConfig(_Document):
+    """The whole document."""
+
+    source: SourceDocument
+    streams: list[str] = Field(min_length=1)
+    target: str
+    lake: LakeDocument
+    options: RefreshOptions = RefreshOptions()
+    run: RunDocument = RunDocument()
+
+    @model_validator(mode="after")
+    def _one_target_each(self) -> RefreshConfig:
+        if len(self.streams) > 1 and "{stream}" not in self.target:
+            raise ValueError("several streams need a target that names them, e.g. raw.{stream}")
+        if len(set(self.streams)) != len(self.streams):
+            raise ValueError("streams: a name stands twice")
+        return self
+
+    def target_of(self, stream: str) -> str:
+        """The table that ``stream`` is published to."""
+        return self.target.replace("{stream}", stream)
+
+
+def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
+    """Validate the document; raises :class:`ConfigurationError` with every mistake in it."""
+    if not isinstance(document, Mapping):
+        raise ConfigurationError(origin, "is no mapping", "write source, streams, target, lake, options")
+    try:
+        return RefreshConfig.model_validate(dict(document))
+    except ValidationError as error:
+        mistakes = [_mistake(item) for item in error.errors(include_url=False, include_input=False)]
+        raise ConfigurationError(origin, "; ".join(mistakes)) from None
+
+
+def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
+    """Validate the options alone, as the operator does while a DAG is parsed."""
+    try:
+        return RefreshOptions.model_validate(dict(options))
+    except ValidationError as error:
+        mistakes = [_mistake(item, "options") for item in error.errors(include_url=False, include_input=False)]
+        raise ConfigurationError("options", "; ".join(mistakes)) from None
+
+
+def read_config(path: str) -> RefreshConfig:
+    """Read a YAML or JSON file; raises :class:`ConfigurationError` that names it."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError("--config", f"{path} can't be read: {error}") from None
+    try:
+        document = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except ValueError as error:
+        raise ConfigurationError("--config", f"{path} is no JSON: {error}") from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        where = f" at line {place.line + 1}" if place else ""
+        raise ConfigurationError("--config", f"{path} is no YAML{where}") from None
+    return parse_config(document, str(path))
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _mistake(item: Mapping[str, Any], prefix: str = "") -> str:
+    place = ".".join(str(part) for part in (*([prefix] if prefix else []), *item["loc"]))
+    if item["type"] != "extra_forbidden":
+        return f"{place}: {item['msg'].removeprefix('Value error, ')}" if place else str(item["msg"])
+    known = _fields_at(item["loc"][:-1], RefreshOptions if prefix else RefreshConfig)
+    near = difflib.get_close_matches(str(item["loc"][-1]), known, 1)
+    return f"{place}: unknown" + (f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}")
+
+
+def _fields_at(path: tuple[Any, ...], model: type[BaseModel]) -> list[str]:
+    for part in path:
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return [info.alias or name for name, info in model.model_fields.items()]

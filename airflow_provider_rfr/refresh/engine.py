@@ -1,0 +1,247 @@
+"""One refresh of one stream, from opening to publish."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.exceptions import FencedError, RefreshFailedError, RfrError, SourceError
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_of
+from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
+from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.refresh.publish import Publisher
+
+log = logging.getLogger(__name__)
+
+
+class RefreshStoppedError(RfrError):
+    """The refresh was told to stop; what was read is committed and the next attempt goes on."""
+
+
+@dataclass(slots=True)
+class RefreshFigures:
+    """What a refresh ends with; seconds by phase."""
+
+    stream: str
+    target: str
+    generation: int = 0
+    snapshot_id: int | None = None
+    pages: int = 0
+    pages_fetched: int = 0
+    pages_refetched: int = 0
+    overlap_checks: int = 0
+    pages_skipped: int = 0
+    partitions: int = 0
+    rows: int = 0
+    duplicates_removed: int = 0
+    attempts: int = 0
+    epoch: int = 0
+    rounds: int = 0
+    resumed: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Refresh:
+    """Refreshes one stream into one target.
+
+    :param report: called after each commit of a round
+    :param stopping: set when the driver has to end
+    """
+
+    def __init__(
+        self,
+        config: RefreshConfig,
+        stream_name: str,
+        catalog: Catalog,
+        cluster: Cluster,
+        *,
+        report: Callable[[RoundReport], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._report = report
+        self._stopping = stopping
+        self._source = config.source.as_source()
+        self._stream: PagedStream = as_paged(load_stream(self._source, stream_name))
+        name = config.target_of(stream_name)
+        self._target = TargetTable(catalog, name)
+        self._ledger = Ledger(LedgerTable.load_or_create(catalog, name))
+        self.figures = RefreshFigures(stream_name, name)
+
+    def run(self) -> RefreshFigures:
+        """Open or resume, read, publish; returns the figures, which are also kept when it raises.
+
+        :raises FencedError: another attempt took over
+        :raises RefreshFailedError: partitions could not be read
+        """
+        with self._phase("open"):
+            book = self._open()
+        if book is None:
+            return self.figures
+        with self._phase("read"):
+            self._read(book)
+        with self._phase("spark_start"):
+            self._cluster.context  # noqa: B018 - waits, and raises what the start raised
+        with self._phase("publish"):
+            outcome = self._publisher(book).publish()
+            self._finish(outcome)
+        return self.figures
+
+    def _open(self) -> PartitionBook | None:
+        prints = fingerprints_of(self._stream)
+        header = self._ledger.header
+        found = self._target.published(self._ledger.id)
+        on_target = header is not None and found is not None and found.generation == header.generation
+        run_key = self._config.run.key
+        decision = decide(header, prints, self._config.options, run_key, on_target=on_target)
+        log.info("%s: %s", self.figures.target, decision.reason)
+        if decision.opening is Opening.NEW:
+            return self._ledger.open_generation(
+                self._slices(), read_fingerprint=prints.read, publish_fingerprint=prints.publish, run_key=run_key
+            )
+        assert header is not None
+        if decision.opening is Opening.PUBLISHED:
+            self._already(header, outcome_of(found, header) if found and on_target else None)
+            return None
+        self.figures.resumed = True
+        return self._resume(prints.publish)
+
+    def _resume(self, publish_fingerprint: str) -> PartitionBook:
+        book = self._ledger.take_over(publish_fingerprint)
+        table = self._ledger.read_pages(CURSOR_COLUMNS)
+        if table is not None:
+            policy = self._config.options.on_source_change.value
+            book.remember(table, addressable=self._stream.addressable and policy != "accept")
+        return book
+
+    def _slices(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        seen: set[str] = set()
+        for value in self._stream.stream_slices():
+            key = self._stream.partition_key(value)
+            if key in seen:
+                log.warning("%s: the partition %s comes twice and is read once", self.figures.stream, key)
+                continue
+            seen.add(key)
+            yield key, value
+
+    def _read(self, book: PartitionBook) -> None:
+        rounds = Rounds(
+            self._ledger,
+            book,
+            self._cluster,
+            source=self._source,
+            stream=self.figures.stream,
+            options=self._config.options,
+            report=self._report,
+            stopping=self._stopping,
+        )
+        try:
+            rounds.read_all()
+        finally:
+            self.figures.pages_fetched = rounds.figures.pages
+            self.figures.pages_skipped = rounds.figures.skipped
+            self._take_header()
+        if book.failed:
+            raise failure(self.figures.stream, book)
+        if book.open_ordinals():
+            raise RefreshStoppedError(
+                f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done; the next attempt goes on"
+            )
+
+    def _publisher(self, book: PartitionBook) -> Publisher:
+        from airflow_provider_rfr.refresh.publish import Publisher
+
+        return Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config.options)
+
+    def _finish(self, outcome: PublishOutcome) -> None:
+        self._mark_published(outcome)
+        self._take_outcome(outcome)
+        self._ledger.collect()
+
+    def _mark_published(self, outcome: PublishOutcome) -> None:
+        try:
+            self._ledger.commit(
+                [], state=RefreshState.PUBLISHED, snapshot_id=outcome.snapshot_id, published_rows=outcome.rows
+            )
+        except FencedError as fenced:
+            log.warning("published, but not marked so: %s", fenced)
+
+    def _already(self, header: LedgerHeader, outcome: PublishOutcome | None) -> None:
+        self.figures.partitions = header.partitions
+        if header.state is RefreshState.OPEN and outcome is not None:
+            self._mark_published(outcome)
+        self._take_header()
+        self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
+
+    def _take_header(self) -> None:
+        header = self._ledger.header
+        assert header is not None
+        for name in (
+            "generation",
+            "epoch",
+            "attempts",
+            "rounds",
+            "pages",
+            "partitions",
+            "pages_refetched",
+            "overlap_checks",
+        ):
+            setattr(self.figures, name, getattr(header, name))
+
+    def _take_outcome(self, outcome: PublishOutcome) -> None:
+        self.figures.snapshot_id = outcome.snapshot_id
+        self.figures.rows = outcome.rows
+        self.figures.duplicates_removed = outcome.duplicates_removed
+
+    def _phase(self, name: str) -> _Phase:
+        return _Phase(self.figures.seconds, name)
+
+
+class _Phase:
+    """Adds the seconds spent inside to one phase."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds = seconds
+        self._name = name
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        spent = time.monotonic() - self._began
+        self._seconds[self._name] = round(self._seconds.get(self._name, 0.0) + spent, 3)
+
+
+def failure(stream: str, book: PartitionBook) -> BaseException:
+    """The attempt's error: the cause itself where there is one for all, else the list of partitions."""
+    failures = {book.keys[ordinal]: error for ordinal, error in book.failed.items()}
+    kinds = {type(error) for error in failures.values()}
+    if len(kinds) == 1 and not issubclass(next(iter(kinds)), SourceError):
+        return next(iter(failures.values()))
+    named = "; ".join(f"{key}: {error}" for key, error in list(failures.items())[:20])
+    more = f"; and {len(failures) - 20} more" if len(failures) > 20 else ""
+    error = RefreshFailedError(
+        f"{stream}: {len(failures)} of {len(book)} partitions could not be read, what was read is kept: {named}{more}",
+        {key: str(error) for key, error in failures.items()},
+    )
+    error.__cause__ = next(iter(failures.values()))
+    return error

@@ -1,0 +1,50 @@
+"""Errors on their way from a task to the driver and into a log."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_provider_rfr.exceptions import RfrError, SourceError
+
+
+def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
+    """The error if it can travel and names no secret; else a :class:`SourceError` that says the same."""
+    text = redact(str(error), secrets)
+    if isinstance(error, RfrError) and text == str(error) and _travels(error):
+        return error
+    name = "" if isinstance(error, RfrError) else f"{type(error).__name__}: "
+    return SourceError(
+        f"{name}{text}" if text else type(error).__name__,
+        status=getattr(error, "status", None),
+        partition=getattr(error, "partition", None),
+        page=getattr(error, "page", None),
+    )
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """``text`` with every secret value taken out."""
+    for value in sorted(set(secrets), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def secret_values(*containers: Any) -> list[str]:
+    """Every text of some length in the values of nested mappings and lists."""
+    found: list[str] = []
+    for container in containers:
+        if isinstance(container, Mapping):
+            found += secret_values(*container.values())
+        elif isinstance(container, (list, tuple)):
+            found += secret_values(*container)
+        elif container is not None and len(str(container)) >= 4 and not isinstance(container, bool):
+            found.append(str(container))
+    return found
+
+
+def _travels(error: BaseException) -> bool:
+    try:
+        return str(pickle.loads(pickle.dumps(error))) == str(error)
+    except Exception:  # noqa: BLE001 - whatever goes wrong, it does not travel
+        return False

@@ -1,0 +1,23 @@
+"""What has to be true before a publish: an empty or a shrunken result is published only where that was allowed."""
+
+from __future__ import annotations
+
+from airflow_provider_rfr.exceptions import PublishRefusedError
+from airflow_provider_rfr.refresh.config import PublishMode, RefreshOptions
+
+
+def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
+    """Raise :class:`PublishRefusedError` where a guard forbids to publish ``rows`` after ``previous``."""
+    if rows == 0 and not options.allow_empty:
+        raise PublishRefusedError(
+            "the source gave no rows, so nothing was published and readers keep the old table;"
+            " set allow_empty to true if that is right"
+        )
+    if options.max_shrink is None or not previous or options.mode is PublishMode.APPEND:
+        return
+    shrunk = 1 - rows / previous
+    if shrunk > options.max_shrink:
+        raise PublishRefusedError(
+            f"{rows} rows after {previous}: {shrunk:.0%} fewer, and max_shrink allows {options.max_shrink:.0%};"
+            " nothing was published and readers keep the old table"
+        )

@@ -1,0 +1,114 @@
+"""What every ledger commit says of the refresh as a whole: its snapshot summary.
+
+The newest snapshot's header is the state of the refresh; the rows only hold what is per partition. A header is
+written by each commit, so trimming old snapshots loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+from airflow_provider_rfr.exceptions import LedgerError
+
+PREFIX = "rfr."
+FORMAT = 1
+GENERATION_KEY = PREFIX + "generation"
+
+
+class RefreshState(str, Enum):
+    """Life of a generation."""
+
+    OPEN = "open"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerHeader:
+    """State of the newest generation of one target.
+
+    :ivar epoch: the attempt that may commit
+    :ivar read_fingerprint: of what decides which requests are made
+    :ivar publish_fingerprint: of what decides how rows are typed
+    :ivar run_key: the run that opened the generation
+    :ivar records: records on live chains
+    :ivar pages: page rows committed, superseded chains included
+    :ivar previous_rows: rows of the last published generation, None before the first
+    :ivar published_rows: rows of this generation in the target, once published
+    :ivar snapshot_id: the target's commit, once published
+    """
+
+    generation: int
+    epoch: int
+    state: RefreshState
+    read_fingerprint: str
+    publish_fingerprint: str
+    opened_at: datetime
+    committed_at: datetime
+    run_key: str | None = None
+    attempts: int = 1
+    rounds: int = 0
+    pages: int = 0
+    records: int = 0
+    partitions: int = 0
+    partitions_done: int = 0
+    pages_refetched: int = 0
+    overlap_checks: int = 0
+    previous_rows: int | None = None
+    published_rows: int | None = None
+    snapshot_id: int | None = None
+
+    def to_summary(self) -> dict[str, str]:
+        """Snapshot summary properties."""
+        values = {key: _to_text(value) for key, value in asdict(self).items() if value is not None}
+        return {
+            PREFIX + "format": str(FORMAT),
+            **{PREFIX + key.replace("_", "-"): text for key, text in values.items()},
+        }
+
+    def advanced(self, **changes: Any) -> LedgerHeader:
+        """The header of the next commit."""
+        return replace(self, committed_at=datetime.now(timezone.utc), **changes)
+
+
+def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
+    """The header in a summary, None where there is none.
+
+    :raises LedgerError: it was written by a version of this package that is too new, or by hand
+    """
+    if summary is None or GENERATION_KEY not in summary:
+        return None
+    if summary.get(PREFIX + "format") != str(FORMAT):
+        raise LedgerError(
+            f"the ledger was written in format {summary.get(PREFIX + 'format')!r}, this version reads {FORMAT}"
+        )
+    try:
+        values = {name: parse(summary[key]) for name, (key, parse) in _FIELDS.items() if key in summary}
+        return LedgerHeader(**values)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"the ledger's header can't be read: {error}") from error
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_PARSERS: dict[str, Any] = {
+    "state": RefreshState,
+    "read_fingerprint": str,
+    "publish_fingerprint": str,
+    "run_key": str,
+    "opened_at": datetime.fromisoformat,
+    "committed_at": datetime.fromisoformat,
+}
+_FIELDS = {
+    name: (PREFIX + name.replace("_", "-"), _PARSERS.get(name, int)) for name in LedgerHeader.__dataclass_fields__
+}

@@ -1,0 +1,30 @@
+"""What a publish ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_rfr.lake.target import Publication
+from airflow_provider_rfr.refresh.header import LedgerHeader
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What readers see now.
+
+    :ivar rows: in this generation
+    :ivar duplicates_removed: rows dropped because a later one has the same primary key
+    """
+
+    snapshot_id: int
+    rows: int
+    duplicates_removed: int = 0
+
+
+def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
+    """The outcome of a publication that is there already."""
+    rows = publication.summary.get("rfr.rows")
+    removed = publication.summary.get("rfr.duplicates-removed")
+    return PublishOutcome(
+        publication.snapshot_id, int(rows) if rows else header.published_rows or header.records, int(removed or 0)
+    )

@@ -1,0 +1,273 @@
+"""The publish: ledger to typed rows to one commit on the target, or nothing at all.
+
+Fetched, staged and published counts are equal, or nothing is published. Publishing a generation twice is a no-op
+that returns the first commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import FencedError, LedgerError, ReconciliationError, TypeMismatchError
+from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.json_schema import arrow_schema
+from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.lake.target import FileTarget, TargetTable
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.guards import check_guards
+from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
+from airflow_provider_rfr.refresh.keys import KeySearch, find_losers, key_columns
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
+from airflow_provider_rfr.refresh.publish_task import (
+    PublishResult,
+    PublishTask,
+    WrittenFile,
+    drop_rows,
+    run_publish_task,
+)
+from airflow_provider_rfr.streams.core import Stream
+
+log = logging.getLogger(__name__)
+
+_TRIES = 10
+_KEYS_A_BUCKET = 4_000_000
+_BYTES_A_TASK = 64 * 1024 * 1024
+
+
+class Publisher:
+    """Publishes one complete generation."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        book: PartitionBook,
+        cluster: Cluster,
+        target: TargetTable,
+        stream: Stream,
+        options: RefreshOptions,
+    ) -> None:
+        self._ledger = ledger
+        self._book = book
+        self._cluster = cluster
+        self._target = target
+        self._stream = stream
+        self._options = options
+
+    def publish(self) -> PublishOutcome:
+        """Check, type, write, commit; raises before the commit, or not at all."""
+        header = self._header()
+        staged = self._check_staged()
+        check_guards(self._options, rows=staged, previous=header.previous_rows)
+        if (found := self._published(header)) is not None:
+            return found
+        tasks, target = self._plan()
+        results = self._cluster.run(_run_publish, tasks)
+        self._check_results(results, staged)
+        written = [file for result in results for file in result.written]
+        written, removed = self._without_duplicates(tasks, written, staged)
+        self._ledger.check_epoch()
+        outcome = self._commit(header, written, staged - removed, removed)
+        self._ledger.store.delete_folder(self._scratch())
+        log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
+        return outcome
+
+    def _check_staged(self) -> int:
+        """Every partition complete, every page there once, and the counts those that were fetched."""
+        table = self._ledger.read_pages(CURSOR_COLUMNS)
+        cursors = cursors_of(table) if table is not None else {}
+        if table is not None:
+            check_gapless(table, cursors)
+        unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
+        if unfinished:
+            raise LedgerError(
+                f"{len(unfinished)} partitions are not complete, the first is {self._book.keys[unfinished[0]]}"
+            )
+        for ordinal, cursor in cursors.items():
+            if self._book.cursors[ordinal].records != cursor.records:
+                raise ReconciliationError(
+                    f"partition {self._book.keys[ordinal]}: {self._book.cursors[ordinal].records} records were fetched,"
+                    f" {cursor.records} are staged; nothing is published"
+                )
+        return sum(cursor.records for cursor in cursors.values())
+
+    def _published(self, header: LedgerHeader) -> PublishOutcome | None:
+        found = self._target.published(self._ledger.id)
+        if found is None or found.generation < header.generation:
+            return None
+        if found.generation > header.generation:
+            raise FencedError(
+                f"generation {found.generation} was published meanwhile; generation {header.generation} is not any more",
+                epoch=header.epoch,
+                newer_epoch=header.epoch + 1,
+            )
+        return outcome_of(found, header)
+
+    def _plan(self) -> tuple[list[PublishTask], FileTarget]:
+        schema = self._stream.json_schema
+        wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
+        target = self._target.prepare(wanted, self._options.schema_evolution.value, inferred=schema is None)
+        where = self._options.replace_where
+        base = PublishTask(
+            store=self._ledger.store,
+            files=(),
+            live_chains=self._book.live_chains,
+            target=target,
+            schema=target.rows,
+            generation=self._header().generation,
+            on_type_error=self._options.on_type_error.value,
+            max_offenders=self._options.max_offenders,
+            key_columns=key_columns(self._stream.primary_key, target.rows),
+            row_filter=RowFilter(where, target.layout.schema) if where else None,
+            scratch=self._scratch(),
+        )
+        return [replace(base, files=group) for group in self._groups()], target
+
+    def _inferred(self) -> pa.Schema:
+        """The columns that the records of the whole generation have."""
+        base = InferTask(self._ledger.store, (), self._book.live_chains)
+        tasks = [replace(base, files=group) for group in self._groups()]
+        return merge_schemas(self._cluster.run(_run_infer, tasks))
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """Ledger files in groups of about equal size: one a core, more when there is much."""
+        sizes = sorted(((self._ledger.store.size(name), name) for name in self._ledger.page_files()), reverse=True)
+        total = sum(size for size, _ in sizes)
+        count = min(len(sizes), max(self._cluster.cores, total // _BYTES_A_TASK))
+        groups: list[tuple[int, list[str]]] = [(0, []) for _ in range(count)]
+        for size, name in sizes:
+            lightest = min(range(count), key=lambda index: groups[index][0])
+            groups[lightest] = (groups[lightest][0] + size, [*groups[lightest][1], name])
+        return [tuple(names) for _, names in groups]
+
+    def _check_results(self, results: Sequence[PublishResult], staged: int) -> None:
+        offenders = [item for result in results for item in result.offenders]
+        count = sum(result.offender_count for result in results)
+        if count and self._options.on_type_error.value == "fail":
+            raise type_mismatch(offenders[: self._options.max_offenders], count)
+        outside = sum(result.outside_filter for result in results)
+        if outside:
+            raise ReconciliationError(
+                f"{outside} rows do not match replace_where ({self._options.replace_where});"
+                " published, they would double at the next run; nothing is published"
+            )
+        rows: dict[int, int] = {}
+        for result in results:
+            for ordinal, number in result.rows_by_partition.items():
+                rows[ordinal] = rows.get(ordinal, 0) + number
+        written = sum(file.rows for result in results for file in result.written)
+        wrong = [n for n, cursor in self._book.cursors.items() if rows.get(n, 0) != cursor.records]
+        if wrong or written != staged:
+            place = f", first in partition {self._book.keys[wrong[0]]}" if wrong else ""
+            raise ReconciliationError(
+                f"{staged} records are staged, {written} were written{place}; nothing is published"
+            )
+
+    def _without_duplicates(
+        self, tasks: Sequence[PublishTask], written: Sequence[WrittenFile], staged: int
+    ) -> tuple[list[WrittenFile], int]:
+        companions = tuple(file.keys for file in written if file.keys is not None)
+        if not companions:
+            return list(written), 0
+        buckets = max(1, staged // _KEYS_A_BUCKET)
+        searches = [KeySearch(self._ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
+        losers: dict[str, list[int]] = {}
+        for found in self._cluster.run(_run_search, searches):
+            for companion, rows in found.items():
+                losers.setdefault(companion, []).extend(rows)
+        if not losers:
+            return list(written), 0
+        hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
+        kept = [file for file in written if file.keys not in losers]
+        again = [file for files in self._cluster.run(_run_drop, hit) for file in files]
+        self._ledger.store.delete(file.location for _, file, _ in hit)
+        return [*kept, *again], sum(len(rows) for rows in losers.values())
+
+    def _commit(self, header: LedgerHeader, written: Sequence[WrittenFile], rows: int, removed: int) -> PublishOutcome:
+        files = [pickle.loads(file.data_file) for file in written]
+        summary = self._summary(header, rows, removed)
+        for attempt in range(_TRIES):
+            try:
+                snapshot_id = self._target.commit(
+                    files,
+                    (self._ledger.id, header.generation),
+                    mode=self._options.mode.value,
+                    replace_where=self._options.replace_where,
+                    summary=summary,
+                )
+                return PublishOutcome(snapshot_id, rows, removed)
+            except CommitConflictError:
+                time.sleep(0.05 * 2**attempt)
+                self._target.reload()
+                if (found := self._published(header)) is not None:
+                    return found
+        raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
+
+    def _summary(self, header: LedgerHeader, rows: int, removed: int) -> Mapping[str, str]:
+        values = {
+            "ledger": self._ledger.id,
+            "generation": header.generation,
+            "epoch": header.epoch,
+            "attempts": header.attempts,
+            "stream": self._stream.name,
+            "mode": self._options.mode.value,
+            "rows": rows,
+            "duplicates-removed": removed,
+            "pages": header.pages,
+            "partitions": header.partitions,
+            "opened-at": header.opened_at.isoformat(),
+            "published-at": datetime.now(timezone.utc).isoformat(),
+            "delivery-id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self._ledger.id}:{header.generation}")),
+            **({"run-key": header.run_key} if header.run_key else {}),
+        }
+        return {f"rfr.{key}": str(value) for key, value in values.items()}
+
+    def _scratch(self) -> str:
+        header = self._header()
+        return f"{self._ledger.folder}/publish-{header.epoch}"
+
+    def _header(self) -> LedgerHeader:
+        assert self._ledger.header is not None
+        return self._ledger.header
+
+
+def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
+    """The error that lists the first offenders."""
+    lines = [
+        f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
+        f" {item['value']}, expected {item['expected']}"
+        for item in offenders
+    ]
+    more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
+    return TypeMismatchError(
+        f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
+        " nothing is fetched again; or set on_type_error to null",
+        offenders,
+    )
+
+
+def _run_publish(place: object, task: PublishTask) -> PublishResult:
+    return run_publish_task(task)
+
+
+def _run_infer(place: object, task: InferTask) -> InferredSchema:
+    return run_infer_task(task)
+
+
+def _run_search(place: object, search: KeySearch) -> dict[str, list[int]]:
+    return find_losers(search)
+
+
+def _run_drop(place: object, item: tuple[PublishTask, WrittenFile, list[int]]) -> list[WrittenFile]:
+    return drop_rows(*item)

@@ -1,0 +1,64 @@
+"""One task of a round: reads pages of its partitions on threads, flushes them, and reports where each stands.
+
+The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a
+round, in the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+import orjson
+
+from airflow_provider_rfr.lake.ledger_schema import ledger_arrow_schema
+from airflow_provider_rfr.refresh.budget import Budget
+from airflow_provider_rfr.refresh.chains import Chain
+from airflow_provider_rfr.refresh.errors import secret_values
+from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
+from airflow_provider_rfr.refresh.predecessor import adopt_predecessor
+from airflow_provider_rfr.refresh.reading import read_pages
+from airflow_provider_rfr.refresh.scheduler import Scheduler
+from airflow_provider_rfr.refresh.work import RoundTask, TaskResult
+from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+
+
+def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | None = None) -> TaskResult:
+    """Read until the partitions are complete, the limits are reached, or somebody says it's time.
+
+    :param closing: set by whoever wants the task to end
+    """
+    stream = open_stream(task)
+    left = adopt_predecessor(task)
+    writer = FlushWriter(task.store, task.folder, ledger_arrow_schema(), left.label, list(left.files))
+    token_at = stream.token_at if stream.addressable else None
+    scheduler = Scheduler(
+        [Chain(work, token_at, accept_repeats=task.accept_repeats) for work in left.partitions],
+        window=task.limits.threads,
+        max_bytes=task.limits.bytes,
+        on_source_change=task.on_source_change,
+        secrets=secret_values(task.source.get("secrets")),
+    )
+    flusher = Flusher(
+        writer,
+        scheduler.take_ready,
+        scheduler.full,
+        read_seconds=task.limits.read_seconds,
+        fraction=task.limits.flush_fraction,
+    )
+    flusher.start()
+    read_pages(task, stream, scheduler, budget, closing or threading.Event())
+    progress = scheduler.progress()
+    flusher.finish()
+    return TaskResult(tuple(writer.files), left.merged(progress), scheduler.figures + left.figures)
+
+
+def open_stream(task: RoundTask) -> PagedStream:
+    """The task's stream, built once a process."""
+    return _stream(orjson.dumps(task.source, option=orjson.OPT_SORT_KEYS), task.stream)
+
+
+@lru_cache(maxsize=8)
+def _stream(source: bytes, name: str) -> PagedStream:
+    return as_paged(load_stream(orjson.loads(source), name))

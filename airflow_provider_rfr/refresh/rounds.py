@@ -1,0 +1,239 @@
+"""Rounds: read in tasks, commit what they flushed, plan the next, until every partition is complete or has failed.
+
+A round ends when its time or size is up, when a task has stood idle for a second while another has partitions to
+share, or when the driver is asked to stop. A page that is on its way then gets two more seconds; after that its
+partition is left to a side lane in the driver, so that one slow answer keeps no executor core waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, BudgetAddress, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
+from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
+from airflow_provider_rfr.refresh.flush import FlushLabel
+from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import PartitionBook
+from airflow_provider_rfr.refresh.round_task import run_round_task
+from airflow_provider_rfr.refresh.work import RoundLimits, RoundTask, TaskFigures, TaskResult
+
+log = logging.getLogger(__name__)
+
+SIDE_LANE = 1_000_000
+HEAD_START = 1_000_001
+MAX_PARTITIONS_A_TASK = 5_000
+SIDE_LANE_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a commit added, for whoever shows progress."""
+
+    header: LedgerHeader
+    figures: TaskFigures
+    seconds: float
+
+
+class Rounds:
+    """Reads one generation to its end.
+
+    :param report: called after each commit
+    :param stopping: set when the driver has to end: the round at hand is committed, and no other begins
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        book: PartitionBook,
+        cluster: Cluster,
+        *,
+        source: dict[str, Any],
+        stream: str,
+        options: RefreshOptions,
+        report: Callable[[RoundReport], None],
+        stopping: threading.Event,
+    ) -> None:
+        self._ledger = ledger
+        self._book = book
+        self._cluster = cluster
+        self._source = source
+        self._stream = stream
+        self._options = options
+        self._report = report
+        self._stopping = stopping
+        self._budget = DriverBudget(options.requests_per_second)
+        self._began = time.monotonic()
+        self._round = 0
+        self._lane: Future[TaskResult] | None = None
+        self._lane_ordinals: frozenset[int] = frozenset()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-side-lane")
+        self.figures = TaskFigures()
+
+    def read_all(self) -> None:
+        """Read until nothing is left that this attempt can read, or until told to stop."""
+        if self._options.head_start:
+            self._head_start()
+        server: BudgetServer | None = None
+        try:
+            while not self._stopping.is_set() and self._pending():
+                server = server or BudgetServer(self._budget, self._cluster.driver_host, secrets.token_bytes(32))
+                self._spark_round(server.address)
+        finally:
+            if server is not None:
+                server.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _head_start(self) -> None:
+        """The first round, in the driver, for as long as Spark takes to start."""
+        ordinals = self._book.open_ordinals()[:MAX_PARTITIONS_A_TASK]
+        if not ordinals or self._cluster.ready.is_set():
+            return
+        task = self._task(HEAD_START, ordinals, self._limits(self._options.concurrency, 1, seconds=None))
+        result = run_round_task(task, self._budget, _Either(self._cluster.ready, self._stopping))
+        self._commit([result])
+
+    def _spark_round(self, address: BudgetAddress) -> None:
+        self._round += 1
+        self._budget.open_round()
+        results = self._lane_result()
+        self._send_to_lane()
+        tasks = self._plan()
+        if tasks:
+            watcher = threading.Thread(target=self._close_when_stopping, args=(done := threading.Event(),), daemon=True)
+            watcher.start()
+            try:
+                results += self._cluster.run(_run_remote(address), tasks)
+            finally:
+                done.set()
+        elif self._lane is not None:
+            results += [self._lane.result()]
+            self._lane = None
+        self._commit(results)
+
+    def _plan(self) -> list[RoundTask]:
+        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
+        count = min(self._cluster.cores, self._options.concurrency, len(ordinals))
+        if not count:
+            return []
+        threads = [len(range(index, self._options.concurrency, count)) for index in range(count)]
+        shares = [ordinals[index::count][:MAX_PARTITIONS_A_TASK] for index in range(count)]
+        return [
+            self._task(index, share, self._limits(threads[index], count, seconds=self._options.round_seconds))
+            for index, share in enumerate(shares)
+        ]
+
+    def _send_to_lane(self) -> None:
+        """Partitions whose page overran the last round: the driver waits for it, and no executor does."""
+        ordinals = sorted(n for n in self._book.overran if n not in self._book.failed)[:SIDE_LANE_THREADS]
+        if self._lane is not None or not ordinals:
+            return
+        limits = replace(self._limits(len(ordinals), 1, seconds=BEAT_SECONDS), linger=float("inf"))
+        task = self._task(SIDE_LANE, ordinals, limits)
+        self._lane_ordinals = frozenset(ordinals)
+        self._lane = self._pool.submit(run_round_task, task, _LaneBudget(self._budget), None)
+
+    def _lane_result(self) -> list[TaskResult]:
+        if self._lane is None or not self._lane.done():
+            return []
+        result = self._lane.result()
+        self._lane, self._lane_ordinals = None, frozenset()
+        return [result]
+
+    def _commit(self, results: Sequence[TaskResult]) -> None:
+        figures = sum((result.figures for result in results), TaskFigures())
+        for result in results:
+            for progress in result.progress:
+                self._book.apply(progress)
+        if self._lane is None:
+            self._lane_ordinals = frozenset()
+        files = [name for result in results for name in result.files]
+        self.figures += figures
+        if not files and not figures.overlap_checks:
+            return
+        header = self._ledger.header
+        assert header is not None
+        header = self._ledger.commit(
+            files,
+            rounds=header.rounds + 1,
+            pages=header.pages + figures.pages,
+            records=self._book.records,
+            partitions_done=self._book.done,
+            pages_refetched=header.pages_refetched + figures.refetched,
+            overlap_checks=header.overlap_checks + figures.overlap_checks,
+        )
+        self._report(RoundReport(header, self.figures, time.monotonic() - self._began))
+
+    def _pending(self) -> bool:
+        return self._lane is not None or bool(self._book.open_ordinals())
+
+    def _limits(self, threads: int, tasks: int, *, seconds: float | None) -> RoundLimits:
+        return RoundLimits(
+            threads=threads,
+            seconds=seconds,
+            bytes=max(1, self._options.round_bytes // tasks),
+            read_seconds=time.monotonic() - self._began,
+        )
+
+    def _task(self, index: int, ordinals: Sequence[int], limits: RoundLimits) -> RoundTask:
+        header = self._ledger.header
+        assert header is not None
+        return RoundTask(
+            source=self._source,
+            stream=self._stream,
+            store=self._ledger.store,
+            folder=self._ledger.folder,
+            label=FlushLabel(header.generation, header.epoch, self._round, index, 0, 0),
+            limits=limits,
+            partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
+            on_source_change=self._options.on_source_change.value,
+            accept_repeats=self._options.on_repeated_page is OnRepeatedPage.ACCEPT,
+        )
+
+    def _close_when_stopping(self, done: threading.Event) -> None:
+        while not done.wait(0.2):
+            if self._stopping.is_set():
+                self._budget.close_round()
+                return
+
+
+class _LaneBudget:
+    """The budget without the round's end: the side lane outlives rounds."""
+
+    def __init__(self, budget: DriverBudget) -> None:
+        self.reserve = budget.reserve
+        self.paused = budget.paused
+        self.penalize = budget.penalize
+
+    def beat(self, beat: Beat) -> bool:
+        return False
+
+
+class _Either(threading.Event):
+    """Set as soon as one of two events is."""
+
+    def __init__(self, first: threading.Event, second: threading.Event) -> None:
+        super().__init__()
+        self._events = (first, second)
+
+    def is_set(self) -> bool:
+        return any(event.is_set() for event in self._events)
+
+
+def _run_remote(address: BudgetAddress) -> Callable[[TaskPlace, RoundTask], TaskResult]:
+    def run(place: TaskPlace, task: RoundTask) -> TaskResult:
+        budget = address.connect()
+        try:
+            return run_round_task(replace(task, label=replace(task.label, attempt=place.attempt)), budget)
+        finally:
+            budget.close()
+
+    return run

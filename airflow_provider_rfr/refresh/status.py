@@ -1,0 +1,18 @@
+"""How a refresh stands, for whoever watches it: read from the ledger's newest snapshot summary alone."""
+
+from __future__ import annotations
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, read_header
+
+RefreshStatus = LedgerHeader
+
+
+def read_status(settings: LakeSettings, target: str) -> RefreshStatus | None:
+    """The newest generation's header; None before the first refresh.
+
+    :raises LedgerError: the ledger was written by a newer version of this package
+    """
+    table = LedgerTable.load(open_catalog(settings), target)
+    return None if table is None else read_header(table.summary(GENERATION_KEY))

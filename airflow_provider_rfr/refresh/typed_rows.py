@@ -1,0 +1,183 @@
+"""Pages of the ledger to typed rows, with the system columns; and which values do not fit.
+
+Whole batches go through Arrow's JSON reader. Where a batch does not fit, it is read in smaller steps until the misfit
+is one page, and that page record by record; then the steps grow again. So a few bad pages cost little, and so do the
+failed tries where every page is bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS
+from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns
+from airflow_provider_rfr.refresh.json_texts import text_writer
+from airflow_provider_rfr.refresh.misfits import Offender, PageReader
+
+__all__ = ["LedgerPage", "Offender", "TypedRows", "type_pages"]
+
+MAX_BATCH_BYTES = 256 * 1024 * 1024
+_SHRINK, _GROW = 8, 2
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """One page as the ledger holds it.
+
+    :ivar partition: key of its partition
+    :ivar page: its number in the chain, from 1
+    :ivar records: newline-delimited JSON objects (bytes or anything with their buffer), as orjson writes them: no
+        integer beyond 64 bits
+    :ivar extracted_at_us: when the page arrived, in microseconds since the epoch
+    """
+
+    partition: str
+    page: int
+    records: Any
+    record_count: int
+    extracted_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRows:
+    """The pages' rows in their order, every record as one row.
+
+    :ivar table: the schema's columns and the system columns; a value that did not fit is null. Under ``fail`` a table
+        with offenders is not to be published
+    :ivar offenders: the first values that did not fit, in the order of rows
+    :ivar offender_count: how many there were
+    """
+
+    table: pa.Table
+    offenders: tuple[Offender, ...] = ()
+    offender_count: int = 0
+
+
+def type_pages(
+    pages: Sequence[LedgerPage],
+    schema: pa.Schema,
+    *,
+    generation: int,
+    on_type_error: Literal["fail", "null"] = "fail",
+    max_offenders: int = 10,
+) -> TypedRows:
+    """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
+
+    ``on_type_error`` decides only whether ``_rfr_meta`` tells of each value that became null.
+
+    :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.columns.json_text_field`
+        take any value as JSON text
+    :raises LedgerError: a page does not hold as many lines as it says
+    """
+    typist = _Typist(schema, PageReader(schema, max_offenders, note_changes=on_type_error == "null"))
+    pieces = [piece for batch in _batches(pages) for piece in typist.read(batch)]
+    table = pa.concat_tables(pieces) if pieces else _empty(schema)
+    system = _system_columns(pages, generation, typist.reader.changes, table.num_rows)
+    for column_field, values in zip(SYSTEM_COLUMNS, system, strict=True):
+        table = table.append_column(column_field, values)
+    return TypedRows(table, tuple(typist.reader.offenders), typist.reader.offender_count)
+
+
+@dataclass(slots=True)
+class _Typist:
+    schema: pa.Schema
+    reader: PageReader
+    plain: pa.Schema = field(init=False)
+    write_texts: Any = field(init=False)
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.plain = self.schema.remove_metadata()
+        self.write_texts = text_writer(self.schema)
+
+    def read(self, pages: Sequence[LedgerPage]) -> Iterator[pa.Table]:
+        """The pages' rows, in pieces."""
+        step = len(pages)
+        while pages:
+            try:
+                table = self._read_whole(pages[:step])
+            except MisfitError:
+                if step > 1:
+                    step = max(1, step // _SHRINK)
+                    continue
+                table = self._read_slowly(pages[0])
+                pages = pages[1:]
+            else:
+                pages = pages[step:]
+                step = min(step * _GROW, len(pages))
+            self.rows += table.num_rows
+            yield table
+
+    def _read_whole(self, pages: Sequence[LedgerPage]) -> pa.Table:
+        block = b"\n".join(page.records for page in pages)
+        if self.write_texts is not None:
+            block = self.write_texts(block)
+        return read_columns(block, sum(page.record_count for page in pages), self.plain)
+
+    def _read_slowly(self, page: LedgerPage) -> pa.Table:
+        lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]
+        if len(lines) != page.record_count:
+            raise LedgerError(
+                f"partition {page.partition}, page {page.page} holds {len(lines)} records, not {page.record_count}"
+            )
+        block = self.reader.rewrite(lines, page.partition, page.page, self.rows)
+        return read_columns(block, len(lines), self.plain)
+
+
+def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
+    """Pages with records, in batches below what a column of strings can hold."""
+    batch: list[LedgerPage] = []
+    size = 0
+    for page in pages:
+        if not page.record_count and not len(page.records):
+            continue
+        if batch and size + len(page.records) > MAX_BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(page)
+        size += len(page.records)
+    if batch:
+        yield batch
+
+
+def _empty(schema: pa.Schema) -> pa.Table:
+    return schema.remove_metadata().empty_table()
+
+
+def _system_columns(
+    pages: Sequence[LedgerPage], generation: int, changes: Mapping[int, str], rows: int
+) -> tuple[pa.Array, pa.Array, pa.Array]:
+    # From buffers: pa.array(list) imports pandas, which takes longer than all the rest.
+    counts = np.fromiter((page.record_count for page in pages), np.int64, len(pages))
+    times = np.fromiter((page.extracted_at_us for page in pages), np.int64, len(pages))
+    generations, extracted_at, meta = (item.type for item in SYSTEM_COLUMNS)
+    return (
+        _from_numpy(np.full(rows, generation, np.int64), generations),
+        _from_numpy(np.repeat(times, counts), extracted_at),
+        _texts(changes, rows, meta),
+    )
+
+
+def _from_numpy(values: np.ndarray[Any, np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _texts(changes: Mapping[int, str], rows: int, kind: pa.DataType) -> pa.Array:
+    """A column of strings that is null except in a few rows."""
+    if not changes:
+        return pa.nulls(rows, kind)
+    numbers = sorted(changes)
+    data = [changes[number].encode() for number in numbers]
+    present = np.zeros(rows, np.bool_)
+    present[numbers] = True
+    lengths = np.zeros(rows + 1, np.int32)
+    lengths[np.array(numbers) + 1] = [len(text) for text in data]
+    valid = np.packbits(present, bitorder="little")
+    offsets = np.cumsum(lengths, dtype=np.int32)
+    return pa.Array.from_buffers(kind, rows, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))])

@@ -1,0 +1,140 @@
+"""Finds the streams that a source names: by a class, a YAML file, or a definition.
+
+A source is a mapping with exactly one of ``class``, ``file`` and ``definition``, and with ``config`` and
+``secrets``.  Streams see both merged; secrets never enter a fingerprint, a message or a repr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.streams.core import Stream
+from airflow_provider_rfr.streams.rest.build import build_streams
+from airflow_provider_rfr.streams.rest.document import read_yaml, whole_definition
+from airflow_provider_rfr.streams.rest.interpolation import nearest
+
+ORIGINS: Final = ("class", "file", "definition")
+_KEYS: Final = (*ORIGINS, "config", "secrets")
+_CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
+
+
+def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
+    """All streams of a source, by name.
+
+    :raises ConfigurationError: the source can't be read as written (SourceDefinitionError: its document)
+    """
+    origin = _origin(source)
+    config, secrets = _settings(source, "config"), _settings(source, "secrets")
+    if origin == "class":
+        return _python_streams(source["class"], config, secrets)
+    document, file = source.get("definition"), None
+    if origin == "file":
+        file = str(source["file"])
+        document = read_yaml(file)
+    whole = whole_definition(document, file=file)
+    return dict(build_streams(whole, config, secrets, file))
+
+
+def load_stream(source: Mapping[str, Any], name: str) -> Stream:
+    """One stream of a source.
+
+    :raises ConfigurationError: the source is wrong, or has no such stream
+    """
+    streams = load_streams(source)
+    if name not in streams:
+        raise ConfigurationError("streams", f"the source has no stream {name!r}", nearest(name, streams))
+    return streams[name]
+
+
+def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The source without references to local files: ``file`` becomes ``definition``, schemas included.
+
+    :raises ConfigurationError: the source, or its document, is wrong
+    """
+    origin = _origin(source)
+    if origin == "class":
+        return dict(source)
+    file = str(source["file"]) if origin == "file" else None
+    document = read_yaml(file) if file else source["definition"]
+    inlined = {key: value for key, value in source.items() if key not in ORIGINS}
+    return {"definition": whole_definition(document, file=file), **inlined}
+
+
+def _origin(source: Mapping[str, Any]) -> str:
+    if not isinstance(source, Mapping):
+        raise ConfigurationError("source", f"is {type(source).__name__}, not a mapping", f"allowed: {', '.join(_KEYS)}")
+    for key in source:
+        if key not in _KEYS:
+            raise ConfigurationError(f"source.{key}", "unknown field", nearest(str(key), _KEYS))
+    named = [key for key in ORIGINS if source.get(key) is not None]
+    if len(named) != 1:
+        problem = f"has {' and '.join(named)}" if named else "says not where its streams are"
+        raise ConfigurationError("source", problem, "name exactly one of class, file and definition")
+    if named[0] == "file" and not isinstance(source["file"], (str, Path)):
+        raise ConfigurationError("source.file", f"is {type(source['file']).__name__}, not a path")
+    return named[0]
+
+
+def _settings(source: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = source.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"source.{key}", f"is {type(value).__name__}, not a mapping")
+    return dict(value)
+
+
+def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Stream]:
+    made = _made(_imported(path), {**config, **secrets})
+    found = [made] if isinstance(made, Stream) else list(made) if isinstance(made, Iterable) else [made]
+    streams: dict[str, Stream] = {}
+    for stream in found:
+        if not isinstance(stream, Stream):
+            raise ConfigurationError(
+                "source.class", f"{path} gives {type(stream).__name__}, not a Stream", "return a Stream, or several"
+            )
+        if stream.name in streams:
+            raise ConfigurationError("source.class", f"{path} gives two streams named {stream.name!r}")
+        if stream.public_config is None:
+            public = {key: value for key, value in config.items() if key not in secrets}
+            stream.public_config = public
+        streams[stream.name] = stream
+    return streams
+
+
+def _imported(path: Any) -> Any:
+    if not isinstance(path, str) or path.count(":") != 1:
+        raise ConfigurationError("source.class", f"{path!r} is no import path", _CLASS_REMEDY)
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError("source.class", f"{path}: {error}", _CLASS_REMEDY) from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            names = [item for item in vars(found) if not item.startswith("_")]
+            raise ConfigurationError("source.class", f"{module_name} has no {name!r}", nearest(name, names))
+        found = getattr(found, part)
+    return found
+
+
+def _made(found: Any, config: dict[str, Any]) -> Any:
+    if isinstance(found, Stream) or not callable(found):
+        return found
+    if inspect.isclass(found) and not issubclass(found, Stream):
+        raise ConfigurationError("source.class", f"{found.__qualname__} is no subclass of Stream")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigurationError("source.class", f"{found.__qualname__} lacks {missing}")
+    return found(config=config) if _takes_config(found) else found()
+
+
+def _takes_config(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == "config" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

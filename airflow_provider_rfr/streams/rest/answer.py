@@ -1,0 +1,97 @@
+"""What became of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from airflow_provider_rfr.streams.rest.redaction import Redactor
+
+_UNREAD: Final = object()
+_EXCERPT: Final = 200
+
+
+class NotJson(ValueError):
+    """The body isn't JSON; the text says what it is, without its content."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A complete HTTP response.
+
+    :ivar request: method and address without credentials
+    :ivar url: the address that answered, credentials included
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    request: str
+    url: str = field(repr=False)
+    _json: Any = field(default=_UNREAD, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the status lets expect a body."""
+        return self.status not in (204, 205)
+
+    def json(self) -> Any:
+        """The body as JSON, parsed once; None where there is no content.
+
+        :raises NotJson: it isn't any
+        """
+        if self._json is _UNREAD:
+            self._json = _parse(self.body, self.headers) if self.has_content else None
+        return self._json
+
+    def text(self) -> str:
+        """The body as text; what isn't UTF-8 is replaced."""
+        return self.body.decode("utf-8", "replace")
+
+    def describe(self, redactor: Redactor) -> str:
+        """Status and the beginning of the body, for messages."""
+        text = " ".join(redactor.text(self.text()).split())
+        excerpt = f": {text[:_EXCERPT]}{'...' if len(text) > _EXCERPT else ''}" if text else ""
+        return f"{self.status} {self.reason}".strip() + excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No answer, or none that can be used.
+
+    :ivar permanent: asking again can't help
+    """
+
+    message: str
+    request: str
+    permanent: bool = False
+
+
+Outcome: TypeAlias = Answer | Failure
+
+
+def _parse(body: bytes, headers: Mapping[str, str]) -> Any:
+    if body.startswith(b"\xef\xbb\xbf"):
+        body = body[3:]
+    content_type = headers.get("Content-Type", "")
+    charset = content_type.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
+    problem = ""
+    try:
+        if charset and charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
+            body = body.decode(charset).encode()
+        return orjson.loads(body)
+    except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
+        problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
+    if not body.strip():
+        raise NotJson("the answer's body is empty")
+    kind = content_type.partition(";")[0].strip() or "no content type"
+    raise NotJson(f"the answer is not JSON ({problem}; {kind}, {len(body)} bytes)")

@@ -1,0 +1,160 @@
+"""Run a command with all that it starts, and say what it cost. Linux only: the figures come from ``/proc``.
+
+A command runs in a session of its own; what belongs to that session is its tree, whoever was orphaned in it.
+This process adopts the orphans (as a subreaper), so that the CPU time of each is told by ``wait4``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SAMPLE_EVERY = 0.25
+_SURVIVORS_MAY_TAKE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one run cost.
+
+    :ivar wall: seconds from the start of the command to its end
+    :ivar cpu: user and system seconds of the whole tree
+    :ivar peak_bytes: largest sum of the tree's proportional set sizes, sampled four times a second
+    :ivar survivors: processes of the tree that outlived the command
+    """
+
+    returncode: int
+    wall: float
+    cpu: float
+    peak_bytes: int
+    survivors: int
+    stdout: str
+    stderr: str
+
+
+class Tree:
+    """A running command and its descendants. It ends with its context, whatever happens."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        _adopt_orphans(True)
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        self._cpu = 0.0
+        self._peak = 0
+        self._done = threading.Event()
+        self._began = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            start_new_session=True,
+        )
+        self.session = self._process.pid
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+        self._sampler.start()
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._done.set()
+        self._sampler.join()
+        _adopt_orphans(False)
+        self._out.close()
+        self._err.close()
+
+    def running(self) -> bool:
+        return self._process.returncode is None and not self._reap(self._process.pid, os.WNOHANG)
+
+    def wait(self) -> Usage:
+        """Wait for the command, then a while for its survivors, and end those that stay."""
+        if self._process.returncode is None:
+            self._reap(self._process.pid, 0)
+        wall = time.perf_counter() - self._began
+        survivors = len(self._adopted())
+        until = time.perf_counter() + _SURVIVORS_MAY_TAKE
+        while self._adopted() and time.perf_counter() < until:
+            time.sleep(0.02)
+        self.kill()
+        self._done.set()
+        code = self._process.returncode
+        return Usage(code, wall, self._cpu, self._peak, survivors, _text(self._out), _text(self._err))
+
+    def kill(self) -> None:
+        """SIGKILL to the whole tree, until nothing of it is left."""
+        if self._process.returncode is None:
+            # Not yet reaped, so the group is still ours. One call ends most of the tree at one moment.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        while members := members_of(self.session):
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self._process.returncode is None:
+                self._reap(self._process.pid, 0)
+            self._adopted()
+            time.sleep(0.005)
+
+    def _adopted(self) -> list[int]:
+        """The tree's members that are left, after taking note of those that ended."""
+        for pid in members_of(self.session):
+            if pid != self._process.pid:
+                with contextlib.suppress(ChildProcessError):
+                    self._reap(pid, os.WNOHANG)
+        return members_of(self.session)
+
+    def _reap(self, pid: int, flags: int) -> bool:
+        ended, status, usage = os.wait4(pid, flags)
+        if not ended:
+            return False
+        self._cpu += usage.ru_utime + usage.ru_stime
+        if pid == self._process.pid:
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+        return True
+
+    def _sample(self) -> None:
+        while not self._done.wait(_SAMPLE_EVERY):
+            self._peak = max(self._peak, sum(map(memory_of, members_of(self.session))))
+
+
+def members_of(session: int) -> list[int]:
+    """Processes of a session, the ended and not yet reaped ones too."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                # After the name, which may hold anything: state, parent, group, session.
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    found.append(int(place.name))
+    return found
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of one process, with what it shares with others divided among them; 0 when it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _adopt_orphans(yes: bool) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

@@ -1,0 +1,84 @@
+"""A whole refresh by the product, as a user starts it without Airflow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import Tree, Usage
+from benchmarks.shapes import Shape
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = "bench.items"
+
+
+class RunFailed(RuntimeError):
+    """A measured command ended with an error; the message holds the end of what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One configuration of the product, with a lake of its own.
+
+    :ivar folder: where configuration, catalog and warehouse are
+    :ivar concurrency: requests in flight
+    """
+
+    shape: Shape
+    base_url: str
+    folder: Path
+    concurrency: int
+
+    @property
+    def lake(self) -> dict[str, Any]:
+        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", f"file://{self.folder}/warehouse"
+        return {"name": "bench", "properties": {"type": "sql", "uri": uri, "warehouse": warehouse}}
+
+    def document(self) -> dict[str, Any]:
+        shape = self.shape
+        config = {
+            "base_url": self.base_url,
+            "partitions": shape.partitions,
+            "page_size": shape.page_records,
+        }
+        return {
+            "source": {"file": str(ROOT / "demo" / "shop.yaml"), "config": config},
+            "streams": ["items"],
+            "target": TARGET,
+            "lake": self.lake,
+            "options": {"concurrency": self.concurrency},
+        }
+
+    def start(self) -> Tree:
+        """Start a refresh, or resume the one that is open in this lake."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "warehouse").mkdir(exist_ok=True)
+        config = self.folder / "refresh.json"
+        config.write_text(json.dumps(self.document()))
+        return Tree([sys.executable, str(ROOT / "spark_apps" / "full_refresh.py"), "--config", str(config)])
+
+    def published_ids(self) -> list[int]:
+        """The ids in the published table, read by PyIceberg and not by the product."""
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog(self.lake["name"], **self.lake["properties"])
+        rows = catalog.load_table(TARGET).scan(selected_fields=("id",)).to_arrow()
+        return [int(one) for one in rows["id"].to_pylist()]
+
+
+def last_line(usage: Usage) -> dict[str, Any]:
+    """The JSON object that ends the output.
+
+    :raises RunFailed: the command failed, or printed none
+    """
+    lines = usage.stdout.strip().splitlines()
+    try:
+        if usage.returncode != 0:
+            raise ValueError(f"exit status {usage.returncode}")
+        return dict(json.loads(lines[-1] if lines else ""))
+    except (ValueError, TypeError) as error:
+        end = "\n".join([*usage.stdout.splitlines()[-10:], *usage.stderr.splitlines()[-30:]])
+        raise RunFailed(f"{error}\n{end}") from error

@@ -1,0 +1,37 @@
+"""Refresh tables from an API, resumably: ``spark-submit full_refresh.py --config FILE``, or plain ``python``.
+
+FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake`` and ``options`` (docs/resumable_full_refresh.md).
+Prints progress, and as the last line one JSON object of figures.
+Exit codes: 0 published, 1 failed (a retry goes on), 2 the configuration is wrong, 3 a newer attempt took over.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGAN = time.monotonic()
+
+import argparse  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+if __package__ in (None, ""):
+    # Run from a clone or from inside the installed package, also where the package itself is not on the path.
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "airflow_provider_rfr" / "__init__.py").is_file() and str(parent) not in sys.path:
+            sys.path.append(str(parent))
+            break
+
+
+def main() -> int:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description="Refresh tables from an API; a run that dies is gone on with.")
+    parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the refresh")
+    arguments = parser.parse_args()
+    from airflow_provider_rfr.refresh.application import main as run
+
+    return run(arguments.config, began=BEGAN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

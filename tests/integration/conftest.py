@@ -1,0 +1,155 @@
+"""Real parts: the sample API as a process, Spark by its application, a SQLite catalog, a local warehouse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = ROOT / "spark_apps" / "full_refresh.py"
+CRASHING_APP = ROOT / "tests" / "integration" / "crashing_app.py"
+SHOP = ROOT / "demo" / "shop.yaml"
+
+
+@dataclass
+class Lake:
+    """A lake of the test's own.
+
+    :ivar properties: of the catalog
+    """
+
+    folder: Path
+    properties: dict[str, str] = field(default_factory=dict)
+    name: str = "rfr"
+
+    def __post_init__(self) -> None:
+        self.properties = self.properties or {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+
+    @property
+    def settings(self) -> LakeSettings:
+        return LakeSettings(self.name, self.properties)
+
+    def table(self, name: str) -> Any:
+        return open_catalog(self.settings).load_table(name)
+
+    def rows(self, name: str) -> pa.Table:
+        return self.table(name).scan().to_arrow()
+
+    def has(self, name: str) -> bool:
+        return bool(open_catalog(self.settings).table_exists(name))
+
+
+@dataclass
+class Outcome:
+    """How a run of the application ended."""
+
+    code: int
+    output: str
+    figures: dict[str, Any]
+
+
+class Runner:
+    """Runs refreshes as processes of their own, each in its own process group."""
+
+    def __init__(self, lake: Lake, folder: Path) -> None:
+        self.lake = lake
+        self._folder = folder
+        self._count = 0
+
+    def config(self, *, source: dict[str, Any], streams: list[str], target: str = "raw.{stream}", **more: Any) -> Path:
+        self._count += 1
+        path = self._folder / f"refresh-{self._count}.json"
+        lake = {"name": self.lake.name, "properties": self.lake.properties}
+        path.write_text(json.dumps({"source": source, "streams": streams, "target": target, "lake": lake, **more}))
+        return path
+
+    def start(
+        self, config: Path, *, app: Path = APP, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(app), "--config", str(config)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})},
+        )
+
+    def run(self, config: Path, *, expect: int | None = 0, **options: Any) -> Outcome:
+        process = self.start(config, **options)
+        output, _ = process.communicate(timeout=150)
+        outcome = Outcome(process.returncode, output, figures_of(output))
+        if expect is not None:
+            assert outcome.code == expect, f"exit code {outcome.code}, expected {expect}:\n{output[-6000:]}"
+        return outcome
+
+
+def figures_of(output: str) -> dict[str, Any]:
+    """The JSON object of the last line on stdout."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    return {}
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to a process of ours and all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def shop(api: SampleApi, **config: Any) -> dict[str, Any]:
+    """The sample API as a source."""
+    return {
+        "file": str(SHOP),
+        "config": {"base_url": api.base_url, **config},
+        "secrets": {"api_key": api.api_key or "open"},
+    }
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def runner(lake: Lake, tmp_path: Path) -> Runner:
+    return Runner(lake, tmp_path)
+
+
+@pytest.fixture
+def api() -> Iterator[SampleApi]:
+    """Eight partitions of 20 pages of 25 records, 10 ms each; and the other resources."""
+    sizes = Sizes(records=400, customers=30, partitions=8, pages=20, page_records=25)
+    with SampleApi(sizes, latency_ms=10) as running:
+        yield running

@@ -1,0 +1,105 @@
+"""SIGKILL at every place that matters, by real processes; each time the next attempt publishes exactly the source."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.refresh.flush import MIN_INTERVAL
+from demo.sample_api.client import SampleApi
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
+
+PAGES = 8 * 20
+SECONDS_A_PAGE = 0.01
+OPTIONS = {"round_seconds": 0.5, "concurrency": 8}
+
+PLACES = [
+    "before the opening commit",
+    "after the opening commit",
+    "before a flush",
+    "after a flush",
+    "before a ledger commit",
+    "after a ledger commit",
+    "before the target commit",
+    "after the target commit",
+    "after the published mark",
+]
+
+
+def items(runner: Runner, api: SampleApi, **options: object) -> Path:
+    source = shop(api, partitions=8, page_size=25)
+    return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
+
+
+def assert_published_whole(lake: Lake, api: SampleApi, table: str = "raw.items") -> None:
+    truth = api.truth("/partitions/items")
+    ids = lake.rows(table)["id"].to_pylist()
+    assert len(ids) == len(set(ids)), "rows are doubled"
+    assert sorted(ids) == sorted(truth["ids"]), "rows are missing or foreign"
+
+
+def allowed(pages_done: int) -> float:
+    """Pages that may be fetched again: 5 % of what was done, those on their way, and those of the shortest interval."""
+    on_their_way = OPTIONS["concurrency"]
+    return 0.05 * pages_done + on_their_way + OPTIONS["concurrency"] * MIN_INTERVAL / SECONDS_A_PAGE
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
+    config = items(runner, api)
+    killed = runner.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=-9)
+    before = api.counts(path="/partitions/*")
+    assert "error" not in killed.figures
+    visible = place in ("after the target commit", "after the published mark")
+    assert lake.has("raw.items") is visible
+    second = runner.run(config)
+    assert_published_whole(lake, api)
+    if place == "after the published mark":
+        # It was published and told so: a run without a key is a new refresh.
+        assert second.figures["generation"] == 2
+        return
+    assert second.figures["generation"] == 1
+    again = api.counts(path="/partitions/*")["refetched"] - before["refetched"]
+    lost = again - second.figures["overlap_checks"]
+    if place in (
+        "before a ledger commit",
+        "after a ledger commit",
+        "before the target commit",
+        "after the target commit",
+    ):
+        assert lost == 0, "pages that were on disk were asked for again"
+    assert lost <= allowed(before["pages"])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
+    share: float, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    config = items(runner, api)
+    process = runner.start(config)
+    api.wait_for_pages(int(PAGES * share))
+    kill_group(process)
+    before = api.counts(path="/partitions/*")
+    second = runner.run(config)
+    assert_published_whole(lake, api)
+    again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - second.figures["overlap_checks"]
+    assert again <= allowed(before["pages"])
+
+
+def test_any_number_of_kills_at_random_moments(lake: Lake, runner: Runner, api: SampleApi) -> None:
+    seed = random.randrange(2**32)
+    generator = random.Random(seed)
+    print(json.dumps({"seed": seed}))
+    config = items(runner, api, head_start=generator.random() < 0.5)
+    for _ in range(3):
+        process = runner.start(config)
+        try:
+            process.communicate(timeout=generator.uniform(2.0, 7.0))
+            break
+        except Exception:
+            kill_group(process)
+    runner.run(config)
+    assert_published_whole(lake, api)

@@ -1,0 +1,57 @@
+"""Two live drivers of one refresh: the older one can't write any more once the newer one took over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from demo.sample_api.client import SampleApi
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, kill_group, wait_until
+from tests.integration.test_crash_matrix import assert_published_whole, items
+
+FENCED = 3
+
+
+def is_stopped(process: subprocess.Popen[str]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("before the opening commit", FENCED),
+        ("after the opening commit", FENCED),
+        ("before a flush", FENCED),
+        ("before a ledger commit", FENCED),
+        ("after a ledger commit", FENCED),
+        ("before the target commit", 0),
+        ("after the target commit", 0),
+    ],
+)
+def test_a_driver_that_slept_while_another_took_over_can_not_commit(
+    place: str, code: int, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    config = items(runner, api, head_start=True)
+    sleeper = runner.start(config, app=CRASHING_APP, environment={"RFR_TEST_STOP": place})
+    try:
+        wait_until(lambda: is_stopped(sleeper))
+        second = runner.run(config)
+        assert_published_whole(lake, api)
+        snapshot = lake.table("raw.items").current_snapshot().snapshot_id
+        assert second.figures["snapshot_id"] == snapshot
+        os.kill(sleeper.pid, signal.SIGCONT)
+        output, _ = sleeper.communicate(timeout=120)
+    finally:
+        kill_group(sleeper)
+    woken = figures_of(output)
+    assert sleeper.returncode == code, output[-4000:]
+    if code == FENCED:
+        assert woken["error"]["type"] == "FencedError"
+    else:
+        assert woken["snapshot_id"] == snapshot, "a generation that was published is published once"
+    assert_published_whole(lake, api)
+    assert lake.table("raw.items").current_snapshot().snapshot_id == snapshot

@@ -1,0 +1,159 @@
+"""Inferred columns depend on the records alone, not on how they were split or who looked at them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from functools import reduce
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake import inference
+from airflow_provider_rfr.lake.columns import is_json_text
+from airflow_provider_rfr.lake.inference import MAX_DEPTH, MAX_FIELDS, InferredSchema, infer_records, merge
+
+
+def lines(*records: Any) -> bytes:
+    return "\n".join(map(json.dumps, records)).encode()
+
+
+def inferred(*values: Any) -> pa.Field | None:
+    schema = infer_records(lines(*({"a": value} for value in values))).to_arrow()
+    return schema.field("a") if schema.names else None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, None], pa.int64()),
+        ([1, 2.5], pa.float64()),
+        ([1.0], pa.float64()),
+        ([True, None], pa.bool_()),
+        (["x"], pa.string()),
+        (["2026-01-01", "2026-01-02"], pa.string()),
+        (["2026-01-01T00:00:00Z"], pa.string()),
+        ([1, "x"], pa.string()),
+        ([True, 1], pa.string()),
+        ([2**63 - 1, -(2**63)], pa.int64()),
+        ([2**63], pa.string()),
+        ([1, 2**70], pa.string()),
+        ([2**70, 0.5], pa.string()),
+        ([1e300, 1], pa.float64()),
+        ([[], [1], [None, 2]], pa.list_(pa.int64())),
+        ([[1], [2.5]], pa.list_(pa.float64())),
+        ([{"x": 1}, {"y": "z"}, {}], pa.struct([("x", pa.int64()), ("y", pa.string())])),
+        ([[{"b": 1}], [{"a": True}]], pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.int64())]))),
+    ],
+)
+def test_values_decide_the_type(values: list[Any], expected: pa.DataType) -> None:
+    found = inferred(*values)
+    assert found is not None
+    assert found.type == expected
+    assert not is_json_text(found)
+
+
+@pytest.mark.parametrize("values", [[{"x": 1}, 5], [[1], {"x": 1}], [[1], "x"], [{"ID": 1, "id": 2}], [{"": 1}]])
+def test_shapes_that_disagree_are_json_text(values: list[Any]) -> None:
+    found = inferred(*values)
+    assert found is not None
+    assert is_json_text(found)
+
+
+@pytest.mark.parametrize("values", [[None], [[]], [{}], [[None, []]], [{"x": None}, None]])
+def test_a_field_that_never_held_something_is_no_column(values: list[Any]) -> None:
+    assert inferred(*values) is None
+
+
+def test_columns_are_in_alphabetical_order() -> None:
+    assert infer_records(lines({"b": 1, "a": 1}, {"c": 1})).to_arrow().names == ["a", "b", "c"]
+
+
+def test_what_is_nested_very_deep_is_json_text_below_a_limit() -> None:
+    value: Any = 1
+    for _ in range(MAX_DEPTH + 5):
+        value = {"a": value}
+    for record in (value, {**value, "mixed": [1, "x"]}):
+        kind = infer_records(lines(record)).to_arrow().field("a")
+        for _ in range(MAX_DEPTH - 1):
+            kind = kind.type.field("a")
+        assert is_json_text(kind)
+
+
+def test_an_object_used_as_a_map_is_json_text() -> None:
+    found = inferred({str(n): n for n in range(MAX_FIELDS + 1)})
+    assert found is not None
+    assert is_json_text(found)
+
+
+@pytest.mark.parametrize("record", [{"ID": 1, "id": 2}, {"_rfr_meta": "x"}, {"": 1}])
+def test_columns_that_no_table_can_have_are_refused(record: Any) -> None:
+    with pytest.raises(ConfigurationError, match="by a transformation"):
+        infer_records(lines(record)).to_arrow()
+
+
+@pytest.mark.parametrize("block", [b"", b"null", b"5\n[1]", b"{broken", b"{}\nnull\n{}"])
+def test_lines_that_are_no_records_count_for_nothing(block: bytes) -> None:
+    assert infer_records(block).to_arrow() == pa.schema([])
+
+
+def test_a_bad_line_does_not_hide_the_others() -> None:
+    assert infer_records(b'{"a":1}\nnull\n{"b":').to_arrow() == pa.schema([("a", pa.int64())])
+
+
+JSON_VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-5, 5),
+        st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64]),
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from(["", "x", "5", "2026-01-01", "2026-01-01T00:00:00Z", "12:00:00", "é\n\x00"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "b", "A"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+RECORDS = st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON_VALUES, max_size=3), max_size=6)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400, print_blob=True)
+@given(RECORDS, st.lists(st.integers(0, 6), max_size=3))
+def test_the_result_is_the_same_however_records_are_split(records: list[Any], cuts: list[int]) -> None:
+    whole = infer_records(lines(*records))
+    edges = [0, *sorted(cuts), len(records)]
+    parts = [infer_records(lines(*records[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
+    assert reduce(merge, parts, InferredSchema()) == whole
+    assert reduce(merge, reversed(parts), InferredSchema()) == whole
+    assert inference._by_walking(lines(*records)).fields == whole.fields
+
+
+@settings(derandomize=True, deadline=None, max_examples=300, print_blob=True)
+@given(RECORDS, RECORDS, RECORDS)
+def test_merging_is_associative_commutative_and_idempotent(a: list[Any], b: list[Any], c: list[Any]) -> None:
+    x, y, z = (infer_records(lines(*records)) for records in (a, b, c))
+    assert merge(merge(x, y), z) == merge(x, merge(y, z))
+    assert merge(x, y) == merge(y, x)
+    assert merge(x, x) == x
+    assert merge(x, InferredSchema()) == x
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(RECORDS)
+def test_a_schema_travels_as_json_and_by_pickle(records: list[Any]) -> None:
+    found = infer_records(lines(*records))
+    assert InferredSchema.from_json(orjson.loads(orjson.dumps(found.to_json()))) == found
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_a_large_input_is_looked_at_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = lines(*({"a": n, "b": str(n)} for n in range(500)), {"a": 0.5})
+    whole = infer_records(records)
+    monkeypatch.setattr(inference, "_BLOCK_BYTES", 100)
+    assert infer_records(records) == whole

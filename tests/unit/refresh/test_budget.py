@@ -1,0 +1,116 @@
+"""One budget for all tasks, in the driver and over its connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ReadInterrupted
+from airflow_provider_rfr.refresh import budget as module
+from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
+
+RATE = 200.0
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[DriverBudget, BudgetServer]]:
+    budget = DriverBudget(RATE)
+    server = BudgetServer(budget, "127.0.0.1", b"only the refresh knows")
+    yield budget, server
+    server.close()
+
+
+def test_two_tasks_keep_one_rate_between_them(served: tuple[DriverBudget, BudgetServer]) -> None:
+    _, server = served
+    sent: list[float] = []
+
+    def read() -> None:
+        remote = server.address.connect()
+        limiter = BudgetLimiter(remote, threading.Event())
+        for _ in range(30):
+            limiter.acquire()
+            sent.append(time.monotonic())
+        remote.close()
+
+    began = time.monotonic()
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert len(sent) == 60
+    assert time.monotonic() - began >= 59 / RATE
+
+
+def test_a_penalty_in_one_task_stops_the_other_at_its_next_beat(served: tuple[DriverBudget, BudgetServer]) -> None:
+    _, server = served
+    first, second = server.address.connect(), server.address.connect()
+    first.penalize(5.0)
+    assert second.paused() == 0
+    second.beat(Beat(1, 0, 0))
+    assert 4 < second.paused() <= 5
+
+
+def test_a_penalty_holds_back_a_permit_that_was_granted_before(served: tuple[DriverBudget, BudgetServer]) -> None:
+    budget, _ = served
+    stop = threading.Event()
+    limiter = BudgetLimiter(budget, stop)
+    for _ in range(20):
+        budget.reserve()
+    threading.Timer(0.02, budget.penalize, (0.3,)).start()
+    began = time.monotonic()
+    limiter.acquire()
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_stranger_without_the_secret_is_not_served(served: tuple[DriverBudget, BudgetServer]) -> None:
+    from multiprocessing import AuthenticationError
+    from multiprocessing.connection import Client
+
+    _, server = served
+    with pytest.raises(AuthenticationError):
+        Client(server.address.address, authkey=b"a guess")
+    remote = server.address.connect()
+    assert remote.beat(Beat(0, 0, 0)) is False
+
+
+def test_the_secret_is_in_no_text(served: tuple[DriverBudget, BudgetServer]) -> None:
+    assert "only the refresh knows" not in repr(served[1].address)
+
+
+def test_a_driver_that_is_gone_ends_the_round(served: tuple[DriverBudget, BudgetServer]) -> None:
+    remote = served[1].address.connect()
+    remote.close()
+    assert remote.beat(Beat(0, 0, 0)) is True
+
+
+def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    budget = DriverBudget(None)
+    assert budget.beat(Beat(0, queued=0, idle=3)) is False
+    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+    time.sleep(0.06)
+    assert budget.beat(Beat(1, queued=9, idle=0)) is True
+    budget.open_round()
+    assert budget.beat(Beat(1, queued=9, idle=0)) is False
+
+
+def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+    budget = DriverBudget(None)
+    budget.done(0)
+    time.sleep(0.01)
+    assert budget.beat(Beat(1, queued=0, idle=0)) is False
+
+
+def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
+    budget, stop = DriverBudget(None), threading.Event()
+    budget.penalize(60)
+    threading.Timer(0.05, stop.set).start()
+    with pytest.raises(ReadInterrupted):
+        BudgetLimiter(budget, stop).acquire()

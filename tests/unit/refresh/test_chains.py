@@ -1,0 +1,191 @@
+"""A chain decides what may be asked for next and what counts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
+from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, PageRequest
+from airflow_provider_rfr.refresh.rows import checksum_of, encode_records, page_row
+from airflow_provider_rfr.refresh.work import OverlapCheck, PartitionWork
+from airflow_provider_rfr.streams.page import Page
+from airflow_provider_rfr.streams.state import Complete, NextPage
+
+
+def token_at(position: int) -> Any:
+    return None if position == 0 else position + 1
+
+
+def fetched(
+    request: PageRequest,
+    *,
+    last: int,
+    next_token: Any = "default",
+    records: Sequence[Any] | None = None,
+    total: int | None = None,
+) -> FetchedPage:
+    number = request.number
+    following = NextPage(number + 1 if next_token == "default" else next_token) if number < last else Complete()
+    content = [{"page": number}] if records is None else records
+    page = Page(content, following, total_pages=total)
+    row = page_row(
+        page, generation=1, epoch=1, ordinal=0, key="{}", chain=request.chain_number, number=number, token=request.token
+    )
+    return FetchedPage(row, page)
+
+
+def chain(**work: Any) -> Chain:
+    return Chain(PartitionWork(ordinal=0, key="{}", slice={}, **work), None, accept_repeats=False)
+
+
+def addressable(**work: Any) -> Chain:
+    return Chain(PartitionWork(ordinal=0, key="{}", slice={}, **work), token_at, accept_repeats=False)
+
+
+def claim(source: Chain, window: int = 1) -> PageRequest:
+    request = source.claim(window)
+    assert request is not None
+    return request
+
+
+def test_a_serial_chain_hands_out_one_page_at_a_time() -> None:
+    subject = chain()
+    first = claim(subject)
+    assert (first.number, first.token) == (1, None)
+    assert subject.claim(8) is None
+    rows = subject.deliver(first, fetched(first, last=2))
+    assert [row.page for row in rows] == [1]
+    second = claim(subject, 8)
+    assert (second.number, second.token) == (2, 2)
+    subject.deliver(second, fetched(second, last=2))
+    assert subject.complete and subject.claim(8) is None
+
+
+def test_token_zero_is_a_token() -> None:
+    subject = chain()
+    first = claim(subject)
+    subject.deliver(first, fetched(first, last=2, next_token=0))
+    assert claim(subject).token == 0
+
+
+def test_pages_asked_for_ahead_count_in_order_whatever_order_they_arrive_in(seed: int = 20261121) -> None:
+    generator = random.Random(seed)
+    subject, last, rows, waiting = addressable(), 40, [], []
+    while not subject.complete:
+        while (request := subject.claim(8)) is not None:
+            waiting.append(request)
+        request = waiting.pop(generator.randrange(len(waiting)))
+        rows += subject.deliver(request, fetched(request, last=last, total=last))
+    assert [row.page for row in rows] == list(range(1, last + 1)), f"seed {seed}"
+    assert [row.token_in for row in rows[:3]] == [None, "2", "3"]
+
+
+def test_without_a_total_no_more_is_asked_for_ahead_than_was_read_before() -> None:
+    subject = addressable()
+    first = claim(subject, 16)
+    assert subject.claim(16) is None
+    subject.deliver(first, fetched(first, last=99))
+    assert claim(subject, 16).number == 2
+    assert subject.claim(16) is None
+
+
+def test_a_page_asked_for_ahead_does_not_count_when_the_page_before_names_another_token() -> None:
+    subject = addressable(pages=4, token="5")
+    five, six = claim(subject, 8), claim(subject, 8)
+    subject.deliver(six, fetched(six, last=99))
+    rows = subject.deliver(five, fetched(five, last=99, next_token=60))
+    assert [row.page for row in rows] == [5]
+    assert claim(subject).token == 60
+
+
+def test_an_error_beyond_the_end_is_nobodys_error() -> None:
+    subject = addressable(pages=4, token="5")
+    five, six = claim(subject, 8), claim(subject, 8)
+    subject.deliver(six, SourceError("404"))
+    subject.deliver(five, fetched(five, last=5))
+    assert subject.complete and subject.error is None
+
+
+def test_an_error_in_its_turn_ends_the_partition_and_keeps_the_pages_before() -> None:
+    subject = addressable(pages=4, token="5")
+    five, six = claim(subject, 8), claim(subject, 8)
+    subject.deliver(six, SourceError("500"))
+    assert subject.error is None
+    assert len(subject.deliver(five, fetched(five, last=9))) == 1
+    assert str(subject.error) == "500" and subject.progress().pages == 5
+
+
+def test_a_repeated_token_is_an_error_at_once() -> None:
+    subject = chain()
+    for token in ("a", "b"):
+        request = claim(subject)
+        subject.deliver(request, fetched(request, last=99, next_token=token))
+    request = claim(subject)
+    assert subject.deliver(request, fetched(request, last=99, next_token="a")) == []
+    assert isinstance(subject.error, RepeatedPageError) and '"a"' in str(subject.error)
+
+
+def test_a_token_that_came_before_a_resume_is_remembered() -> None:
+    first = chain()
+    request = claim(first)
+    first.deliver(request, fetched(request, last=99, next_token="a"))
+    progress = first.progress()
+    resumed = chain(pages=progress.pages, token=progress.token, seen=progress.seen)
+    request = claim(resumed)
+    resumed.deliver(request, fetched(request, last=99, next_token="a"))
+    assert isinstance(resumed.error, RepeatedPageError)
+
+
+def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
+    for accept in (False, True):
+        subject = Chain(PartitionWork(ordinal=0, key="{}", slice={}), None, accept_repeats=accept)
+        for _ in range(2):
+            if (request := subject.claim(1)) is not None:
+                subject.deliver(request, fetched(request, last=9, records=[{"same": 1}]))
+        assert (subject.error is None) is accept
+
+
+def test_empty_pages_may_follow_each_other() -> None:
+    subject = chain()
+    for _ in range(3):
+        request = claim(subject)
+        subject.deliver(request, fetched(request, last=9, records=[]))
+    assert subject.error is None and subject.pages == 3
+
+
+@pytest.mark.parametrize("policy", ["restart", "fail", "accept"])
+def test_the_overlap_check_comes_first_and_its_policy_decides(policy: str) -> None:
+    known = checksum_of(encode_records([{"page": "as it was"}]))
+    subject = addressable(pages=3, token="4", overlap=OverlapCheck("3", known))
+    request = claim(subject, 8)
+    assert (request.number, request.token) == (0, 3)
+    assert subject.claim(8) is None
+    restarted = subject.check_overlap(request, Page([{"page": "changed"}], NextPage(4)), policy)
+    assert restarted is (policy == "restart")
+    if policy == "fail":
+        assert isinstance(subject.error, SourceChangedError) and subject.claim(1) is None
+        return
+    following = claim(subject)
+    assert (following.number, following.chain_number) == ((1, 1) if policy == "restart" else (4, 0))
+
+
+def test_an_unchanged_page_lets_the_chain_go_on() -> None:
+    records = [{"page": 3}]
+    subject = addressable(pages=3, token="4", overlap=OverlapCheck("3", checksum_of(encode_records(records))))
+    request = claim(subject)
+    assert subject.check_overlap(request, Page(records, NextPage(4)), "restart") is False
+    assert claim(subject).number == 4
+    assert subject.progress().checked
+
+
+def test_what_arrives_for_an_older_chain_does_not_count() -> None:
+    subject = chain(pages=3, token="4")
+    late = claim(subject)
+    subject.restart()
+    assert subject.deliver(late, fetched(late, last=9)) == []
+    first = claim(subject)
+    assert (first.number, first.token, first.chain_number) == (1, None, 1)

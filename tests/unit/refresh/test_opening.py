@@ -1,0 +1,90 @@
+"""Which generation an attempt works on."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide
+
+NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
+PRINTS = Fingerprints("read", "publish")
+
+
+def header(**changes: Any) -> LedgerHeader:
+    values: dict[str, Any] = {
+        "generation": 4,
+        "epoch": 2,
+        "state": RefreshState.OPEN,
+        "read_fingerprint": "read",
+        "publish_fingerprint": "publish",
+        "opened_at": NOW - timedelta(hours=3),
+        "committed_at": NOW - timedelta(hours=1),
+        "partitions": 10,
+        "partitions_done": 6,
+        "run_key": "run-1",
+    }
+    return LedgerHeader(**{**values, **changes})
+
+
+def opening(
+    found: LedgerHeader | None,
+    prints: Fingerprints = PRINTS,
+    *,
+    run_key: str | None = "run-1",
+    on_target: bool = False,
+    **options: Any,
+) -> Opening:
+    return decide(found, prints, RefreshOptions(**options), run_key, on_target=on_target, now=NOW).opening
+
+
+def test_the_first_refresh_opens_a_generation() -> None:
+    assert opening(None) is Opening.NEW
+
+
+def test_an_open_generation_is_resumed_by_a_retry_and_by_the_next_run() -> None:
+    assert opening(header()) is Opening.RESUME
+    assert opening(header(), run_key="run-2") is Opening.RESUME
+    assert opening(header(), run_key=None) is Opening.RESUME
+
+
+def test_a_retry_after_the_publish_returns_it_and_the_next_run_reads_anew() -> None:
+    published = header(state=RefreshState.PUBLISHED, snapshot_id=7)
+    assert opening(published) is Opening.PUBLISHED
+    assert opening(published, run_key="run-2") is Opening.NEW
+    assert opening(published, run_key=None) is Opening.NEW
+
+
+def test_a_generation_that_is_on_the_target_but_not_marked_is_not_published_again() -> None:
+    assert opening(header(), on_target=True) is Opening.PUBLISHED
+    assert opening(header(), on_target=True, run_key=None) is Opening.PUBLISHED
+    assert opening(header(), on_target=True, run_key="run-2") is Opening.NEW
+
+
+def test_another_source_or_page_size_opens_a_new_generation() -> None:
+    assert opening(header(), Fingerprints("other", "publish")) is Opening.NEW
+
+
+def test_another_schema_opens_a_new_generation_unless_everything_was_read() -> None:
+    changed = Fingerprints("read", "other")
+    assert opening(header(), changed) is Opening.NEW
+    assert opening(header(partitions_done=10), changed) is Opening.RESUME
+
+
+def test_a_generation_that_stood_still_too_long_is_abandoned() -> None:
+    assert opening(header(), resume_within=3599) is Opening.NEW
+    assert opening(header(), resume_within=3601) is Opening.RESUME
+
+
+def test_force_restart_restarts_once_a_run_and_not_at_each_retry() -> None:
+    assert opening(header(), run_key="run-2", force_restart=True) is Opening.NEW
+    assert opening(header(run_key="run-2"), run_key="run-2", force_restart=True) is Opening.RESUME
+
+
+@pytest.mark.parametrize("changes", [{}, {"run_key": None, "snapshot_id": 5, "published_rows": 0, "previous_rows": 12}])
+def test_a_header_survives_its_summary(changes: dict[str, Any]) -> None:
+    assert read_header(header(**changes).to_summary()) == header(**changes)

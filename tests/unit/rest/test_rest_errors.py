@@ -1,0 +1,245 @@
+"""What is done about errors: rules, retries, backoff, rate limits, expired tokens, ignored pages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from email.utils import formatdate
+
+import pytest
+from rest_api import QUICK, CountingLimiter, Reply, ids
+
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    RateLimitedError,
+    ReadInterrupted,
+    SourceError,
+    TokenExpiredError,
+)
+from airflow_provider_rfr.streams.context import ReadContext
+from airflow_provider_rfr.streams.rest.backoff import exponential, first_wait, reset_time, retry_after
+from airflow_provider_rfr.streams.state import Complete, NextPage
+
+GOOD = {"data": [{"id": 1}]}
+NUMBERS = {"type": "page_number", "page_size": 1}
+
+
+def rules(*items, **settings):
+    return {**QUICK, "rules": list(items), **settings}
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 508, 418])
+def test_server_errors_and_unknown_ones_are_tried_again(api, make, status):
+    api.answers(Reply({}, status), Reply({}, status), GOOD)
+    assert ids(make().read_page({}, None).records) == [1]
+
+
+def test_five_retries_are_six_requests_by_default(api, make):
+    api.answers(Reply({"why": "broken"}, 500))
+    with pytest.raises(SourceError, match='500 .*"why": "broken".*gave up after 6 requests') as error:
+        make().read_page({}, None)
+    assert len(api.asked) == 6
+    assert (error.value.status, error.value.request) == (500, "GET /items")
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 410])
+def test_what_a_repetition_can_t_help_fails_at_once(api, make, status):
+    api.answers(Reply({}, status))
+    with pytest.raises(SourceError) as error:
+        make().read_page({}, None)
+    assert (error.value.status, len(api.asked)) == (status, 1)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_have_an_error_of_their_own(api, make, status):
+    api.answers(Reply({"error": "go away"}, status))
+    with pytest.raises(AuthenticationError, match="go away"):
+        make().read_page({}, None)
+    assert len(api.asked) == 1
+
+
+def test_time_runs_out_before_a_wait_that_can_t_be_afforded(api, make):
+    api.answers(Reply({}, 500))
+    handler = {"max_time": 0.5, "backoff": [{"type": "constant", "seconds": 30}]}
+    began = time.monotonic()
+    with pytest.raises(SourceError, match="gave up after 1 request "):
+        make(error_handler=handler).read_page({}, None)
+    assert time.monotonic() - began < 2
+
+
+def test_rate_limits_don_t_eat_the_retry_budget(api, make):
+    api.answers(*[Reply({}, 429)] * 10, GOOD)
+    limiter = CountingLimiter()
+    stream = make(error_handler={**QUICK, "max_retries": 1}, context=ReadContext(limiter=limiter))
+    assert ids(stream.read_page({}, None).records) == [1]
+    assert limiter.acquired == 11
+    assert limiter.penalties == [0.01] * 10
+
+
+def test_errors_among_rate_limits_are_counted_alone(api, make):
+    api.answers(Reply({}, 429), Reply({}, 500), Reply({}, 429), Reply({}, 500), GOOD)
+    assert ids(make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None).records) == [1]
+
+
+def test_a_longer_wait_than_the_refresh_may_spend_is_an_error_with_that_wait(api, make):
+    api.answers(Reply({}, 429, {"Retry-After": "7200"}))
+    with pytest.raises(RateLimitedError, match="max_rate_limit_wait is 3600 s") as error:
+        make(error_handler={}).read_page({}, None)
+    assert error.value.retry_after == 7200
+    assert len(api.asked) == 1
+
+
+def test_many_short_waits_use_up_the_same_budget(api, make):
+    api.answers(Reply({}, 429))
+    with pytest.raises(RateLimitedError):
+        make(error_handler={**QUICK, "max_rate_limit_wait": 0.055}).read_page({}, None)
+    assert len(api.asked) == 6
+
+
+def test_retry_after_is_obeyed_in_seconds(api, make):
+    api.answers(Reply({}, 429, {"Retry-After": "0.3"}), GOOD)
+    began = time.monotonic()
+    make(error_handler={}).read_page({}, None)
+    assert 0.3 <= time.monotonic() - began < 1.5
+
+
+def test_retry_after_is_obeyed_as_a_date(api, make):
+    api.answers(Reply({}, 503, {"Retry-After": formatdate(time.time() + 2, usegmt=True)}), GOOD)
+    began = time.monotonic()
+    make(error_handler={}).read_page({}, None)
+    assert 0.9 <= time.monotonic() - began < 3
+
+
+class TestBackoff:
+    def test_a_date_that_is_over_and_seconds_that_are_none_leave_it_to_the_next_strategy(self):
+        past = formatdate(time.time() - 60, usegmt=True)
+        for text in (past, "0", "-5", "soon", "", "nan", "inf"):
+            assert retry_after()(1, {"Retry-After": text}) is None
+            assert 0.5 <= first_wait((), 1, {"Retry-After": text}) <= 1
+
+    def test_a_reset_time_counts_from_now(self):
+        assert reset_time("R")(1, {"R": str(time.time() + 10)}) == pytest.approx(10, abs=0.5)
+        assert reset_time("R", milliseconds=True)(1, {"R": str((time.time() + 10) * 1000)}) == pytest.approx(
+            10, abs=0.5
+        )
+        assert reset_time("R")(1, {}) is None
+
+    def test_exponential_waits_grow_to_their_limit_and_jitter_shortens_them_at_most_by_half(self):
+        plain = exponential(1, 2, 60, jitter=False)
+        assert [plain(n, {}) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
+        waits = [exponential(1, 2, 60)(3, {}) for _ in range(200)]
+        assert all(2 <= wait <= 4 for wait in waits)
+        assert max(waits) - min(waits) > 0.5
+
+    def test_a_rule_s_own_backoff_comes_before_the_handler_s(self, api, make):
+        api.answers(Reply({}, 503), GOOD)
+        rule = {"status": 503, "action": "RETRY", "backoff": [{"type": "constant", "seconds": 0.01}]}
+        handler = {"rules": [rule], "backoff": [{"type": "constant", "seconds": 60}]}
+        began = time.monotonic()
+        make(error_handler=handler).read_page({}, None)
+        assert time.monotonic() - began < 5
+
+
+def test_a_wait_ends_when_the_reader_is_stopped(api, make):
+    api.answers(Reply({}, 429, {"Retry-After": "60"}))
+    stop = threading.Event()
+    stream = make(error_handler={}, context=ReadContext(stop=stop))
+    threading.Timer(0.2, stop.set).start()
+    began = time.monotonic()
+    with pytest.raises(ReadInterrupted):
+        stream.read_page({}, None)
+    assert time.monotonic() - began < 5
+
+
+class TestRules:
+    def test_the_first_rule_that_matches_decides(self, api, make):
+        api.answers(Reply({"code": 7}, 403), GOOD)
+        handler = rules(
+            {"status": 403, "predicate": "response.code == 8", "action": "FAIL"},
+            {"status": 403, "predicate": "{{ response.code == 7 }}", "action": "RATE_LIMITED"},
+            {"status": "4xx", "action": "IGNORE"},
+        )
+        assert ids(make(error_handler=handler).read_page({}, None).records) == [1]
+
+    def test_an_error_with_status_200_is_recognised_by_its_text(self, api, make):
+        api.answers({"data": [], "errors": ["quota exceeded"]})
+        handler = rules({"text": "quota exceeded", "action": "FAIL", "message": "the daily quota is used up"})
+        with pytest.raises(SourceError, match="the daily quota is used up"):
+            make(error_handler=handler).read_page({}, None)
+
+    def test_a_predicate_that_can_t_be_told_does_not_match(self, api, make):
+        api.answers(Reply(b"<html>", 500), GOOD)
+        handler = rules({"predicate": "response.error.code == 1", "action": "FAIL"})
+        assert ids(make(error_handler=handler).read_page({}, None).records) == [1]
+
+    def test_an_error_can_be_a_success(self, api, make):
+        api.answers(Reply(GOOD, 404))
+        assert ids(make(error_handler=rules({"status": 404, "action": "SUCCESS"})).read_page({}, None).records) == [1]
+
+    def test_end_means_that_there_are_no_more_pages(self, api, make):
+        api.answers(Reply({}, 404))
+        page = make(paginator=NUMBERS, error_handler=rules({"status": 404, "action": "END"})).read_page({}, 5)
+        assert (list(page.records), page.next, page.skipped) == ([], Complete(), None)
+
+
+class TestExpiredTokens:
+    CURSOR = {"type": "cursor", "cursor": {"path": "next"}}
+
+    def test_a_declared_status_means_expired_where_a_token_was_sent(self, api, make):
+        api.answers(Reply({"e": "cursor expired"}, 400))
+        stream = make(paginator=self.CURSOR, error_handler={"expired_token_status": [400, 410]})
+        with pytest.raises(TokenExpiredError, match="cursor expired"):
+            stream.read_page({}, "old")
+        with pytest.raises(SourceError) as error:
+            stream.read_page({}, None)
+        assert type(error.value) is SourceError
+
+    def test_410_means_that_by_default_for_cursors_and_not_for_page_numbers(self, api, make):
+        api.answers(Reply({}, 410))
+        with pytest.raises(TokenExpiredError):
+            make(paginator=self.CURSOR).read_page({}, "old")
+        with pytest.raises(SourceError) as error:
+            make(paginator=NUMBERS).read_page({}, 2)
+        assert type(error.value) is SourceError
+
+    def test_a_rule_can_say_it_too(self, api, make):
+        api.answers(Reply({"code": "EXPIRED_CURSOR"}, 422))
+        handler = rules({"status": 422, "text": "EXPIRED_CURSOR", "action": "TOKEN_EXPIRED"})
+        with pytest.raises(TokenExpiredError):
+            make(paginator=self.CURSOR, error_handler=handler).read_page({}, "old")
+
+
+class TestIgnoredPages:
+    IGNORE = rules({"status": 404, "action": "IGNORE"})
+
+    def test_an_ignored_page_is_reported_and_the_next_ones_are_read(self, api, make):
+        api.pages(3, 12)
+        answer = api.answer
+        api.answer = lambda asked: Reply({"e": "gone"}, 404) if asked.page == 3 else answer(asked)
+        stream = make(paginator={"type": "page_number", "page_size": 3}, error_handler=self.IGNORE)
+        page = stream.read_page({}, 3)
+        assert (list(page.records), page.next, page.status) == ([], NextPage(4), 404)
+        assert page.skipped == '404 Not Found: {"e": "gone"}'
+        assert ids(stream.read_records()) == [1, 2, 3, 4, 5, 6, 10, 11, 12]
+
+    def test_offsets_go_on_by_the_page_size(self, api, make):
+        api.answers(Reply({}, 404))
+        stream = make(paginator={"type": "offset", "page_size": 10}, error_handler=self.IGNORE)
+        assert stream.read_page({}, 20).next == NextPage(30)
+
+    def test_the_first_page_of_a_cursor_chain_completes_it(self, api, make):
+        api.answers(Reply({}, 404))
+        page = make(paginator=TestExpiredTokens.CURSOR, error_handler=self.IGNORE).read_page({}, None)
+        assert (page.next, bool(page.skipped)) == (Complete(), True)
+
+    def test_a_later_page_of_a_cursor_chain_can_t_be_ignored(self, api, make):
+        api.answers(Reply({}, 404))
+        with pytest.raises(SourceError, match="the next one can't be known"):
+            make(paginator=TestExpiredTokens.CURSOR, error_handler=self.IGNORE).read_page({}, "c2")
+
+    def test_an_api_that_answers_404_beyond_its_end_is_not_asked_for_ever(self, api, make):
+        api.answer = lambda asked: GOOD if asked.page < 3 else Reply({}, 404)
+        stream = make(paginator=NUMBERS, error_handler={**self.IGNORE, "max_skipped_pages": 20})
+        with pytest.raises(SourceError, match="20 pages in a row were ignored.*END"):
+            list(stream.read_records())
+        assert len(api.asked) == 2 + 21

@@ -1,0 +1,277 @@
+"""Servers that hang, drip, cut off, redirect, or send what isn't JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+
+import pytest
+from rest_api import QUICK, Reply, drip, ids, wait_until
+
+from airflow_provider_rfr.exceptions import SourceError
+
+GOOD = {"data": [{"id": 1}]}
+ONCE = {**QUICK, "max_retries": 0}
+BEARER = {"authenticator": {"type": "bearer", "token": "s3cr3t-token"}}
+
+
+def test_a_server_that_accepts_and_never_answers_is_given_up(make):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = {"base_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        stream = make(source=source, timeouts={"read": 0.3}, error_handler={**QUICK, "max_retries": 1})
+        began = time.monotonic()
+        with pytest.raises(SourceError, match="sent nothing for 0.3 s; gave up after 2 requests"):
+            stream.read_page({}, None)
+        assert time.monotonic() - began < 3
+
+
+def test_a_server_that_hung_once_is_asked_again(api, make):
+    hung = []
+
+    def answer(asked):
+        if hung:
+            return GOOD
+        hung.append(asked)
+        return Reply(raw=lambda out: api.closing.wait(1.5))
+
+    api.answer = answer
+    assert ids(make(timeouts={"read": 0.2}).read_page({}, None).records) == [1]
+
+
+def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
+    def raw(out):
+        out.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        drip(out, iter(lambda: b" ", b""), 0.05, api.closing)
+
+    api.answer = lambda asked: Reply(raw=raw)
+    began = time.monotonic()
+    with pytest.raises(SourceError, match="not complete after 0.5 s"):
+        make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
+    assert 0.4 < time.monotonic() - began < 2
+
+
+def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
+    def raw(out):
+        out.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        drip(out, iter(lambda: b"a", b""), 0.05, api.closing)
+
+    api.answer = lambda asked: Reply(raw=raw)
+    began = time.monotonic()
+    with pytest.raises(SourceError, match="not complete after 0.5 s"):
+        make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
+    assert time.monotonic() - began < 2
+
+
+def test_deadlines_of_many_threads_are_kept_apart(api, make):
+    def raw(out):
+        drip(out, iter(lambda: b"H", b""), 0.05, api.closing)
+
+    api.answer = lambda asked: Reply(raw=raw) if asked.query.get("page") == "2" else GOOD
+    stream = make(paginator={"type": "page_number"}, timeouts={"read": 5, "total": 0.6}, error_handler=ONCE)
+    slow = threading.Thread(target=lambda: pytest.raises(SourceError, stream.read_page, {}, 2))
+    slow.start()
+    for _ in range(20):
+        assert ids(stream.read_page({}, 1).records) == [1]
+    slow.join(3)
+    assert not slow.is_alive()
+
+
+def test_a_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
+    body = json.dumps({"data": [{"id": n} for n in range(100)]}).encode()
+
+    def raw(out):
+        out.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:50])
+
+    api.answers(Reply(raw=raw), Reply(raw=raw), GOOD)
+    assert ids(make().read_page({}, None).records) == [1]
+    assert len(api.asked) == 3
+
+
+def test_a_chunked_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
+    def raw(out):
+        out.write(b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"data": []}\r\n')
+
+    api.answers(Reply(raw=raw), GOOD)
+    assert ids(make().read_page({}, None).records) == [1]
+
+
+def test_a_chunked_body_is_read_whole(api, make):
+    def raw(out):
+        out.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for part in (b'{"data": [{"id"', b": 7}]}"):
+            out.write(b"%x\r\n%s\r\n" % (len(part), part))
+        out.write(b"0\r\n\r\n")
+
+    api.answers(Reply(raw=raw))
+    assert ids(make().read_page({}, None).records) == [7]
+
+
+def test_an_answer_that_isn_t_http_is_an_error(api, make):
+    api.answer = lambda asked: Reply(raw=lambda out: out.write(b"SSH-2.0-OpenSSH\r\n"))
+    with pytest.raises(SourceError, match="no complete answer"):
+        make(error_handler=ONCE).read_page({}, None)
+
+
+def test_html_with_status_200_is_tried_again_and_then_an_error_that_says_so(api, make):
+    api.answers(Reply(b"<html>Please log in</html>", headers={"Content-Type": "text/html"}))
+    with pytest.raises(SourceError, match="not JSON .*text/html, 26 bytes.*gave up after 3 requests"):
+        make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
+
+
+def test_html_once_costs_one_more_request(api, make):
+    api.answers(Reply(b"<html>", headers={"Content-Type": "text/html"}), GOOD)
+    assert ids(make().read_page({}, None).records) == [1]
+
+
+def test_an_empty_body_is_an_error_and_no_content_is_no_records(api, make):
+    api.answers(Reply(b""))
+    with pytest.raises(SourceError, match="body is empty"):
+        make(error_handler=ONCE).read_page({}, None)
+    api.answers(Reply(None, 204))
+    assert list(make().read_page({}, None).records) == []
+
+
+def test_a_compressed_body_is_read_and_a_broken_one_is_not(api, make):
+    packed = gzip.compress(json.dumps(GOOD).encode())
+    api.answers(
+        Reply(packed[:20], headers={"Content-Encoding": "gzip"}),
+        Reply(b"not gzip", headers={"Content-Encoding": "gzip"}),
+        Reply(packed, headers={"Content-Encoding": "gzip"}),
+    )
+    assert ids(make().read_page({}, None).records) == [1]
+    assert len(api.asked) == 3
+
+
+def test_a_large_page_arrives_whole(api, make):
+    api.answers({"data": [{"id": n, "text": "x" * 1000} for n in range(20_000)]})
+    assert len(make().read_page({}, None).records) == 20_000
+
+
+def test_a_page_that_is_larger_than_allowed_fails_at_once(api, make):
+    api.answers({"data": ["x" * 1000] * 100})
+    with pytest.raises(SourceError, match="larger than 5000 bytes"):
+        make(max_response_bytes=5000).read_page({}, None)
+    assert len(api.asked) == 1
+
+
+def test_a_small_body_that_unpacks_to_a_huge_one_is_stopped(api, make):
+    bomb = gzip.compress(b" " * 50_000_000)
+    api.answers(Reply(bomb, headers={"Content-Encoding": "gzip"}))
+    with pytest.raises(SourceError, match="larger than 1000000 bytes"):
+        make(max_response_bytes=1_000_000).read_page({}, None)
+
+
+def test_texts_of_every_alphabet_arrive_as_they_are(api, make):
+    text = "Zürich 東京 🎉 \u0000 \u2028"
+    api.answers({"data": [{"id": text}]})
+    assert ids(make().read_page({}, None).records) == [text]
+    api.answers(
+        Reply(
+            json.dumps({"data": [{"id": "Zürich"}]}, ensure_ascii=False).encode("latin-1"),
+            headers={"Content-Type": "application/json; charset=ISO-8859-1"},
+        )
+    )
+    assert ids(make().read_page({}, None).records) == ["Zürich"]
+    api.answers(Reply(b"\xef\xbb\xbf" + json.dumps(GOOD).encode()))
+    assert ids(make().read_page({}, None).records) == [1]
+
+
+def test_a_refused_connection_is_tried_again_and_named(make, api):
+    api.close()
+    with pytest.raises(SourceError, match=rf"127.0.0.1:{api.port}: Connection refused; gave up after 6 requests"):
+        make().read_page({}, None)
+
+
+def test_a_host_that_does_not_exist_is_named(make):
+    with pytest.raises(SourceError, match="nowhere.invalid: the name can't be resolved"):
+        make(source={"base_url": "http://nowhere.invalid"}, error_handler=ONCE).read_page({}, None)
+
+
+def test_a_connection_that_the_server_closed_between_two_pages_is_opened_again(api, make):
+    api.answers(Reply(GOOD, headers={"Connection": "close"}))
+    stream = make()
+    for _ in range(3):
+        stream.read_page({}, None)
+    assert len(api.asked) == 3
+
+
+def test_cookies_are_not_kept(api, make):
+    api.answers(Reply(GOOD, headers={"Set-Cookie": "sid=1"}))
+    stream = make()
+    stream.read_page({}, None)
+    stream.read_page({}, None)
+    assert api.asked[1].headers["Cookie"] is None
+
+
+def test_nothing_is_taken_from_the_environment(api, make, monkeypatch, tmp_path):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login u password p\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    api.answers(GOOD)
+    make().read_page({}, None)
+    assert api.asked[0].headers["Authorization"] is None
+
+
+class TestRedirects:
+    def test_another_host_is_not_asked_and_both_are_named(self, api, other, make):
+        api.answers(Reply({}, 302, {"Location": f"{other.url}/stolen"}))
+        with pytest.raises(SourceError, match="allowed_hosts") as error:
+            make(source=BEARER).read_page({}, None)
+        assert api.url in str(error.value)
+        assert other.url in str(error.value)
+        assert other.asked == []
+
+    def test_a_listed_host_is_asked_without_credentials(self, api, other, make):
+        api.answers(Reply({}, 302, {"Location": f"{other.url}/file?sig=1"}))
+        other.answers(GOOD)
+        request = {"path": "/items", "headers": {"X-Key": "{{ config.key }}"}}
+        source = {**BEARER, "allowed_hosts": [other.host]}
+        make(source=source, request=request, secrets={"key": "s3cr3t"}).read_page({}, None)
+        assert api.asked[0].headers["Authorization"] == "Bearer s3cr3t-token"
+        assert (other.asked[0].headers["Authorization"], other.asked[0].headers["X-Key"]) == (None, None)
+
+    def test_the_same_host_is_asked_with_them(self, api, make):
+        api.answer = lambda asked: GOOD if asked.path == "/v2/items" else Reply({}, 301, {"Location": "/v2/items"})
+        make(source=BEARER).read_page({}, None)
+        assert api.asked[1].headers["Authorization"] == "Bearer s3cr3t-token"
+
+    def test_a_key_in_the_query_is_sent_again_and_once(self, api, make):
+        def answer(asked):
+            return GOOD if asked.path.startswith("/v2") else Reply({}, 307, {"Location": "/v2?a=1&key=zzz"})
+
+        api.answer = answer
+        key = {"authenticator": {"type": "api_key", "value": "s3cr3t-key", "send_as": {"query": "key"}}}
+        make(source=key).read_page({}, None)
+        assert api.paths[1] == "/v2?a=1&key=s3cr3t-key"
+
+    def test_a_circle_of_redirects_ends(self, api, make):
+        api.answers(Reply({}, 302, {"Location": "/items"}))
+        with pytest.raises(SourceError, match="more than 5 redirects"):
+            make().read_page({}, None)
+
+    def test_a_post_is_redirected_only_where_its_body_may_go_along(self, api, make):
+        request = {"method": "POST", "path": "/q", "json": {"a": 1}}
+        api.answer = lambda asked: GOOD if asked.path == "/r" else Reply({}, 308, {"Location": "/r"})
+        make(request=request).read_page({}, None)
+        assert (api.asked[1].method, api.asked[1].json) == ("POST", {"a": 1})
+        api.answer = lambda asked: Reply({}, 302, {"Location": "/r"})
+        with pytest.raises(SourceError, match="302 redirects a POST"):
+            make(request=request).read_page({}, None)
+
+    def test_the_body_of_a_redirect_is_limited_too(self, api, make):
+        api.answers(Reply(b"x" * 100_000, 302, {"Location": "/items"}))
+        with pytest.raises(SourceError, match="larger than 1000 bytes"):
+            make(max_response_bytes=1000).read_page({}, None)
+
+
+def test_threads_of_ended_requests_leave_nothing_behind(api, make):
+    api.answers(GOOD)
+    before = threading.active_count()
+    stream = make()
+    for _ in range(50):
+        stream.read_page({}, None)
+    assert wait_until(lambda: threading.active_count() <= before + 3)

@@ -1,0 +1,71 @@
+"""The benchmark's own instruments: what a tree of processes cost, and that a kill leaves nothing of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import Tree, members_of
+from benchmarks.product import RunFailed, last_line
+
+BURN = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
+ORPHAN = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}])\n"
+TWO_SLEEPERS = (
+    "import os, subprocess, sys, time\n"
+    "subprocess.Popen(['sleep', '60'], preexec_fn=lambda: os.setpgid(0, 0))\n"
+    "print('ready', flush=True)\ntime.sleep(60)\n"
+)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_cpu_of_a_child_that_outlives_its_parent_is_counted() -> None:
+    with Tree([sys.executable, "-c", ORPHAN]) as tree:
+        usage = tree.wait()
+    assert usage.returncode == 0
+    assert usage.survivors == 1
+    assert usage.cpu >= 0.4
+
+
+def test_memory_is_that_of_the_tree_at_its_peak() -> None:
+    script = "import time; block = b'x' * 200_000_000; time.sleep(0.6)"
+    with Tree([sys.executable, "-c", script]) as tree:
+        usage = tree.wait()
+    assert 200e6 < usage.peak_bytes < 300e6
+
+
+def test_a_kill_ends_the_whole_tree_and_nothing_else() -> None:
+    bystander = subprocess.Popen(["sleep", "60"])
+    with Tree([sys.executable, "-c", TWO_SLEEPERS]) as tree:
+        while len(members_of(tree.session)) < 2:
+            time.sleep(0.02)
+        assert tree.running()
+        tree.kill()
+        assert not tree.running()
+        assert members_of(tree.session) == []
+    os.kill(bystander.pid, 0)
+    bystander.kill()
+    bystander.wait()
+
+
+def test_figures_are_the_last_line_and_a_failure_shows_what_was_said() -> None:
+    with Tree([sys.executable, "-c", "print('round 1'); print('{\"rows\": 3}')"]) as tree:
+        assert last_line(tree.wait()) == {"rows": 3}
+    with (
+        Tree([sys.executable, "-c", "raise SystemExit('no such table')"]) as tree,
+        pytest.raises(RunFailed, match="no such table"),
+    ):
+        last_line(tree.wait())
+
+
+def test_the_baseline_is_measured_alone_and_ends_with_one_json_line() -> None:
+    command = [sys.executable, "benchmarks/refresh.py", "--shape", "tiny", "--runs", "1", "--baseline-only"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["tiny"]["baseline"]["wall_s"] > 0
+    assert "wall, s" in done.stdout
