@@ -200,7 +200,7 @@ class RefreshFailedError(RfrError):
         return type(self), (self.message, self.failures)
 
 
-class ReadInterrupted(Exception):  # noqa: N818
+class ReadInterrupted(Exception):
     """The reader was asked to stop before this page was complete; nothing of it counts."""
 
 

@@ -12,6 +12,8 @@ _ROWS = (
     ("wall_s", "wall, s", "{:.2f}"),
     ("wall_min_s", "  fastest run", "{:.2f}"),
     ("wall_max_s", "  slowest run", "{:.2f}"),
+    ("session_s", "  until session is up", "{:.2f}"),
+    ("after_session_s", "  after that", "{:.2f}"),
     ("cpu_s", "CPU of the tree, s", "{:.2f}"),
     ("peak_mb", "peak memory, MB", "{:.0f}"),
     ("records_per_s", "records/s", "{:.0f}"),

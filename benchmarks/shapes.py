@@ -41,5 +41,6 @@ class Shape:
 SHAPES = {
     "A": Shape("A", 32, 50, 100, 20.0),
     "B": Shape("B", 16, 100, 100, 0.0),
+    "C": Shape("C", 64, 150, 100, 50.0),
     "tiny": Shape("tiny", 4, 5, 10, 5.0),
 }

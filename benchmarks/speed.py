@@ -42,6 +42,11 @@ class Run:
     api_cpu: float
     refetched: int
 
+    @property
+    def session(self) -> float | None:
+        """Seconds from the start of the process until the Spark session was up; None without one."""
+        return self.seconds.get("session_ready")
+
 
 @dataclass(slots=True)
 class Runs:
@@ -61,6 +66,9 @@ class Runs:
             "records_per_s": records / wall,
             "api_cpu_s": median(run.api_cpu for run in self.runs),
         }
+        if all(run.session is not None for run in self.runs):
+            figures["session_s"] = median(run.session or 0.0 for run in self.runs)
+            figures["after_session_s"] = median(run.usage.wall - (run.session or 0.0) for run in self.runs)
         return {name: round(value, 3) for name, value in figures.items()}
 
     def phases(self) -> dict[str, float]:

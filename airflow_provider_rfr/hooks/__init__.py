@@ -1,1 +1,3 @@
-"""Airflow's connections to APIs, lakes and Spark."""
+"""Hooks: what a connection means, and the one way to spark-submit."""
+
+from __future__ import annotations

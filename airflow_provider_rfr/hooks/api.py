@@ -1,23 +1,43 @@
-"""The API that a source reads, as an Airflow connection of type ``rfr_api``."""
+"""The connection of an API source (type ``rfr_api``)."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import requests
+from airflow.sdk import BaseHook
 
-from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.extras import extras_of, is_secret, mapping_extra, require_type
 
-SECRET_FIELDS = ("client_secret", "refresh_token")
-TEST_SECONDS = 10
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+TEST_TIMEOUT = (5.0, 20.0)
+_OWN_EXTRAS = frozenset({"secrets", "test_path"})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """What a connection says to a source: ``config`` may be shown, ``secrets`` never."""
+
+    config: dict[str, Any]
+    secrets: dict[str, Any] = field(repr=False)
 
 
 class ApiHook(BaseHook):
-    """Gives a source its configuration.
+    """Reads an ``rfr_api`` connection.
 
-    :param api_conn_id: connection of type ``rfr_api``
+    ======================  =======================================================================
+    field                   in the source
+    ======================  =======================================================================
+    Base URL (host)         ``config.base_url``
+    login                   ``config.login``, ``config.username`` and ``config.client_id``
+    password                ``config.password``, ``config.token`` and ``config.api_key``, all secret
+    extra                   ``config.<name>``; secret if its name says so (token, secret, key ...)
+    extra ``secrets``       a JSON object whose every value is secret
+    ======================  =======================================================================
     """
 
     conn_name_attr = "api_conn_id"
@@ -29,57 +49,87 @@ class ApiHook(BaseHook):
         super().__init__()
         self.api_conn_id = api_conn_id
 
-    def get_source_config(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the source's templates see as ``config``, in two parts: what may be shown, and secrets.
+    def get_conn(self) -> SourceSettings:
+        """The same as :meth:`get_source_config`."""
+        return self.get_source_config()
 
-        The connection's host is ``base_url``, its login ``login``; its password is known as ``password``, ``api_key``
-        and ``token``. Fields of the extra keep their names; ``client_secret``, ``refresh_token`` and all below
-        ``secrets`` are secret.
+    def get_source_config(self) -> SourceSettings:
+        """The connection as a source sees it.
 
-        :raises ConfigurationError: the connection has no usable base URL
+        :raises ConfigurationError: it is of another type, or an extra field can't be read
         """
-        connection = self.get_connection(self.api_conn_id)
-        extra = dict(connection.extra_dejson)
-        secrets = {name: extra.pop(name) for name in SECRET_FIELDS if extra.get(name)}
-        secrets.update(extra.pop("secrets", None) or {})
-        if connection.password:
-            secrets.update(dict.fromkeys(("password", "api_key", "token"), connection.password))
-        config = {**extra, "base_url": self._base_url(connection)}
-        if connection.login:
-            config["login"] = connection.login
-        return config, secrets
+        return source_settings(self.get_connection(self.api_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Ask for the base URL, or for ``test_path`` below it; credentials are the source's matter and are not sent."""
+        """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed."""
+        import requests
+
         try:
-            config, _ = self.get_source_config()
-            path = str(config.get("test_path") or "")
-            url = config["base_url"].rstrip("/") + ("/" + path.lstrip("/") if path else "")
-            answer = requests.get(url, timeout=TEST_SECONDS, allow_redirects=False)
+            connection = self.get_connection(self.api_conn_id)
+            url = str(source_settings(connection).config.get("base_url", ""))
+            if not url:
+                return False, "The base URL is missing"
+            path = str(extras_of(connection).get("test_path", ""))
+            with requests.Session() as session:
+                session.trust_env = False
+                answer = session.get(
+                    f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
+                    headers=_key_headers(connection),
+                    auth=(connection.login, connection.password or "") if connection.login else None,
+                    timeout=TEST_TIMEOUT,
+                    allow_redirects=False,
+                )
         except ConfigurationError as error:
             return False, str(error)
         except requests.RequestException as error:
-            return False, f"no answer: {type(error).__name__}"
-        return answer.status_code < 400, f"the API answered with {answer.status_code}"
-
-    def _base_url(self, connection: Any) -> str:
-        host = (connection.host or "").strip()
-        if "://" not in host and host:
-            host = f"{connection.schema or 'https'}://{host}"
-        parts = urlsplit(host)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(
-                f"connection {self.api_conn_id}: host",
-                "is no base URL",
-                "write the API's address, e.g. https://api.example.com/v1",
-            )
-        if parts.username or parts.password:
-            raise ConfigurationError(
-                f"connection {self.api_conn_id}: host", "holds credentials", "put them in login and password"
-            )
-        return host if connection.port is None or parts.port else _with_port(host, connection.port)
+            return False, f"{type(error).__name__}: the API did not answer"
+        return answer.status_code < 400, f"The API answered {answer.status_code} {answer.reason}"
 
 
-def _with_port(url: str, port: int) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"{parts.hostname}:{port}").geturl()
+def source_settings(connection: Connection) -> SourceSettings:
+    """What an ``rfr_api`` connection says.
+
+    :raises ConfigurationError: it is of another type, or an extra field can't be read
+    """
+    require_type(connection, ApiHook.conn_type)
+    config: dict[str, Any] = {}
+    secrets: dict[str, Any] = {}
+    if connection.host:
+        config["base_url"] = base_url(connection)
+    if connection.login:
+        config |= dict.fromkeys(("login", "username", "client_id"), connection.login)
+    if connection.password:
+        secrets |= dict.fromkeys(("password", "token", "api_key"), connection.password)
+    extras = extras_of(connection)
+    for name, value in extras.items():
+        if name not in _OWN_EXTRAS:
+            (secrets if is_secret(name) else config)[name] = value
+    if "secrets" in extras:
+        secrets |= mapping_extra(connection, "secrets", extras["secrets"])
+    return SourceSettings({name: value for name, value in config.items() if name not in secrets}, secrets)
+
+
+def base_url(connection: Connection) -> str:
+    """The host field as an address; without a scheme it is https, or what the schema field says.
+
+    :raises ConfigurationError: it is no web address, or names credentials, which it would show
+    """
+    name, host = f"connection {connection.conn_id}: host", str(connection.host).strip()
+    if "://" not in host:
+        scheme = connection.schema if connection.schema in ("http", "https") else "https"
+        host = f"{scheme}://{host}"
+    parts = urlsplit(host)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(name, "is no base URL", "write e.g. https://api.example.com/v1")
+    if parts.username or parts.password:
+        raise ConfigurationError(name, "holds credentials", "put them into login and password")
+    if connection.port and not parts.port:
+        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
+    return parts.geturl().rstrip("/")
+
+
+def _key_headers(connection: Connection) -> dict[str, str]:
+    """A key without a login is sent both ways that APIs commonly want it."""
+    if not connection.password or connection.login:
+        return {}
+    return {"Authorization": f"Bearer {connection.password}", "X-Api-Key": connection.password}

@@ -1,16 +1,25 @@
-"""The lake's catalog, as an Airflow connection of type ``rfr_lake``."""
+"""The connection of a lake's catalog (type ``rfr_lake``)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit, urlunsplit
 
-from airflow.providers.common.compat.sdk import BaseHook
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow.sdk import BaseHook
 
-_S3 = {
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.extras import extras_of, is_secret, mapping_extra, require_type
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_rfr.lake.catalog import LakeSettings
+
+CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
+_NAMED_BY_ADDRESS = frozenset({"sql", "rest", "hive"})
+_STORE_EXTRAS = {
+    "warehouse": "warehouse",
     "s3_endpoint": "s3.endpoint",
     "s3_region": "s3.region",
     "s3_access_key_id": "s3.access-key-id",
@@ -18,11 +27,22 @@ _S3 = {
 }
 
 
-class LakeHook(BaseHook):
-    """Opens the catalog that a connection describes.
+@dataclass(frozen=True, slots=True)
+class LakeDocument:
+    """Name and PyIceberg properties of a catalog; the properties may hold secrets."""
 
-    :param lake_conn_id: connection of type ``rfr_lake``
-    """
+    name: str
+    properties: dict[str, str] = field(repr=False)
+
+    def secrets(self) -> list[str]:
+        """Values that must not be shown."""
+        found = [value for key, value in self.properties.items() if is_secret(key)]
+        password = urlsplit(self.properties.get("uri", "")).password
+        return found + ([password] if password else [])
+
+
+class LakeHook(BaseHook):
+    """Reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both."""
 
     conn_name_attr = "lake_conn_id"
     default_conn_name = "rfr_lake_default"
@@ -33,70 +53,88 @@ class LakeHook(BaseHook):
         super().__init__()
         self.lake_conn_id = lake_conn_id
 
-    def get_lake_settings(self) -> LakeSettings:
-        """The catalog's name and properties; they may hold secrets.
+    def get_conn(self) -> LakeSettings:
+        """The same as :meth:`get_lake_settings`."""
+        return self.get_lake_settings()
 
-        The connection's host is the catalog's URI, into which login and password go where it has none (a REST
-        catalog gets them as its credential). ``properties`` of the extra are PyIceberg's, and win.
+    def get_lake_document(self) -> LakeDocument:
+        """The catalog's settings, without opening it.
 
-        :raises ConfigurationError: a field is missing or no JSON
+        :raises ConfigurationError: the connection is of another type, or says too little
         """
-        connection = self.get_connection(self.lake_conn_id)
-        extra = dict(connection.extra_dejson)
-        kind = str(extra.get("catalog_type") or "sql")
-        properties = {"type": kind}
-        if connection.host:
-            properties["uri"] = self._uri(connection, kind, properties)
-        if extra.get("warehouse"):
-            properties["warehouse"] = str(extra["warehouse"])
-        properties.update({name: str(extra[field]) for field, name in _S3.items() if extra.get(field)})
-        properties.update(self._more(extra.get("properties")))
-        if kind in ("sql", "rest", "hive") and "uri" not in properties:
-            raise self._wrong("host", "the catalog URI is missing", "e.g. sqlite:////data/catalog.db")
-        return LakeSettings(str(extra.get("catalog_name") or "rfr"), properties)
+        return lake_document(self.get_connection(self.lake_conn_id))
 
-    def get_conn(self) -> Any:
-        """The open PyIceberg catalog."""
-        return open_catalog(self.get_lake_settings())
+    def get_lake_settings(self) -> LakeSettings:
+        """The catalog's settings, for ``airflow_provider_rfr.lake``.
+
+        :raises ConfigurationError: the connection is of another type, or says too little
+        """
+        from airflow_provider_rfr.lake.catalog import LakeSettings
+
+        document = self.get_lake_document()
+        return LakeSettings(document.name, document.properties)
 
     def test_connection(self) -> tuple[bool, str]:
         """Open the catalog and list its namespaces."""
         try:
-            found = self.get_conn().list_namespaces()
-        except RfrError as error:
+            settings = self.get_lake_settings()
+            from airflow_provider_rfr.lake.catalog import open_catalog
+
+            count = len(open_catalog(settings).list_namespaces())
+        except ConfigurationError as error:
             return False, str(error)
-        except Exception as error:  # noqa: BLE001 - every catalog has errors of its own, and their texts may hold secrets
-            return False, f"the catalog can't be listed: {type(error).__name__}"
-        return True, f"the catalog answers; it has {len(found)} namespaces"
+        except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
+            return False, f"The catalog could not be asked: {type(error).__name__}"
+        return True, f"The catalog has {count} namespaces"
 
-    def _uri(self, connection: Any, kind: str, properties: dict[str, str]) -> str:
-        uri = str(connection.host)
-        if not connection.password:
-            return uri
-        if kind == "rest":
-            login = f"{connection.login}:" if connection.login else ""
-            properties["credential" if connection.login else "token"] = f"{login}{connection.password}"
-            return uri
-        scheme, separator, rest = uri.partition("://")
-        if not separator or scheme.startswith("sqlite") or "@" in rest:
-            return uri
-        from urllib.parse import quote
 
-        return f"{scheme}://{quote(connection.login or '', safe='')}:{quote(connection.password, safe='')}@{rest}"
+def lake_document(connection: Connection) -> LakeDocument:
+    """What an ``rfr_lake`` connection says, in PyIceberg's words.
 
-    def _more(self, value: Any) -> dict[str, str]:
-        if not value:
-            return {}
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                raise self._wrong(
-                    "properties", "is no JSON", 'write an object, e.g. {"s3.region": "eu-west-1"}'
-                ) from None
-        if not isinstance(value, Mapping):
-            raise self._wrong("properties", "is no object", 'write e.g. {"s3.region": "eu-west-1"}')
-        return {str(name): str(item) for name, item in value.items()}
+    :raises ConfigurationError: it is of another type, or says too little
+    """
+    require_type(connection, LakeHook.conn_type)
+    extras = extras_of(connection)
+    kind = str(extras.get("catalog_type", "sql"))
+    name = f"connection {connection.conn_id}"
+    if kind not in CATALOG_TYPES:
+        raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(CATALOG_TYPES)}")
+    if kind in _NAMED_BY_ADDRESS and not connection.host:
+        raise ConfigurationError(
+            f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"
+        )
+    properties = {"type": kind}
+    if connection.host:
+        properties["uri"] = str(connection.host)
+    properties |= {key: str(extras[field]) for field, key in _STORE_EXTRAS.items() if field in extras}
+    properties |= _credentials(kind, connection)
+    if "properties" in extras:
+        more = mapping_extra(connection, "properties", extras["properties"])
+        properties |= {str(key): _text(value) for key, value in more.items()}
+    return LakeDocument(str(extras.get("catalog_name", "rfr")), properties)
 
-    def _wrong(self, field: str, problem: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(f"connection {self.lake_conn_id}: {field}", problem, remedy)
+
+def _credentials(kind: str, connection: Connection) -> dict[str, str]:
+    login, password = connection.login, connection.password
+    if not password and not (kind == "sql" and login):
+        return {}
+    if kind == "sql":
+        return {"uri": _with_login(str(connection.host), login, password)}
+    if kind == "rest":
+        return {"credential": f"{login}:{password}"} if login else {"token": str(password)}
+    if kind in ("glue", "dynamodb") and login:
+        return {"client.access-key-id": login, "client.secret-access-key": str(password)}
+    return {}
+
+
+def _with_login(uri: str, login: str | None, password: str | None) -> str:
+    """A database's address with the connection's login; one that the address names itself stays."""
+    parts = urlsplit(uri)
+    if not login or not parts.hostname or parts.username:
+        return uri
+    who = quote(login, safe="") + (f":{quote(password, safe='')}" if password else "")
+    return urlunsplit(parts._replace(netloc=f"{who}@{parts.netloc}"))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,91 +1,156 @@
-"""The one module that touches the Spark provider's hook."""
+"""The one place that knows the Spark provider's hook, whose inside changes between minor versions.
+
+Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_application_args``, ``_conf``,
+``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in ``_process_spark_submit_log``, and that
+it resolves the Spark connection in its constructor.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+_ROUND = re.compile(r"\S+: round \d+: ")
+_LAST_WORD_KEYS = frozenset({"generation", "error"})
 
-class RefreshSubmitHook(SparkSubmitHook):
-    """``spark-submit`` whose output somebody listens to.
 
-    :ivar on_line: called with each line that the driver prints, before it is logged
+class RefreshSparkHook(SparkSubmitHook):
+    """Submits the application of a refresh and keeps its last word, the JSON line of figures.
+
+    :ivar last_word: the last line of figures that came, None before it came; lines of it are not logged
     """
 
-    on_line: Callable[[str], None]
+    last_word: dict[str, Any] | None
+    _environment: dict[str, str]
 
     @classmethod
-    def listening(cls, hook: SparkSubmitHook, on_line: Callable[[str], None]) -> RefreshSubmitHook:
-        """The same hook, listening; nothing was submitted by it yet."""
-        hook.__class__ = cls
-        listening: RefreshSubmitHook = hook  # type: ignore[assignment]
-        listening.on_line = on_line
-        return listening
+    def like(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
+        """Take over a hook as the parent operator built it, whatever arguments it has in this version."""
+        made = cls.__new__(cls)
+        made.__dict__.update(hook.__dict__)
+        made.last_word = None
+        made._environment = {}
+        return made
 
     @property
-    def master(self) -> str:
-        """The cluster manager's address, e.g. ``local[2]``."""
-        return str(self._connection.get("master") or "")
+    def is_local(self) -> bool:
+        """Whether Spark runs in one process on this machine."""
+        return str(self._connection["master"]).startswith("local")
 
     @property
-    def deploy_mode(self) -> str:
-        """``client`` or ``cluster``."""
-        return str(self._connection.get("deploy_mode") or "client")
+    def in_cluster(self) -> bool:
+        """Whether the driver runs elsewhere (deploy mode ``cluster``)."""
+        return str(self._connection["deploy_mode"]) == "cluster"
 
-    def use_local_python(self) -> None:
-        """Let a local driver run this very Python, and find this environment's Spark."""
-        environment = dict(self._env or {})
-        environment.setdefault("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", sys.executable))
-        environment.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
-        if shutil.which("spark-submit") is None:
-            environment.setdefault("PATH", f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
-        home = pip_spark_home()
-        if "SPARK_HOME" not in os.environ and home is not None:
-            environment.setdefault("SPARK_HOME", home)
-        self._env = environment
+    @property
+    def exit_code(self) -> int | None:
+        """Of spark-submit; negative for the signal that ended it, None while it runs or before."""
+        process = self._process
+        return None if process is None else process.poll()
 
-    def ask_driver_to_stop(self, seconds: float = 8.0) -> None:
-        """SIGTERM to the Python driver, which commits what it has read; then wait until it is gone, or the time is."""
-        process = getattr(self, "_submit_sp", None)
-        if process is None or process.poll() is not None:
-            return
-        for pid in children_of(int(process.pid)):
-            os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.1)
+    @property
+    def last_lines(self) -> list[str]:
+        """The end of what spark-submit and the driver printed."""
+        return list(self._last_submit_log_lines)
+
+    def carry(self, config: Path, package: Path | None) -> None:
+        """Hand the configuration to the driver: by its path, or, where the driver runs elsewhere, with ``--files``."""
+        arguments = [str(argument) for argument in self._application_args or []]
+        if self.in_cluster:
+            self._files = _joined(self._files, config)
+            self._application_args = ["--config", config.name, *arguments]
+        else:
+            self._application_args = ["--config", str(config), *arguments]
+        if package is not None and not self.is_local:
+            self._py_files = _joined(self._py_files, package)
+
+    def default_conf(self, key: str, value: str) -> None:
+        """Set a Spark setting where the user has set none."""
+        if key not in self._conf:
+            self._conf = {**self._conf, key: value}
+
+    def has_conf(self, *keys: str) -> bool:
+        """Whether the user has set one of these, as far as the operator's arguments tell."""
+        return any(key in self._conf for key in keys) or bool(self._properties_file)
+
+    def default_environment(self, environment: Mapping[str, str]) -> None:
+        """Environment of spark-submit on this machine; ``env_vars`` of the user win."""
+        self._environment.update(environment)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether spark-submit ended within so many seconds."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def driver_processes(self) -> list[psutil.Process]:
+        """The Python driver below spark-submit, on this machine: one process, or none."""
+        if self._process is None or not self._application_args:
+            return []
+        marker = str(self._application_args[1])
+        found = []
+        for process in _descendants(self._process.pid):
+            try:
+                if marker in process.cmdline():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    @property
+    def _process(self) -> subprocess.Popen[str] | None:
+        return self._submit_sp
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command = super()._build_spark_submit_command(application)
+        if self._environment:
+            self._env = {**self._environment, **(self._env or {})}
+        return list(command)
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(self._listened(itr))
+        super()._process_spark_submit_log(self._without_figures(itr))
 
-    def _listened(self, lines: Iterator[Any]) -> Iterator[Any]:
+    def _without_figures(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
-            self.on_line(str(line).rstrip("\n"))
-            yield line
+            figures = last_word(line)
+            if figures is not None:
+                self.last_word = figures
+            elif _ROUND.match(line):
+                # The follower tells the rounds, in every deploy mode; twice would be noise.
+                self.log.debug("%s", line.rstrip())
+            else:
+                yield line
 
 
-def children_of(pid: int) -> list[int]:
-    """Processes that ``pid`` started; none where the machine can't tell."""
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(number) for number in text.split()]
-
-
-def pip_spark_home() -> str | None:
-    """The Spark that pip installed, without importing it; None where there is none."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
+def last_word(line: str) -> dict[str, Any] | None:
+    """The JSON object of figures that a driver ends with, None for any other line."""
+    text = line.strip()
+    if not (text.startswith("{") and text.endswith("}")):
         return None
-    home = Path(next(iter(spec.submodule_search_locations)))
-    return str(home) if (home / "bin" / "spark-submit").is_file() else None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and _LAST_WORD_KEYS & value.keys() else None
+
+
+def _joined(present: str | None, more: Path) -> str:
+    return f"{present},{more}" if present else str(more)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.Error:
+        return []

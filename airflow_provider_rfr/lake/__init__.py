@@ -1,7 +1,4 @@
-"""Catalogs, tables, schemas and files: everything that touches PyIceberg's API, and nothing else does."""
+"""Catalogs, tables, schemas and files: everything that touches PyIceberg's API, and nothing else does.
 
-from __future__ import annotations
-
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-
-__all__ = ["LakeSettings", "open_catalog"]
+Modules are imported by name: a task of a round needs :mod:`.files` alone, without PyIceberg's second of imports.
+"""

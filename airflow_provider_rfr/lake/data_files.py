@@ -1,7 +1,8 @@
 """Parquet data files of an Iceberg table, written where the rows are and committed by somebody else.
 
-A file carries the table's field ids; the :class:`~pyiceberg.manifest.DataFile` that describes it is small and
-picklable, so executors write and the driver makes the one commit.
+Executors store files and send back what they stored; the driver describes the files to Iceberg and makes the one
+commit. Storing needs little of PyIceberg: the modules that describing needs take a second or two to import, and an
+executor starts many processes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import sanitize_column_names
 from pyiceberg.typedef import Record
@@ -31,6 +26,7 @@ from airflow_provider_rfr.lake.schemas import file_schema
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import StatisticsCollector
+    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
@@ -42,7 +38,7 @@ _ROW_GROUP_ROWS = 1024 * 1024
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What a data file of a table looks like. Picklable; derived parts are computed once in each process.
+    """What a data file of a table looks like. Picklable; what is derived from it is computed once, before it travels.
 
     :ivar properties: the table's; ``write.metadata.metrics.*`` decides which columns get bounds
     """
@@ -57,7 +53,8 @@ class FileLayout:
         return cls(table.schema(), table.spec(), dict(table.properties))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "spec": self.spec, "properties": dict(self.properties)}
+        derived = {"arrow": self.arrow, "stored": self.stored, "stored_arrow": self.stored_arrow}
+        return {"schema": self.schema, "spec": self.spec, "properties": dict(self.properties), **derived}
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -77,12 +74,92 @@ class FileLayout:
     @cached_property
     def statistics(self) -> dict[int, StatisticsCollector]:
         """Which metrics to keep, by field id."""
+        from pyiceberg.io.pyarrow import compute_statistics_plan
+
         return compute_statistics_plan(self.stored, dict(self.properties))
 
     @cached_property
     def ids(self) -> dict[str, int]:
         """Field id by path in the Parquet file."""
+        from pyiceberg.io.pyarrow import parquet_path_to_id_mapping
+
         return parquet_path_to_id_mapping(self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that was written and that no commit names yet; picklable.
+
+    :ivar size: in bytes
+    :ivar metadata: its footer
+    :ivar partition: value of each partition field by the field's name, after its transform
+    """
+
+    location: str
+    size: int
+    metadata: pq.FileMetaData
+    partition: Mapping[str, Any]
+
+    @property
+    def rows(self) -> int:
+        """Rows in the file."""
+        return int(self.metadata.num_rows)
+
+    def describe(self, layout: FileLayout) -> DataFile:
+        """What a commit needs to know of it."""
+        return describe_file(self.location, self.size, self.metadata, layout, partition=self.partition)
+
+
+def store_file(
+    store: FileStore,
+    location: str,
+    table: pa.Table,
+    layout: FileLayout,
+    *,
+    partition: Mapping[str, Any] | None = None,
+    footer: Mapping[str, str] | None = None,
+) -> StoredFile:
+    """Write one Parquet object in one request.
+
+    Columns are matched by name, missing ones are null. The location has to be new: an object there is replaced.
+
+    :param footer: kept in the file's own key-value metadata
+    :raises SchemaError: the table's columns don't fit the layout
+    """
+    shaped = conform(table, layout.arrow)
+    if layout.stored_arrow != layout.arrow:
+        shaped = _renamed(shaped, layout.stored_arrow)
+    buffer = pa.BufferOutputStream()
+    # The Arrow schema is not stored: readers go by Iceberg's, and a small file would double.
+    with pq.ParquetWriter(
+        buffer, shaped.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
+    ) as writer:
+        writer.write_table(shaped, row_group_size=_ROW_GROUP_ROWS)
+        if footer:
+            writer.add_key_value_metadata(dict(footer))
+    size = store.write(location, buffer.getvalue())
+    return StoredFile(location, size, writer.writer.metadata, dict(partition or {}))
+
+
+def store_files(
+    store: FileStore,
+    locate: Callable[[int], str],
+    table: pa.Table,
+    layout: FileLayout,
+    *,
+    footer: Mapping[str, str] | None = None,
+) -> list[StoredFile]:
+    """Write one file for each partition that the rows fall into; none for no rows.
+
+    :param locate: the location of the n-th file, from 0
+    """
+    if not table.num_rows:
+        return []
+    parts = split_by_partition(table, layout)
+    return [
+        store_file(store, locate(number), rows, layout, partition=partition, footer=footer)
+        for number, (partition, rows) in enumerate(parts)
+    ]
 
 
 def write_data_file(
@@ -94,28 +171,8 @@ def write_data_file(
     partition: Mapping[str, Any] | None = None,
     footer: Mapping[str, str] | None = None,
 ) -> DataFile:
-    """Write one Parquet object in one request, and describe it for a commit.
-
-    Columns are matched by name, missing ones are null. The location has to be new: an object there is replaced.
-
-    :param partition: value of each partition field by the field's name, after its transform
-    :param footer: kept in the file's own key-value metadata
-    :raises SchemaError: the table's columns don't fit the layout
-    """
-    shaped = conform(table, layout.arrow)
-    if layout.stored_arrow is not layout.arrow:
-        shaped = _renamed(shaped, layout.stored_arrow)
-    buffer = pa.BufferOutputStream()
-    # The Arrow schema is not stored: readers go by Iceberg's, and a small file would double.
-    with pq.ParquetWriter(
-        buffer, shaped.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
-    ) as writer:
-        writer.write_table(shaped, row_group_size=_ROW_GROUP_ROWS)
-        if footer:
-            writer.add_key_value_metadata(dict(footer))
-    metadata = writer.writer.metadata
-    size = store.write(location, buffer.getvalue())
-    return describe_file(location, size, metadata, layout, partition=partition)
+    """:func:`store_file`, described in the same process."""
+    return store_file(store, location, table, layout, partition=partition, footer=footer).describe(layout)
 
 
 def write_data_files(
@@ -126,17 +183,8 @@ def write_data_files(
     *,
     footer: Mapping[str, str] | None = None,
 ) -> list[DataFile]:
-    """Write one file for each partition that the rows fall into; none for no rows.
-
-    :param locate: the location of the n-th file, from 0
-    """
-    if not table.num_rows:
-        return []
-    parts = split_by_partition(table, layout)
-    return [
-        write_data_file(store, locate(number), rows, layout, partition=partition, footer=footer)
-        for number, (partition, rows) in enumerate(parts)
-    ]
+    """:func:`store_files`, described in the same process."""
+    return [file.describe(layout) for file in store_files(store, locate, table, layout, footer=footer)]
 
 
 def split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
@@ -162,7 +210,10 @@ def describe_file(
     *,
     partition: Mapping[str, Any] | None = None,
 ) -> DataFile:
-    """Describe for a commit a file that :func:`write_data_file` wrote, from its footer and its size in bytes."""
+    """Describe for a commit a file of this layout, from its footer and its size in bytes."""
+    from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata, stats_columns=layout.statistics, parquet_column_mapping=layout.ids
     )

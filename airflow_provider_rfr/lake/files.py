@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlparse
 
@@ -60,12 +61,19 @@ class FileStore:
             return bytes(stream.read())
 
     def read_footer(self, location: str) -> tuple[str, pq.FileMetaData] | None:
-        """What :meth:`write_parquet` put in the footer; None for a torn, missing or foreign object."""
+        """What :meth:`write_parquet` put in the footer; None for a torn, missing or foreign object.
+
+        :raises OSError: the store does not answer, which must not be taken for a torn object
+        """
         filesystem, path = self._open(location)
         try:
             with filesystem.open_input_file(path) as stream:
                 metadata = pq.read_metadata(stream)
-        except (FileNotFoundError, pa.ArrowInvalid, OSError):
+        except (FileNotFoundError, pa.ArrowInvalid):
+            return None
+        except OSError:
+            # A footer of nonsense and a store that fails raise the same: only the second fails again.
+            self.read(location)
             return None
         footer = (metadata.metadata or {}).get(FOOTER_KEY)
         return None if footer is None else (footer.decode(), metadata)
@@ -114,8 +122,19 @@ class FileStore:
         parsed = urlparse(location)
         if parsed.scheme in ("", "file"):
             return pafs.LocalFileSystem(), location.removeprefix("file://")
-        from pyiceberg.io.pyarrow import PyArrowFileIO
+        return _remote(location, tuple(sorted(self.properties.items())))
 
-        io = PyArrowFileIO(dict(self.properties))
-        scheme, netloc, path = PyArrowFileIO.parse_location(location, io.properties)
-        return io.fs_by_scheme(scheme, netloc), path
+
+def _remote(location: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.FileSystem, str]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(properties))
+    return _filesystem(scheme, netloc, properties), path
+
+
+@lru_cache(maxsize=16)
+def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
+    """One client a process and store: each holds connections of its own."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)

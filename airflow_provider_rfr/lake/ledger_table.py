@@ -61,6 +61,11 @@ class LedgerTable:
         """Folder of the table."""
         return self._table.location()
 
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that the next commit builds on."""
+        return self._table.metadata.current_snapshot_id
+
     def reload(self) -> None:
         """See the table as it is now."""
         self._table = self._catalog.load_table(ledger_name(self.target))

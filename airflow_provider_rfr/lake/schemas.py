@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import count
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -64,6 +63,9 @@ def target_schema(rows: pa.Schema) -> Schema:
 
 def file_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema of a table's data files, with field ids."""
+    # Here, because this module of PyIceberg takes longer to import than all the others together.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
     return schema_to_pyarrow(schema)
 
 

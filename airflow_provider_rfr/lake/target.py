@@ -6,7 +6,6 @@ generation published already? has a newer one been?), and only then repeated.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,9 +16,10 @@ from pyiceberg.expressions import AlwaysTrue
 
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, summary_of, without_retries
-from airflow_provider_rfr.lake.data_files import FileLayout, write_data_files
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.data_files import FileLayout
 from airflow_provider_rfr.lake.evolution import Policy, apply_evolution, plan_evolution
+from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import target_schema
 
 if TYPE_CHECKING:
@@ -43,25 +43,6 @@ class Publication:
     generation: int
     snapshot_id: int
     summary: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class FileTarget:
-    """What a task needs to write data files of the target; picklable.
-
-    :ivar folder: where the files go
-    :ivar rows: the columns to read rows as, without the system columns
-    """
-
-    layout: FileLayout
-    store: FileStore
-    folder: str
-    rows: pa.Schema
-
-    def write(self, table: pa.Table) -> list[DataFile]:
-        """Write the rows: one file for each partition of the table that they fall into."""
-        name = uuid.uuid4().hex
-        return write_data_files(self.store, lambda number: f"{self.folder}/{name}-{number}.parquet", table, self.layout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,225 +5,278 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException, Asset
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.api import ApiHook
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.spark import RefreshSubmitHook
-from airflow_provider_rfr.lake.catalog import LakeSettings, check_identifier
-from airflow_provider_rfr.operators.following import LedgerFollower
-from airflow_provider_rfr.operators.outcome import DriverOutput
-from airflow_provider_rfr.operators.shipping import application_path, package_zip, shipped_config
-from airflow_provider_rfr.preflight import check_java, check_pyspark
+from airflow_provider_rfr.hooks.spark import RefreshSparkHook
+from airflow_provider_rfr.operators import environment, outcome, shipment
+from airflow_provider_rfr.operators.arguments import (
+    check_arguments,
+    check_streams,
+    shipped_source,
+    stream_names,
+    tables_of,
+)
+from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
+from airflow_provider_rfr.operators.follower import LedgerFollower
 from airflow_provider_rfr.refresh.config import parse_config, parse_options
-from airflow_provider_rfr.refresh.jvm import driver_java_options
 from airflow_provider_rfr.refresh.watchdog import process_started
-from airflow_provider_rfr.streams.loader import inline_source
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    import jinja2
     from airflow.sdk import Context
 
-STATE_KEY = "rfr"
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+    from airflow_provider_rfr.hooks.lake import LakeDocument
+    from airflow_provider_rfr.refresh.status import RefreshStatus
+
+CHECKPOINT_KEY = "rfr"
+STOP_GRACE_SECONDS = 3.5
+"""Airflow ends a task hard five seconds after it asked it to stop."""
 
 
 class ResumableFullRefreshOperator(SparkSubmitOperator):
-    """Refresh tables from an API; a try that dies is gone on with by the next.
+    """Refresh tables from an API on Spark; an attempt that dies is resumed by the next one.
 
-    .. seealso:: docs/operator.md
+    A retry, and a clear of a refresh that was not published, go on at the page where the last attempt stopped. A
+    clear of a published refresh starts a new one. Takes every argument of its parent, ``SparkSubmitOperator``.
 
-    :param source: where the streams come from: ``{"class": "pkg.module:Name"}``, ``{"file": "source.yaml"}`` or
-        ``{"definition": {...}}``, with ``config`` (templated)
-    :param streams: names of the streams to refresh, one after another (templated)
-    :param target: table to publish to, ``namespace.table``; several streams need ``{stream}`` in it (templated)
-    :param api_conn_id: connection of type ``rfr_api``; its fields go into the source's config, its secrets only into
-        the file that is shipped to the driver
-    :param lake_conn_id: connection of type ``rfr_lake``
-    :param options: see :class:`airflow_provider_rfr.refresh.config.RefreshOptions` (templated)
-    :param poll_interval: seconds between two looks at the ledger, for the log and the checkpoint
-    :param kwargs: every argument of ``SparkSubmitOperator``
-    :raises ConfigurationError: while the DAG is parsed: an argument is wrong, and what to write instead
+    The connections are read in the task and inlined only in a file of mode 0600 that the driver gets.
 
-    Returns generation, snapshot id, counts, pages fetched twice and attempts.
+    :param source: where the streams come from (templated but for ``definition``, which has templates of its own):
+        one of ``class`` (``package.module:Name``), ``file`` (YAML, beside the DAG's file if relative) and
+        ``definition``; with ``config``, which goes before the connection's settings
+    :param streams: names of the streams; a list, or text with commas (templated)
+    :param target: table to publish to, ``namespace.table``; ``{stream}`` stands for the stream's name (templated)
+    :param options: see ``RefreshOptions``; unknown names are refused while the DAG is parsed (templated)
+    :param api_conn_id: connection of type ``rfr_api``; None if the source needs none (templated)
+    :param lake_conn_id: connection of type ``rfr_lake`` (templated)
+    :param poll_interval: seconds between looks at the ledger while Spark runs; 2 at first
+    :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "source", "streams", "target", "options")
-    template_fields_renderers = {
-        **getattr(SparkSubmitOperator, "template_fields_renderers", {}),
-        "source": "json",
-        "options": "json",
-    }
-    ui_color = "#b3e0d5"
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "source",
+        "streams",
+        "target",
+        "options",
+        "api_conn_id",
+        "lake_conn_id",
+    )
+    template_fields_renderers = {"source": "json", "options": "json", "conf": "json", "env_vars": "json"}  # noqa: RUF012
+    ui_color = "#dbeee8"
 
     def __init__(
         self,
         *,
-        source: Mapping[str, Any],
+        source: Mapping[str, Any] | str,
         streams: Sequence[str] | str,
         target: str,
+        options: Mapping[str, Any] | str | None = None,
         api_conn_id: str | None = None,
         lake_conn_id: str = LakeHook.default_conn_name,
-        options: Mapping[str, Any] | None = None,
         poll_interval: float = 10.0,
+        name: str = "rfr-full-refresh",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("name", "rfr-full-refresh")
-        super().__init__(**kwargs)
+        super().__init__(name=name, **kwargs)
         self.source = source
         self.streams = streams
         self.target = target
+        self.options = options
         self.api_conn_id = api_conn_id
         self.lake_conn_id = lake_conn_id
-        self.options = options
         self.poll_interval = poll_interval
-        check_arguments(source, streams, target, options)
+        self._load: partial[None] | None = None
+        if self.application_args and not self.application:
+            raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
+        check_arguments(source, streams, target, options, self._dag_folder())
+        self.outlets = [*self.outlets, *outlets_of(self.task_id, lake_conn_id, streams, target)]
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Leave a source's inline definition alone: its templates are filled in by the refresh, page by page."""
+        if isinstance(self.source, Mapping) and content is not None and content is self.source.get("definition"):
+            return content
+        return super().render_template(content, context, jinja_env, seen_oids)
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Ship the configuration, submit, follow the ledger; on a retry the driver goes on where the last one ended."""
-        check_pyspark()
-        lake = LakeHook(self.lake_conn_id).get_lake_settings()
-        document = self._document(context, lake)
-        config = parse_config(document, f"task {self.task_id}")
-        targets = [config.target_of(stream) for stream in config.streams]
-        output = DriverOutput()
-        with shipped_config(document) as path:
-            self._hook = self._submit_hook(path, output)
-            checkpoint = self._checkpoint(context)
-            with LedgerFollower(lake, targets, checkpoint=checkpoint, log=self.log, poll_seconds=self.poll_interval):
-                try:
-                    super().execute(context)
-                except AirflowException as error:
-                    raise output.error(_first_line(error)) from None
-        if "error" in output.figures:
-            raise output.error("the refresh failed")
-        return self._succeed(context, output.result(), lake.name, targets)
+        """Submit, follow, and return the figures: generation, snapshot id, pages, rows, pages re-fetched, attempts.
+
+        :raises AirflowFailException: a retry would meet the same error
+        :raises RfrError: a retry may help, and goes on where this attempt stopped
+        """
+        try:
+            return self._refresh(context)
+        except (ConfigurationError, PreflightError) as error:
+            raise AirflowFailException(outcome.one_line(str(error))) from None
 
     def on_kill(self) -> None:
-        """Let the driver commit what it has, then end it."""
-        if isinstance(self._hook, RefreshSubmitHook):
-            self._hook.ask_driver_to_stop()
+        """Ask the driver to stop, which keeps what it has read, and end it if it takes too long."""
+        hook = self._hook
+        if not isinstance(hook, RefreshSparkHook):
+            return
+        drivers = hook.driver_processes()
+        for driver in drivers:
+            self.log.info("Asking the Spark driver (process %s) to stop", driver.pid)
+            driver.terminate()
+        if drivers:
+            hook.wait(STOP_GRACE_SECONDS)
         super().on_kill()
+        for driver in drivers:
+            if driver.is_running():
+                driver.kill()
 
-    def _document(self, context: Context, lake: LakeSettings) -> dict[str, Any]:
-        source = dict(inline_source(dict(self.source)))
-        if self.api_conn_id is not None:
-            config, secrets = ApiHook(self.api_conn_id).get_source_config()
-            source["config"] = {**config, **dict(source.get("config") or {})}
-            source["secrets"] = {**secrets, **dict(source.get("secrets") or {})}
-        streams = [self.streams] if isinstance(self.streams, str) else list(self.streams)
-        return {
-            "source": source,
-            "streams": streams,
-            "target": self.target,
-            "lake": {"name": lake.name, "properties": dict(lake.properties)},
-            "options": dict(self.options or {}),
-            "run": {"key": run_key(context), "supervisor": supervisor()},
-        }
-
-    def _submit_hook(self, path: Path, output: DriverOutput) -> SparkSubmitHook:
-        self.application = self.application or application_path()
-        local = False
-        hook = RefreshSubmitHook.listening(self._get_hook(), output.listen)
-        if hook.master.startswith("local"):
-            local = True
-            check_java()
-        self._place_config(path, cluster=hook.deploy_mode == "cluster", local=local)
-        hook = RefreshSubmitHook.listening(self._get_hook(), output.listen)
-        if local:
-            hook.use_local_python()
-        return hook
-
-    def _place_config(self, path: Path, *, cluster: bool, local: bool) -> None:
-        """Hand the file to the driver: by its path where the driver runs here, by ``--files`` where it does not."""
-        files, py_files, conf = self._given()
-        self.application_args = ["--config", path.name if cluster else str(path)]
-        if cluster:
-            files.append(str(path))
-        if not local:
-            py_files.append(package_zip(path.parent))
-        else:
-            given = str(conf.get(JAVA_OPTIONS) or "").split()
-            conf[JAVA_OPTIONS] = " ".join([*driver_java_options(), *given])
-            conf.setdefault("spark.driver.host", "127.0.0.1")
-            conf.setdefault("spark.driver.bindAddress", "127.0.0.1")
-        conf.setdefault("spark.ui.enabled", "false")
-        self.files, self.py_files, self.conf = ",".join(files) or None, ",".join(py_files) or None, conf
-
-    def _given(self) -> tuple[list[str], list[str], dict[Any, Any]]:
-        files = [name for name in (self.files or "").split(",") if name]
-        py_files = [name for name in (self.py_files or "").split(",") if name]
-        return files, py_files, dict(self.conf or {})
-
-    def _checkpoint(self, context: Context) -> Any:
-        store = context.get("task_state_store")
-
-        def keep(progress: dict[str, Any]) -> None:
-            if store is None:
-                return
-            from airflow.sdk.execution_time.context import NEVER_EXPIRE
-
+    def _refresh(self, context: Context) -> dict[str, Any]:
+        environment.check_machine()
+        lake = LakeHook(self.lake_conn_id).get_lake_document()
+        document = self._document(context, lake)
+        tables = tables_of(document["streams"], self.target)
+        self._hook = None
+        # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
+        self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
+        with shipment.private_folder() as folder, self._follower(context, lake, tuple(tables.values())):
+            self._load = partial(self._load_hook, folder, document)
             try:
-                store.set(STATE_KEY, {"version": 1, "targets": progress}, retention=NEVER_EXPIRE)  # type: ignore[attr-defined]
-            except Exception as error:  # noqa: BLE001 - a display that can't be written stops no refresh
-                self.log.warning("the checkpoint could not be stored: %s", type(error).__name__)
-
-        return keep
-
-    def _succeed(
-        self, context: Context, result: dict[str, Any], catalog: str, targets: Sequence[str]
-    ) -> dict[str, Any]:
-        events = context.get("outlet_events")
-        figures = {entry["target"]: entry for entry in result.get("streams") or [result] if "target" in entry}
-        for target in targets:
-            asset = table_asset(catalog, target)
-            if events is not None and asset in (self.outlets or []):
-                events[asset].extra = {key: value for key, value in figures.get(target, {}).items() if key != "seconds"}
-        self.log.info("published %s rows as generation %s", result.get("rows"), result.get("generation"))
+                super().execute(context)
+            except AirflowException:
+                self._raise_failure()
+                raise
+        result = self._result(lake, tables)
+        tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, outcome.figures_by_table(result))
         return result
 
+    def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
+        """The configuration of the Spark application; it holds the secrets of both connections."""
+        source = shipped_source(self.source, self._dag_folder())
+        config, secrets = dict(source.get("config") or {}), {}
+        if self.api_conn_id:
+            settings = ApiHook(self.api_conn_id).get_source_config()
+            config, secrets = {**settings.config, **config}, settings.secrets
+        for value in (*secrets.values(), *lake.secrets()):
+            mask_secret(value)
+        names = stream_names(self.streams)
+        check_streams(names, None)
+        document = {
+            "source": {**source, "config": config, "secrets": secrets},
+            "streams": names,
+            "target": self.target,
+            "lake": {"name": lake.name, "properties": lake.properties},
+            "options": parse_options(_mapping(self.options)).model_dump(mode="json"),
+            "run": {"key": run_key(context)},
+        }
+        parse_config(document)
+        return document
 
-def check_arguments(source: Any, streams: Any, target: Any, options: Mapping[str, Any] | None) -> None:
-    """Refuse while the DAG is parsed what is wrong already; templates are checked when they are rendered."""
-    if isinstance(source, Mapping):
-        origins = [name for name in ("class", "file", "definition") if name in source]
-        if len(origins) != 1:
-            raise ConfigurationError("source", f"names {len(origins)} origins", "name one of class, file, definition")
-        unknown = sorted(set(source) - {"class", "file", "definition", "config", "secrets"})
-        if unknown:
-            raise ConfigurationError(f"source.{unknown[0]}", "unknown", "known are class, file, definition, config")
-        if "secrets" in source:
-            raise ConfigurationError("source.secrets", "would stand in the DAG", "put secrets in the API connection")
-    if not streams:
-        raise ConfigurationError("streams", "is empty", "name at least one stream")
-    if isinstance(target, str) and "{{" not in target:
-        check_identifier(target.replace("{stream}", "stream"))
-        if not isinstance(streams, str) and len(streams) > 1 and "{stream}" not in target:
-            raise ConfigurationError("target", "is one table for several streams", "write e.g. raw.{stream}")
-    if options and not any(isinstance(value, str) and "{{" in value for value in options.values()):
-        parse_options(options)
+    def _follower(self, context: Context, lake: LakeDocument, tables: tuple[str, ...]) -> LedgerFollower:
+        return LedgerFollower(
+            tables,
+            partial(_read_status, lake),
+            remember=partial(_remember, context),
+            tell=self.log.info,
+            poll_interval=self.poll_interval,
+        )
 
+    def _get_hook(self) -> RefreshSparkHook:
+        """The hook with everything of this attempt; the parent asks for it once its own settings are complete."""
+        try:
+            BaseHook.get_connection(self._conn_id)
+        except AirflowNotFoundException:
+            raise ConfigurationError(
+                "conn_id",
+                f"there is no connection {self._conn_id!r}",
+                "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077",
+            ) from None
+        self.application = self.application or str(shipment.application_path())
+        hook = RefreshSparkHook.like(super()._get_hook())
+        if self._load is not None:
+            self._load(hook)
+        return hook
 
-def table_asset(catalog: str, target: str) -> Asset:
-    """The published table as an Airflow asset."""
-    return Asset(name=f"{catalog}.{target}", uri=f"rfr://{catalog}/{target.replace('.', '/')}")
+    def _load_hook(self, folder: Path, document: dict[str, Any], hook: RefreshSparkHook) -> None:
+        run = dict(document["run"])
+        if not hook.in_cluster:
+            run["supervisor"] = supervisor()
+        path = shipment.write_config(folder, {**document, "run": run})
+        hook.carry(path, None if hook.is_local else shipment.zip_package(folder))
+        environment.prepare(hook, document["source"])
+
+    def _raise_failure(self) -> None:
+        """Say what failed, if it was the refresh; errors of the submit itself are the parent's."""
+        hook = self._hook
+        if not isinstance(hook, RefreshSparkHook):
+            return
+        word = hook.last_word
+        if word is not None and "error" in word:
+            raise outcome.failure_of(word["error"], max(0, len(word.get("errors", ())) - 1)) from None
+        if hook.exit_code:
+            raise outcome.silent_failure(hook.exit_code, hook.last_lines) from None
+
+    def _result(self, lake: LakeDocument, tables: Mapping[str, str]) -> dict[str, Any]:
+        word = self._hook.last_word if isinstance(self._hook, RefreshSparkHook) else None
+        if word is not None:
+            return outcome.result_of(word)
+        found = {table: _read_status(lake, table) for table in tables.values()}
+        return outcome.result_of_ledger(
+            tables, {table: status for table, status in found.items() if status is not None}
+        )
+
+    def _dag_folder(self) -> Path | None:
+        fileloc = self._dag.fileloc if self._dag is not None else None
+        return Path(fileloc).parent if fileloc else None
 
 
 def run_key(context: Context) -> str:
-    """Names a run of a task, the same over its retries, another one once the run was cleared."""
-    ti, dag_run = context["ti"], context["dag_run"]
-    clear = getattr(dag_run, "clear_number", 0) or 0
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{clear}"
+    """Names one run of one task: the same over its retries, another one after a clear."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{_clear_number(context)}"
 
 
 def supervisor() -> dict[str, Any]:
-    """This process, as the driver watches it."""
+    """This process, which the driver must not outlive."""
     return {"pid": os.getpid(), "started": process_started(os.getpid()) or 0, "host": socket.gethostname()}
 
 
-def _first_line(error: Exception) -> str:
-    return f"spark-submit failed: {str(error).splitlines()[0][:500]}"
+def _clear_number(context: Context) -> int:
+    run = context.get("dag_run")
+    return int(getattr(run, "clear_number", None) or 0)
+
+
+def _mapping(options: Any) -> Mapping[str, Any]:
+    """Options as they were rendered.
+
+    :raises ConfigurationError: they are no mapping
+    """
+    if options is None or isinstance(options, Mapping):
+        return options or {}
+    raise ConfigurationError(
+        "options", f"is {type(options).__name__}, not a mapping", "set render_template_as_native_obj on the DAG"
+    )
+
+
+def _read_status(lake: LakeDocument, table: str) -> RefreshStatus | None:
+    from airflow_provider_rfr.lake.catalog import LakeSettings
+    from airflow_provider_rfr.refresh.status import read_status
+
+    return read_status(LakeSettings(lake.name, lake.properties), table)
+
+
+def _remember(context: Context, checkpoint: dict[str, Any]) -> None:
+    store = context.get("task_state_store")
+    if store is not None:
+        store.set(CHECKPOINT_KEY, checkpoint, retention=NEVER_EXPIRE)

@@ -1,90 +1,163 @@
-"""The driver's last line: figures of a refresh that was published, or the one sentence of why it was not."""
+"""From the driver's last word to what the task returns, or to the one sentence that it fails with."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_provider_rfr import exceptions
-from airflow_provider_rfr.exceptions import RateLimitedError, RfrError
+from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
 
-FINAL = frozenset(
-    {
-        "ConfigurationError",
-        "SourceDefinitionError",
-        "AuthenticationError",
-        "SchemaError",
-        "TypeMismatchError",
-        "SchemaEvolutionError",
-        "PublishRefusedError",
-        "PreflightError",
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.status import RefreshStatus
+
+FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
+_MORE = ("pages_fetched", "partitions", "duplicates_removed", "seconds")
+MAX_SENTENCE = 2_000
+
+NO_RETRY = {
+    "ConfigurationError": "correct it and clear the task",
+    "SourceDefinitionError": "correct it and clear the task",
+    "AuthenticationError": "check the credentials and clear the task: it goes on where it stopped",
+    "SourceChangedError": "set on_source_change to restart or accept, and clear the task",
+    "SchemaError": "correct the schema and clear the task: no page is fetched again",
+    "TypeMismatchError": "correct the schema, or on_type_error, and clear the task: no page is fetched again",
+    "SchemaEvolutionError": "change the table, or set schema_evolution, and clear the task: no page is fetched again",
+    "PublishRefusedError": "if the source is right, relax allow_empty or max_shrink and clear the task",
+    "FencedError": "another run refreshes this table; let it finish",
+    "PreflightError": "",
+}
+"""Errors that a retry would only meet again, and what helps instead."""
+
+
+def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The return value of the task, from the driver's figures.
+
+    One stream: its figures. Several: totals, and each stream's figures below ``streams``.
+    """
+    result = {name: figures[name] for name in ("stream", "target", *FIGURES, *_MORE) if name in figures}
+    several = figures.get("streams")
+    if not several:
+        return result
+    for name in ("stream", "target", "generation", "snapshot_id", "attempts"):
+        result.pop(name, None)
+    result["streams"] = {one["stream"]: result_of(one) for one in several}
+    return result
+
+
+def result_of_ledger(tables: Mapping[str, str], latest: Mapping[str, RefreshStatus]) -> dict[str, Any]:
+    """The same where the driver ran elsewhere and its last line did not come here.
+
+    :param tables: table by stream
+    :raises RefreshFailedError: the ledger does not say that each table was published
+    """
+    missing = [table for table in tables.values() if table not in latest or latest[table].snapshot_id is None]
+    if missing:
+        raise RefreshFailedError(
+            f"Spark ended well, but the ledger does not say that {', '.join(missing)} was published;"
+            " see the driver's log"
+        )
+    every = [_ledger_figures(stream, table, latest[table]) for stream, table in tables.items()]
+    if len(every) == 1:
+        return every[0]
+    totals = {name: sum(one[name] for one in every) for name in ("pages", "rows", "pages_refetched", "partitions")}
+    return {**totals, "streams": {one["stream"]: one for one in every}}
+
+
+def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the asset of each table is told."""
+    every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
+    return {one["target"]: {name: one[name] for name in ("stream", *FIGURES) if name in one} for one in every}
+
+
+def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
+    """The exception for an error that the driver told; one that no retry helps is Airflow's failing one.
+
+    :param more: how many further errors there were
+    """
+    kind, cause = str(error.get("type")), str(error.get("cause"))
+    stream = error.get("stream")
+    message = one_line(str(error.get("message") or kind))
+    told = message if not stream or message.startswith(f"{stream}:") else f"{stream}: {message}"
+    told += f" (and {more} more)" if more else ""
+    decisive = kind if kind in NO_RETRY else cause
+    if decisive in NO_RETRY:
+        remedy = str(error.get("remedy") or NO_RETRY[decisive])
+        return AirflowFailException(_sentence(told, remedy))
+    sentence = _sentence(told, str(error.get("remedy") or ""))
+    if "RateLimitedError" in (kind, cause):
+        return RateLimitedError(sentence, retry_after=float(error.get("retry_after") or 0.0))
+    return _retryable(kind, sentence)
+
+
+def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
+    """The error of a driver that ended without a last word: killed, or never started."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if 0 < number < 65:
+        why = f"was ended by {_signal_name(number)}"
+        why += " (often for its memory)" if number == signal.SIGKILL else ""
+    else:
+        why = f"ended with exit code {exit_code}"
+    cause = _cause_in(lines)
+    return RefreshFailedError(
+        _sentence(
+            f"the Spark driver {why}" + (f": {cause}" if cause else ""), "what was read is kept for the next attempt"
+        )
+    )
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks, not longer than a log line may be."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MAX_SENTENCE else f"{flat[:MAX_SENTENCE]} ..."
+
+
+def _ledger_figures(stream: str, table: str, status: RefreshStatus) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "target": table,
+        "generation": status.generation,
+        "snapshot_id": status.snapshot_id,
+        "pages": status.pages,
+        "rows": status.published_rows or 0,
+        "pages_refetched": status.pages_refetched,
+        "attempts": status.attempts,
+        "partitions": status.partitions,
     }
-)
-"""Errors that a retry can't mend: the task fails at once."""
-
-RETURNED = (
-    "stream",
-    "target",
-    "generation",
-    "snapshot_id",
-    "pages",
-    "pages_fetched",
-    "pages_refetched",
-    "overlap_checks",
-    "rows",
-    "partitions",
-    "duplicates_removed",
-    "attempts",
-    "resumed",
-    "seconds",
-    "streams",
-)
 
 
-class DriverOutput:
-    """Listens to the driver and keeps its last line of JSON."""
-
-    def __init__(self) -> None:
-        self.figures: dict[str, Any] = {}
-
-    def listen(self, line: str) -> None:
-        """Take a line that the driver printed."""
-        start = line.find("{")
-        if start < 0 or not line.endswith("}"):
-            return
+def _retryable(kind: str, sentence: str) -> RfrError:
+    """Our own class where it takes a bare message, so that retry policies can tell errors apart."""
+    found = getattr(exceptions, kind, None)
+    if isinstance(found, type) and issubclass(found, RfrError):
         try:
-            value = json.loads(line[start:])
-        except ValueError:
-            return
-        if isinstance(value, dict) and ("generation" in value or "error" in value):
-            self.figures = value
-
-    def result(self) -> dict[str, Any]:
-        """What the task returns."""
-        return {name: self.figures[name] for name in RETURNED if name in self.figures}
-
-    def error(self, fallback: str) -> Exception:
-        """The error to end the task with; one that a retry can't mend ends all retries."""
-        told = self.figures.get("error")
-        if not isinstance(told, dict):
-            return RfrError(fallback)
-        message = str(told.get("message") or fallback)
-        names = {told.get("type"), told.get("cause")}
-        if names & FINAL:
-            return AirflowFailException(message)
-        if "RateLimitedError" in names:
-            return RateLimitedError(message, retry_after=float(told.get("retry_after") or 0.0))
-        return _named(str(told.get("type")), message)
-
-
-def _named(name: str, message: str) -> Exception:
-    kind = getattr(exceptions, name, None)
-    if isinstance(kind, type) and issubclass(kind, RfrError):
-        try:
-            error: Exception = kind(message)
-            return error
+            made = found(sentence)
         except TypeError:
-            # Its constructor wants more than the message, e.g. the epochs of a fence.
-            return RfrError(message)
-    return RfrError(message)
+            return RefreshFailedError(sentence)
+        return made
+    return RefreshFailedError(sentence)
+
+
+def _sentence(told: str, remedy: str) -> str:
+    return f"{told.rstrip('. ')}; {remedy}" if remedy else told
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _cause_in(lines: Sequence[str]) -> str | None:
+    """The line that says why spark-submit gave up: the innermost cause, else the first error."""
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    errors = [
+        line for line in lines if re.match(r"(Exception in thread|Error:|ERROR\b|[\w.]+(Error|Exception): )", line)
+    ]
+    found = causes[-1:] or errors[:1]
+    return one_line(found[0]) if found else None

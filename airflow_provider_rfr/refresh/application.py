@@ -14,7 +14,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RfrError
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
-from airflow_provider_rfr.refresh.errors import redact, secret_values
+from airflow_provider_rfr.refresh.errors import redact, secret_properties, secret_values
 
 log = logging.getLogger("airflow_provider_rfr")
 
@@ -29,9 +29,11 @@ class Application:
         self._config = config
         self._began = began
         self._stopping = threading.Event()
-        self._secrets = secret_values(config.source.secrets, config.lake.plain_properties())
+        self._secrets = secret_values(config.source.secrets, secret_properties(config.lake.plain_properties()))
         self._figures: list[dict[str, Any]] = []
-        self._cluster = Cluster("rfr full refresh " + ", ".join(config.streams))
+        self._cluster = Cluster(
+            "rfr full refresh " + ", ".join(config.streams), preload=config.source.class_path is None
+        )
 
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
@@ -42,7 +44,7 @@ class Application:
         for stream in self._config.streams:
             try:
                 self._refresh(stream)
-            except Exception as error:  # noqa: BLE001 - told in the last line
+            except Exception as error:
                 log.debug("%s failed", stream, exc_info=error)
                 errors.append((stream, error))
         print(json.dumps(self._summary(errors)), flush=True)

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import RfrError
@@ -39,10 +40,12 @@ class Cluster:
     """The Spark application; :meth:`start` returns at once, the first :meth:`run` waits for it.
 
     :param settings: Spark settings for an application that this process starts itself
+    :param preload: load the tasks' modules before local workers fork, without pandas; not where a user's code runs
     """
 
-    def __init__(self, app_name: str, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, app_name: str, settings: dict[str, str] | None = None, *, preload: bool = False) -> None:
         self._app_name = app_name
+        self._preload = preload
         self._settings = settings or {}
         self._context: SparkContext | None = None
         self._error: BaseException | None = None
@@ -112,6 +115,9 @@ class Cluster:
             defaults.setdefault("spark.driver.host", "127.0.0.1")
             defaults.setdefault("spark.driver.bindAddress", "127.0.0.1")
             defaults.setdefault("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
+            defaults.setdefault("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+            if self._preload:
+                defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
 
     def _warm_up(self, context: SparkContext) -> None:

@@ -17,8 +17,8 @@ from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_of
-from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
@@ -92,6 +92,24 @@ class Refresh:
         :raises FencedError: another attempt took over
         :raises RefreshFailedError: partitions could not be read
         """
+        try:
+            return self._run()
+        except FencedError:
+            raise
+        except Exception as error:
+            self._tell_if_fenced(error)
+            raise
+
+    def _tell_if_fenced(self, error: Exception) -> None:
+        """Whatever went wrong: where another attempt holds the refresh, that is the cause to tell."""
+        try:
+            self._ledger.check_epoch()
+        except FencedError as fenced:
+            raise fenced from error
+        except Exception:
+            log.debug("the ledger can't be asked who holds it", exc_info=True)
+
+    def _run(self) -> RefreshFigures:
         with self._phase("open"):
             book = self._open()
         if book is None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError
+
+_SECRET_NAME = re.compile("secret|password|token|credential|access-key|account-key|sas", re.IGNORECASE)
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
@@ -41,6 +45,13 @@ def secret_values(*containers: Any) -> list[str]:
         elif container is not None and len(str(container)) >= 4 and not isinstance(container, bool):
             found.append(str(container))
     return found
+
+
+def secret_properties(properties: Mapping[str, str]) -> list[str]:
+    """The values among a catalog's properties that are secret: by their names, and passwords in addresses."""
+    found = [value for name, value in properties.items() if _SECRET_NAME.search(name)]
+    passwords = [urlsplit(value).password for value in properties.values() if "://" in value]
+    return found + [text for password in passwords if password for text in (password, unquote(password))]
 
 
 def _travels(error: BaseException) -> bool:

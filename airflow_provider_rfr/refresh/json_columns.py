@@ -30,11 +30,9 @@ class MisfitError(Exception):
 def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
     """The rows of one block as a table of ``schema``; fields that it lacks are dropped.
 
-    :param rows: that the block must hold
+    :param rows: that the block must hold, at least one
     :raises MisfitError: some value does not fit its column, or a line is no JSON object
     """
-    if rows == 0 and not block:
-        return schema.empty_table()
     _check_lines(block, rows)
     try:
         table = _read(block, schema)
@@ -42,7 +40,7 @@ def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
         raise MisfitError(str(error)) from error
     if table.num_rows != rows:
         raise MisfitError(f"{table.num_rows} rows instead of {rows}")
-    columns = [_cast_chunks(table.column(field.name), field.type) for field in schema]
+    columns = [_finished_column(table.column(field.name), field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -58,6 +56,8 @@ def _read(block: bytes, schema: pa.Schema) -> pa.Table:
         pa.BufferReader(pa.py_buffer(block)),
         read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, _MAX_BLOCK)),
         parse_options=pj.ParseOptions(explicit_schema=reading, unexpected_field_behavior="ignore"),
+        # A task reads few blocks, and Arrow's default pool takes twice as long for the first.
+        memory_pool=pa.system_memory_pool(),
     )
 
 
@@ -69,25 +69,39 @@ def _reading_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
-def _cast_chunks(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    if column.type.equals(wanted, check_metadata=False):
+def _finished_column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if not _has_work(wanted):
         return column
     try:
-        return pa.chunked_array([_cast(chunk, wanted) for chunk in column.chunks], wanted)
+        return pa.chunked_array([_finished(chunk, wanted) for chunk in column.chunks], wanted)
     except pa.ArrowInvalid as error:
         raise MisfitError(str(error)) from error
 
 
-def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if array.type.equals(wanted):
+def _has_work(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_work(field.type) for field in kind)
+    return _has_work(kind.value_type) if pa.types.is_list(kind) else kind in _LEAVES
+
+
+def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The values as read, in the wanted type and checked."""
+    if not _has_work(wanted):
         return array
     if pa.types.is_struct(wanted):
-        children = [_cast(array.field(number), field.type) for number, field in enumerate(wanted)]
+        children = [_finished(array.field(number), field.type) for number, field in enumerate(wanted)]
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
     if pa.types.is_list(wanted):
-        values = _cast(array.values, wanted.value_type)
+        values = _finished(array.values, wanted.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
-    return _in_range(_TEMPORAL[wanted](array))
+    return _LEAVES[wanted](array)
+
+
+def _finite(numbers: pa.Array) -> pa.Array:
+    # Arrow reads an integer beyond the doubles as infinity, and takes the literal NaN.
+    if pc.all(pc.is_finite(numbers)).as_py() is False:
+        raise pa.ArrowInvalid("a number beyond the doubles")
+    return numbers
 
 
 def _dates(text: pa.Array) -> pa.Array:
@@ -130,8 +144,6 @@ def _times(text: pa.Array) -> pa.Array:
 
 
 def _in_range(values: pa.Array) -> pa.Array:
-    if pa.types.is_time(values.type):
-        return values
     unit = 1 if pa.types.is_date(values.type) else _DAY
     bounds = pc.min_max(values.view(pa.int32() if unit == 1 else pa.int64())).as_py()
     if bounds["min"] is not None and (bounds["min"] < _FIRST_DAY * unit or bounds["max"] >= (_LAST_DAY + 1) * unit):
@@ -139,9 +151,10 @@ def _in_range(values: pa.Array) -> pa.Array:
     return values
 
 
-_TEMPORAL: dict[pa.DataType, Callable[[pa.Array], pa.Array]] = {
-    pa.date32(): _dates,
+_LEAVES: dict[pa.DataType, Callable[[pa.Array], pa.Array]] = {
+    pa.float64(): _finite,
+    pa.date32(): lambda text: _in_range(_dates(text)),
     pa.time64("us"): _times,
-    pa.timestamp("us"): _naive_instants,
-    pa.timestamp("us", tz="UTC"): _instants,
+    pa.timestamp("us"): lambda text: _in_range(_naive_instants(text)),
+    pa.timestamp("us", tz="UTC"): lambda text: _in_range(_instants(text)),
 }

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_schema import ledger_arrow_schema
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.lake.ledger_table import CommitConflictError, LedgerTable
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor, choose, left_files
 from airflow_provider_rfr.refresh.flush import STATISTICS, generation_folder
@@ -145,8 +145,8 @@ class Ledger:
         return [name for name in self._table.committed_files(self._held().generation) if not _is_opening(name)]
 
     def check_epoch(self) -> None:
-        """Look whether we still hold the generation; raises :class:`FencedError`."""
-        self._reload_expecting(self._held())
+        """Look whether nobody took the generation over; raises :class:`FencedError`."""
+        self._reload_expecting(self.header)
 
     def collect(self, keep_generations: int = 1) -> None:
         """After the publish: forget older generations and what late writers left."""
@@ -200,11 +200,14 @@ class Ledger:
             self._table.commit(locations, header.generation, {**header.to_summary(), COMMIT_ID: commit_id})
         except (CommitConflictError, LedgerError):
             raise
-        except Exception:
-            # The catalog did not answer: the commit may or may not have happened.
+        except Exception as error:
+            # The catalog did not answer, so the commit may have happened; or a newer attempt trimmed what we built on.
+            before = self._table.snapshot_id
             self._table.reload()
             if (self._table.summary(GENERATION_KEY) or {}).get(COMMIT_ID) != commit_id:
-                raise
+                if self._table.snapshot_id == before:
+                    raise
+                raise CommitConflictError(str(error)) from error
         self.header = header
 
     def _reload(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_rfr.refresh.adoption import Cursor, LeftFile, choose, left_files
+from airflow_provider_rfr.refresh.adoption import Cursor, choose, left_files
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.marks import marks_of_rows
 from airflow_provider_rfr.refresh.work import (

@@ -7,7 +7,6 @@ that returns the first commit.
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,10 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError, ReconciliationError, TypeMismatchError
 from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.target import FileTarget, TargetTable
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.guards import check_guards
@@ -78,7 +78,7 @@ class Publisher:
         written = [file for result in results for file in result.written]
         written, removed = self._without_duplicates(tasks, written, staged)
         self._ledger.check_epoch()
-        outcome = self._commit(header, written, staged - removed, removed)
+        outcome = self._commit(header, target, written, staged - removed, removed)
         self._ledger.store.delete_folder(self._scratch())
         log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
         return outcome
@@ -166,7 +166,7 @@ class Publisher:
         for result in results:
             for ordinal, number in result.rows_by_partition.items():
                 rows[ordinal] = rows.get(ordinal, 0) + number
-        written = sum(file.rows for result in results for file in result.written)
+        written = sum(file.file.rows for result in results for file in result.written)
         wrong = [n for n, cursor in self._book.cursors.items() if rows.get(n, 0) != cursor.records]
         if wrong or written != staged:
             place = f", first in partition {self._book.keys[wrong[0]]}" if wrong else ""
@@ -191,11 +191,11 @@ class Publisher:
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
         again = [file for files in self._cluster.run(_run_drop, hit) for file in files]
-        self._ledger.store.delete(file.location for _, file, _ in hit)
+        self._ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
-    def _commit(self, header: LedgerHeader, written: Sequence[WrittenFile], rows: int, removed: int) -> PublishOutcome:
-        files = [pickle.loads(file.data_file) for file in written]
+    def _commit(self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int) -> PublishOutcome:
+        files = [file.file.describe(target.layout) for file in written]
         summary = self._summary(header, rows, removed)
         for attempt in range(_TRIES):
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import ReconciliationError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.target import FileTarget
+from airflow_provider_rfr.lake.data_files import StoredFile
+from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.refresh.keys import write_keys
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 
@@ -50,13 +50,10 @@ class PublishTask:
 class WrittenFile:
     """A data file that no commit names yet.
 
-    :ivar data_file: pickled Iceberg data file
     :ivar keys: location of the rows' keys, None without a primary key
     """
 
-    data_file: bytes
-    location: str
-    rows: int
+    file: StoredFile
     keys: str | None
 
 
@@ -177,15 +174,15 @@ def write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
         keys = None
         if task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}.keys"
-            write_keys(task.store, keys, file.file_path, task.key_columns)
-        found.append(WrittenFile(pickle.dumps(file), file.file_path, file.record_count, keys))
+            write_keys(task.store, keys, file.location, task.key_columns)
+        found.append(WrittenFile(file, keys))
     return found
 
 
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
     """Write a data file again without some of its rows."""
     names = task.target.layout.arrow.names
-    table = task.store.read_table(file.location, names)
+    table = task.store.read_table(file.file.location, names)
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(rows)] = False
     return write_files(task, table.filter(pa.array(keep)))

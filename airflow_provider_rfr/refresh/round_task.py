@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import orjson
 
-from airflow_provider_rfr.lake.ledger_schema import ledger_arrow_schema
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.budget import Budget
 from airflow_provider_rfr.refresh.chains import Chain
 from airflow_provider_rfr.refresh.errors import secret_values

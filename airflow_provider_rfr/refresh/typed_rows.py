@@ -77,10 +77,9 @@ def type_pages(
     """
     typist = _Typist(schema, PageReader(schema, max_offenders, note_changes=on_type_error == "null"))
     pieces = [piece for batch in _batches(pages) for piece in typist.read(batch)]
-    table = pa.concat_tables(pieces) if pieces else _empty(schema)
-    system = _system_columns(pages, generation, typist.reader.changes, table.num_rows)
-    for column_field, values in zip(SYSTEM_COLUMNS, system, strict=True):
-        table = table.append_column(column_field, values)
+    found = pa.concat_tables(pieces) if pieces else _empty(schema)
+    system = _system_columns(pages, generation, typist.reader.changes, typist.rows)
+    table = pa.Table.from_arrays([*found.columns, *system], schema=pa.schema([*schema, *SYSTEM_COLUMNS]))
     return TypedRows(table, tuple(typist.reader.offenders), typist.reader.offender_count)
 
 
@@ -88,18 +87,17 @@ def type_pages(
 class _Typist:
     schema: pa.Schema
     reader: PageReader
-    plain: pa.Schema = field(init=False)
     write_texts: Any = field(init=False)
     rows: int = 0
 
     def __post_init__(self) -> None:
-        self.plain = self.schema.remove_metadata()
         self.write_texts = text_writer(self.schema)
 
     def read(self, pages: Sequence[LedgerPage]) -> Iterator[pa.Table]:
         """The pages' rows, in pieces."""
         step = len(pages)
         while pages:
+            done = step
             try:
                 table = self._read_whole(pages[:step])
             except MisfitError:
@@ -107,18 +105,17 @@ class _Typist:
                     step = max(1, step // _SHRINK)
                     continue
                 table = self._read_slowly(pages[0])
-                pages = pages[1:]
             else:
-                pages = pages[step:]
-                step = min(step * _GROW, len(pages))
-            self.rows += table.num_rows
+                step *= _GROW
+            self.rows += _count(pages[:done])
+            pages = pages[done:]
             yield table
 
     def _read_whole(self, pages: Sequence[LedgerPage]) -> pa.Table:
         block = b"\n".join(page.records for page in pages)
         if self.write_texts is not None:
             block = self.write_texts(block)
-        return read_columns(block, sum(page.record_count for page in pages), self.plain)
+        return read_columns(block, _count(pages), self.schema)
 
     def _read_slowly(self, page: LedgerPage) -> pa.Table:
         lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]
@@ -127,7 +124,7 @@ class _Typist:
                 f"partition {page.partition}, page {page.page} holds {len(lines)} records, not {page.record_count}"
             )
         block = self.reader.rewrite(lines, page.partition, page.page, self.rows)
-        return read_columns(block, len(lines), self.plain)
+        return read_columns(block, len(lines), self.schema)
 
 
 def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
@@ -147,7 +144,13 @@ def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
 
 
 def _empty(schema: pa.Schema) -> pa.Table:
-    return schema.remove_metadata().empty_table()
+    # Not empty_table(), which imports pandas.
+    return pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
+
+
+def _count(pages: Sequence[LedgerPage]) -> int:
+    # Not the tables' own counts: one without columns has none.
+    return sum(page.record_count for page in pages)
 
 
 def _system_columns(

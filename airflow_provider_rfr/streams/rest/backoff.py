@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Final, TypeAlias
 
 from airflow_provider_rfr.streams.rest import definition_errors as model
@@ -21,8 +22,12 @@ def constant(seconds: float) -> Backoff:
 
 def exponential(initial: float = 1.0, multiplier: float = 2.0, maximum: float = 60.0, jitter: bool = True) -> Backoff:
     """Grows with each failure; jitter keeps many readers from coming back at the same moment."""
+    wait = _growing(initial, multiplier, maximum, jitter=jitter)
+    return lambda failures, headers: wait(failures)
 
-    def wait(failures: int, headers: Mapping[str, str]) -> float:
+
+def _growing(initial: float, multiplier: float, maximum: float, *, jitter: bool) -> Callable[[int], float]:
+    def wait(failures: int) -> float:
         try:
             seconds = min(maximum, initial * multiplier ** (failures - 1))
         except OverflowError:
@@ -46,7 +51,7 @@ def retry_after(header: str = "Retry-After") -> Backoff:
                 seconds = parsedate_to_datetime(text).timestamp() - time.time()
             except (TypeError, ValueError, OverflowError):
                 return None
-        return _usable(seconds)
+        return _at_least_a_little(seconds, failures)
 
     return wait
 
@@ -59,26 +64,33 @@ def reset_time(header: str, milliseconds: bool = False) -> Backoff:
             moment = float(headers.get(header, ""))
         except ValueError:
             return None
-        return _usable((moment / 1000 if milliseconds else moment) - time.time())
+        return _at_least_a_little((moment / 1000 if milliseconds else moment) - time.time(), failures)
 
     return wait
 
 
-def _usable(seconds: float) -> float | None:
-    """A wait that is over leaves the word to the next strategy: a server that says 0 must not be hammered."""
-    return seconds if 0 < seconds < float("inf") else None
+_a_little: Final = _growing(0.05, 1.5, 60.0, jitter=False)
 
 
-DEFAULT_BACKOFF: Final[tuple[Backoff, ...]] = (retry_after(), exponential())
+def _at_least_a_little(seconds: float, failures: int) -> float | None:
+    """A server that says "at once" again and again is believed less and less, so that it isn't hammered."""
+    if not isfinite(seconds):
+        return None
+    return seconds if seconds > 0 else _a_little(failures)
 
 
-def first_wait(strategies: Sequence[Backoff], failures: int, headers: Mapping[str, str]) -> float:
-    """Seconds by the first strategy that can tell; the exponential one always can."""
-    for strategy in (*strategies, *DEFAULT_BACKOFF):
+_standard: Final = retry_after()
+_otherwise: Final = _growing(1.0, 2.0, 60.0, jitter=True)
+
+
+def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mapping[str, str]) -> float:
+    """By the first strategy that can tell, else exponential; never less than what Retry-After asks for."""
+    asked = _standard(failures, headers)
+    for strategy in strategies:
         seconds = strategy(failures, headers)
         if seconds is not None:
-            return seconds
-    raise AssertionError("the exponential strategy always tells")
+            return max(seconds, asked or 0.0)
+    return asked if asked is not None else _otherwise(failures)
 
 
 def build_backoff(definitions: Sequence[model.Backoff]) -> tuple[Backoff, ...]:

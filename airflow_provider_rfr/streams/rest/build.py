@@ -12,7 +12,6 @@ from airflow_provider_rfr.streams.rest.authenticators import Authenticator
 from airflow_provider_rfr.streams.rest.build_auth import build_authenticator
 from airflow_provider_rfr.streams.rest.build_paging import build_paginator, resolved_page_size
 from airflow_provider_rfr.streams.rest.build_routers import build_router
-from airflow_provider_rfr.streams.rest.definition_auth import Authenticator as AuthenticatorDefinition
 from airflow_provider_rfr.streams.rest.document import parse_definition
 from airflow_provider_rfr.streams.rest.error_handler import build_error_handler
 from airflow_provider_rfr.streams.rest.fingerprints import fingerprint_of
@@ -193,7 +192,7 @@ class _StreamBuilder:
             limits = Limits(timeouts.connect, timeouts.read, timeouts.total, stream.max_response_bytes)
         return Requester(
             templates=self._templates(stream.request, f"{place}.request", base_url),
-            authenticator=self._authenticator(stream.authenticator, place, base_url, limits),
+            authenticator=self._authenticator(stream, place, base_url, limits),
             handler=build_error_handler(
                 stream.error_handler,
                 source.redactor,
@@ -209,12 +208,20 @@ class _StreamBuilder:
         )
 
     def _authenticator(
-        self, own: AuthenticatorDefinition | None, place: str, base_url: str, limits: Limits
+        self, stream: model.StreamDefinition, place: str, base_url: str, limits: Limits
     ) -> Authenticator:
         """The stream's own, or the document's, of which all streams share one: it may hold a token."""
         source = self._source
-        if own is not None:
-            return build_authenticator(own, f"{place}.authenticator", source.config, base_url, source.transport, limits)
+        if stream.authenticator is not None:
+            return build_authenticator(
+                stream.authenticator,
+                f"{place}.authenticator",
+                source.config,
+                base_url,
+                source.transport,
+                limits,
+                stream.error_handler,
+            )
         if base_url not in self._shared_authenticators:
             self._shared_authenticators[base_url] = build_authenticator(
                 source.definition.authenticator,
@@ -223,6 +230,7 @@ class _StreamBuilder:
                 base_url,
                 source.transport,
                 Limits(),
+                source.definition.defaults.error_handler,
             )
         return self._shared_authenticators[base_url]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urljoin
 
@@ -16,7 +17,8 @@ from airflow_provider_rfr.streams.rest.authenticators import (
     basic_header,
 )
 from airflow_provider_rfr.streams.rest.definition_base import Place as PlaceDefinition
-from airflow_provider_rfr.streams.rest.error_handler import ErrorHandler
+from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler as ErrorHandlerDefinition
+from airflow_provider_rfr.streams.rest.error_handler import ErrorHandler, build_error_handler
 from airflow_provider_rfr.streams.rest.interpolation import CONFIG_NAMES, compile_value
 from airflow_provider_rfr.streams.rest.paths import parse_path
 from airflow_provider_rfr.streams.rest.requester import check_base_url, join_url, plain_values
@@ -38,26 +40,27 @@ def build_authenticator(
     base_url: str,
     transport: Transport,
     limits: Limits,
+    budgets: ErrorHandlerDefinition | None = None,
 ) -> Authenticator:
     """The authenticator of a definition.
+
+    :param budgets: how often and how long a token's request is repeated
 
     :raises SourceDefinitionError: a template is wrong, or a credential is empty
     """
     if definition is None or isinstance(definition, model.NoAuthenticator):
         return NoAuthenticator()
-    return _Builder(place, config, base_url, transport, limits).build(definition)
+    endpoint = Endpoint(transport, limits, _handler(budgets, transport))
+    return _Builder(place, config, base_url, endpoint).build(definition)
 
 
 class _Builder:
-    def __init__(
-        self, place: str, config: Mapping[str, Any], base_url: str, transport: Transport, limits: Limits
-    ) -> None:
+    def __init__(self, place: str, config: Mapping[str, Any], base_url: str, endpoint: Endpoint) -> None:
         self._place = place
         self._config = config
         self._base_url = base_url
-        self._transport = transport
-        self._limits = limits
-        self._redactor = transport.redactor
+        self._endpoint = endpoint
+        self._redactor = endpoint.transport.redactor
 
     def build(self, item: model.Authenticator) -> Authenticator:
         redactor = self._redactor
@@ -71,15 +74,12 @@ class _Builder:
         if isinstance(item, model.Basic):
             return FixedHeader("Authorization", basic_header(*self._user(item, ""), redactor), redactor)
         if isinstance(item, model.OAuth2):
-            return OAuth2(self._oauth2(item), Place("Authorization", prefix=item.prefix), self._endpoint(), redactor)
+            return OAuth2(self._oauth2(item), Place("Authorization", prefix=item.prefix), self._endpoint, redactor)
         if isinstance(item, model.SessionToken):
             place = _place(item.send_as, item.prefix, f"{self._place}.send_as")
-            header_only = item.token.header is not None
-            return SessionToken(self._login(item), place, self._endpoint(json_required=not header_only), redactor)
+            handler = replace(self._endpoint.handler, json_required=item.token.header is None)
+            return SessionToken(self._login(item), place, replace(self._endpoint, handler=handler), redactor)
         return NoAuthenticator()
-
-    def _endpoint(self, *, json_required: bool = True) -> Endpoint:
-        return Endpoint(self._transport, self._limits, ErrorHandler(self._redactor, json_required=json_required))
 
     def _value(self, value: Any, field: str) -> Any:
         template = compile_value(value, f"{self._place}.{field}", CONFIG_NAMES, self._config)
@@ -147,6 +147,12 @@ class _Builder:
         text = self._text(value, field)
         url = text if "://" in text else join_url(self._base_url, text)
         return check_base_url(urljoin(url, ""), f"{self._place}.{field}", self._redactor.text)
+
+
+def _handler(budgets: ErrorHandlerDefinition | None, transport: Transport) -> ErrorHandler:
+    """The stream's budgets and backoff without its rules, which are about the stream's answers."""
+    plain = (budgets or ErrorHandlerDefinition()).model_copy(update={"rules": [], "expired_token_status": []})
+    return build_error_handler(plain, transport.redactor)
 
 
 def _place(send_as: PlaceDefinition, prefix: str, place: str) -> Place:

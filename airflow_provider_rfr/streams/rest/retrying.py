@@ -21,7 +21,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.streams.context import ReadContext
 from airflow_provider_rfr.streams.rest.actions import REPEATING, Action, Verdict
-from airflow_provider_rfr.streams.rest.backoff import first_wait
+from airflow_provider_rfr.streams.rest.backoff import seconds_to_wait
 from airflow_provider_rfr.streams.rest.error_handler import AUTHENTICATION_STATUS, ErrorHandler
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class _Budget:
         verdict = _verdict(state)
         failures = self._limits if verdict.action is Action.RATE_LIMITED else self._errors
         headers = verdict.answer.headers if verdict.answer is not None else {}
-        return first_wait((*verdict.backoff, *self._handler.backoff), failures, headers)
+        return seconds_to_wait((*verdict.backoff, *self._handler.backoff), failures, headers)
 
     def used_up(self, state: RetryCallState) -> bool:
         """Asked after ``wait``, so that a wait that can't be afforded isn't begun."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import statistics
+import subprocess
+import sys
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -104,7 +105,7 @@ def test_counts_and_bounds_are_those_of_the_rows(store: FileStore, tmp_path: Pat
     assert file.record_count == 9
     assert file.file_size_in_bytes == (tmp_path / "a.parquet").stat().st_size
     assert file.null_value_counts[ids["price"]] == 1
-    bounds = {
+    bounds: dict[str, list[Any]] = {
         name: [from_bytes(layout.schema.find_type(name), raw[number]) for raw in (file.lower_bounds, file.upper_bounds)]  # type: ignore[arg-type]
         for name, number in ids.items()
     }
@@ -122,7 +123,7 @@ def test_a_filter_finds_its_rows_through_the_bounds(catalog: SqlCatalog, store: 
         table,
         [write_data_file(store, f"{table.location()}/{n}.parquet", part, layout) for n, part in enumerate(halves)],
     )
-    scan = table.scan(row_filter=EqualTo("id", 7))
+    scan = table.scan(row_filter="id = 7")
     assert len(list(scan.plan_files())) == 1
     assert scan.to_arrow()["name"].to_pylist() == ["name 7"]
 
@@ -138,6 +139,28 @@ def test_the_footer_names_the_writer_and_describes_the_file_again(store: FileSto
     again = describe_file(location, store.size(location), metadata, layout)
     assert again.lower_bounds == file.lower_bounds
     assert again.record_count == file.record_count
+
+
+def test_storing_needs_neither_pandas_nor_the_slow_modules_of_pyiceberg(store: FileStore, tmp_path: Path) -> None:
+    (tmp_path / "layout").write_bytes(pickle.dumps(FileLayout(target_schema(ROWS))))
+    program = """
+import pathlib, pickle, sys
+import pyarrow as pa
+from airflow_provider_rfr.lake.data_files import store_files
+from airflow_provider_rfr.lake.files import FileStore
+folder = pathlib.Path(sys.argv[1])
+layout = pickle.loads((folder / "layout").read_bytes())
+ids = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])
+files = store_files(FileStore({}), lambda n: str(folder / f"{n}.parquet"), pa.table([ids], names=["id"]), layout)
+(folder / "files").write_bytes(pickle.dumps(files))
+assert not {"pandas", "pyarrow.dataset", "pyiceberg.io.pyarrow"} & set(sys.modules)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (file,) = pickle.loads((tmp_path / "files").read_bytes())
+    assert file.rows == 2
+    assert file.describe(FileLayout(target_schema(ROWS))).record_count == 2
 
 
 def test_a_torn_file_has_no_footer_wherever_it_was_cut(store: FileStore, tmp_path: Path) -> None:
@@ -204,6 +227,7 @@ def test_a_partition_without_a_value_is_refused(store: FileStore, tmp_path: Path
 
 
 def test_names_that_avro_lacks_are_replaced_in_the_file_and_found_by_id(catalog: SqlCatalog, store: FileStore) -> None:
+    records: list[dict[str, Any]]
     schema = pa.schema([("größe in cm", pa.int64()), ("a-b", pa.list_(pa.struct([("1 x", pa.string())])))])
     records = [{"größe in cm": 5, "a-b": [{"1 x": "y"}]}, {"größe in cm": None, "a-b": []}]
     table = catalog.create_table("raw.t", target_schema(schema))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_schema import ledger_arrow_schema
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.adoption import Cursor, choose, left_files
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.rows import PageRow, page_row

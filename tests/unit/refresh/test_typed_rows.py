@@ -90,7 +90,7 @@ def test_records_can_be_bytes_a_view_or_an_arrow_buffer() -> None:
         (pa.string(), -0.5, "-0.5"),
         (pa.string(), True, "true"),
         (pa.string(), 2**70, str(2**70)),
-        (pa.string(), "é\u0000\U0001f600\n\"", "é\u0000\U0001f600\n\""),
+        (pa.string(), 'é\u0000\U0001f600\n"', 'é\u0000\U0001f600\n"'),
         (pa.string(), "2026-01-01", "2026-01-01"),
         (pa.string(), "x" * 5_000_000, "x" * 5_000_000),
         (pa.date32(), "2026-02-28", dt.date(2026, 2, 28)),
@@ -201,7 +201,9 @@ def test_a_long_value_is_cut_in_the_report() -> None:
     assert found.expected == "integer of 64 bits"
 
 
-@pytest.mark.parametrize("line", ["null", "5", '"x"', "[1]", "true", "{broken", '{"a":NaN}', '{"a":1}{"a":2}', "[" * 5000])
+@pytest.mark.parametrize(
+    "line", ["null", "5", '"x"', "[1]", "true", "{broken", '{"a":NaN}', '{"a":1}{"a":2}', "[" * 5000]
+)
 def test_a_line_that_is_no_object_is_an_offender_and_a_row_of_nulls(line: str) -> None:
     text = f'{{"a":1}}\n{line}\n{{"a":3}}'.encode()
     rows = typed(pa.schema([("a", pa.int64())]), raw(text, 3, "p", 2))

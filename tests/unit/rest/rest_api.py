@@ -100,6 +100,7 @@ class Api:
 def _handler_of(api: Api) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1
         timeout = 30
 
         def _any(self) -> None:

@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.streams.context import ReadContext
-from airflow_provider_rfr.streams.rest.backoff import exponential, first_wait, reset_time, retry_after
+from airflow_provider_rfr.streams.rest.backoff import exponential, reset_time, retry_after, seconds_to_wait
 from airflow_provider_rfr.streams.state import Complete, NextPage
 
 GOOD = {"data": [{"id": 1}]}
@@ -111,11 +111,23 @@ def test_retry_after_is_obeyed_as_a_date(api, make):
 
 
 class TestBackoff:
-    def test_a_date_that_is_over_and_seconds_that_are_none_leave_it_to_the_next_strategy(self):
+    def test_a_header_that_says_at_once_is_believed_less_and_less(self):
         past = formatdate(time.time() - 60, usegmt=True)
-        for text in (past, "0", "-5", "soon", "", "nan", "inf"):
+        for text in (past, "0", "-5"):
+            waits = [retry_after()(n, {"Retry-After": text}) for n in range(1, 30)]
+            assert waits[0] == 0.05
+            assert waits == sorted(waits)
+            assert (sum(waits[:10]) < 6, waits[-1]) == (True, 60)
+
+    def test_a_header_that_says_nothing_usable_leaves_it_to_the_next_strategy(self):
+        for text in ("soon", "", "nan", "inf"):
             assert retry_after()(1, {"Retry-After": text}) is None
-            assert 0.5 <= first_wait((), 1, {"Retry-After": text}) <= 1
+            assert 0.5 <= seconds_to_wait((), 1, {"Retry-After": text}) <= 1
+
+    def test_a_declared_wait_never_undercuts_what_the_api_asks_for(self):
+        short, long = (lambda n, headers: 1.0), (lambda n, headers: 100.0)
+        assert seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
+        assert seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
 
     def test_a_reset_time_counts_from_now(self):
         assert reset_time("R")(1, {"R": str(time.time() + 10)}) == pytest.approx(10, abs=0.5)

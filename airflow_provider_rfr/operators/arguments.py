@@ -1,0 +1,143 @@
+"""What a DAG author writes: checked while the DAG is parsed as far as that needs no connection, read in the task.
+
+A value that Airflow has yet to render (Jinja, the output of another task) is checked in the task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
+
+STREAM_PLACE = "{stream}"
+_TABLE = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
+
+
+def is_pending(value: Any) -> bool:
+    """Whether Airflow has yet to render the value, or something in it."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(is_pending(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(is_pending(item) for item in value)
+    return hasattr(value, "resolve")
+
+
+def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:
+    """Check everything that is known while the DAG is parsed.
+
+    :param folder: where the DAG's file is; relative files are looked for there
+    :raises ConfigurationError: field, problem and remedy of the first mistake
+    """
+    known = check_source(source, folder)
+    if not is_pending(streams):
+        check_streams(stream_names(streams), known)
+        if not is_pending(target):
+            tables_of(stream_names(streams), target)
+    check_options(options)
+
+
+def check_source(source: Any, folder: Path | None) -> list[str] | None:
+    """Check the source; returns the names of its streams where they are known without running its code."""
+    if hasattr(source, "resolve") or (isinstance(source, str) and is_pending(source)):
+        return None
+    if isinstance(source, Mapping) and source.get("secrets"):
+        raise ConfigurationError(
+            "source.secrets",
+            "secrets in a DAG are shown to its readers",
+            "put them into the connection api_conn_id names",
+        )
+    if isinstance(source, Mapping) and any(is_pending(source.get(key)) for key in ("class", "file")):
+        return None
+    if _missing_elsewhere(source, folder):
+        return None
+    definition = shipped_source(source, folder).get("definition")
+    if definition is None:
+        return None
+    streams = definition["streams"]
+    return list(streams) if isinstance(streams, Mapping) else [stream["name"] for stream in streams]
+
+
+def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
+    """The source without references to files of this machine.
+
+    :raises ConfigurationError: it, or its file, is wrong
+    """
+    from airflow_provider_rfr.streams.loader import inline_source
+
+    if isinstance(source, Mapping) and isinstance(source.get("file"), str):
+        source = {**source, "file": str(locate(source["file"], folder))}
+    shipped = inline_source(source)
+    path = shipped.get("class")
+    if path is not None and (not isinstance(path, str) or path.count(":") != 1):
+        raise ConfigurationError("source.class", f"{path!r} is no import path", "write package.module:Name")
+    return shipped
+
+
+def locate(file: str, folder: Path | None) -> Path:
+    """An absolute path as it is, a relative one beside the DAG's file, else in the working folder."""
+    path = Path(file).expanduser()
+    if path.is_absolute() or folder is None:
+        return path
+    return path if not (folder / path).is_file() and path.is_file() else folder / path
+
+
+def stream_names(streams: Any) -> list[str]:
+    """Names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
+    if isinstance(streams, str):
+        text = streams.strip()
+        streams = yaml.safe_load(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+    if not isinstance(streams, Sequence) or not all(isinstance(name, str) for name in streams):
+        raise ConfigurationError("streams", f"{streams!r} is no list of names", 'write e.g. ["orders"]')
+    return [name for name in streams if name]
+
+
+def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
+    """:raises ConfigurationError: none, one twice, or one that the source does not have"""
+    if not names:
+        raise ConfigurationError("streams", "is empty", "name at least one stream of the source")
+    if len(set(names)) != len(names):
+        raise ConfigurationError("streams", "a name stands twice", "name each stream once")
+    from airflow_provider_rfr.streams.rest.interpolation import nearest
+
+    for name in names:
+        if known is not None and name not in known:
+            raise ConfigurationError("streams", f"the source has no stream {name!r}", nearest(name, known))
+
+
+def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
+    """The table of each stream.
+
+    :raises ConfigurationError: ``target`` names no table, or one table for several streams
+    """
+    if not isinstance(target, str) or not _TABLE.match(target.replace(STREAM_PLACE, "stream")):
+        raise ConfigurationError("target", f"{target!r} is no table name", "write namespace.table, e.g. raw.orders")
+    if len(names) > 1 and STREAM_PLACE not in target:
+        raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")
+    return {name: target.replace(STREAM_PLACE, name) for name in names}
+
+
+def check_options(options: Any) -> None:
+    """:raises ConfigurationError: an unknown name, with the nearest known one, or a value that can't be"""
+    if options is None or not isinstance(options, Mapping):
+        if options is None or is_pending(options):
+            return
+        raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
+    pending = {key for key, value in options.items() if is_pending(value)}
+    unknown = {key: None for key in pending if key not in RefreshOptions.model_fields}
+    parse_options({**{key: value for key, value in options.items() if key not in pending}, **unknown})
+
+
+def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
+    """A file that may exist where the task runs: given by an absolute path, or relative to a folder not known yet."""
+    file = source.get("file") if isinstance(source, Mapping) else None
+    if not isinstance(file, str) or locate(file, folder).is_file():
+        return False
+    return Path(file).expanduser().is_absolute() or folder is None

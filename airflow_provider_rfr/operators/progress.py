@@ -1,0 +1,114 @@
+"""How far a refresh is: what its log says of a round, and the checkpoint that Airflow's UI shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.status import RefreshStatus
+
+CHECKPOINT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where this attempt began: what earlier ones did is not part of its pace.
+
+    :ivar at: when; of the ledger's clock, as all times here
+    """
+
+    generation: int
+    epoch: int
+    at: datetime
+    pages: int = 0
+    records: int = 0
+    partitions_done: int = 0
+
+    @classmethod
+    def of(cls, status: RefreshStatus, before: RefreshStatus | None) -> Start:
+        """:param before: what the ledger said before the attempt"""
+        if before is not None and before.generation == status.generation:
+            same_epoch = before.epoch == status.epoch
+            at = before.committed_at if same_epoch else status.committed_at
+            start = cls(status.generation, status.epoch, at)
+            return replace(start, pages=before.pages, records=before.records, partitions_done=before.partitions_done)
+        return cls(status.generation, status.epoch, status.opened_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One table's state, with its pace in this attempt.
+
+    :ivar pages_per_second: None before there is anything to measure
+    :ivar seconds_left: estimate, None where nothing tells how much there is
+    """
+
+    status: RefreshStatus
+    pages_per_second: float | None
+    seconds_left: float | None
+
+    @classmethod
+    def of(cls, status: RefreshStatus, start: Start) -> Progress:
+        """Measured from the attempt's start to the ledger's last commit."""
+        seconds = (status.committed_at - start.at).total_seconds()
+        pages = status.pages - start.pages
+        pace = pages / seconds if seconds > 0 and pages > 0 else None
+        return cls(status, pace, _seconds_left(status, start, seconds))
+
+    def line(self, table: str) -> str:
+        """One round for a person."""
+        now = self.status
+        parts = [
+            f"{now.pages:,} pages",
+            f"{now.records:,} records",
+            f"{now.partitions_done:,} of {now.partitions:,} partitions",
+        ]
+        parts += [f"{self.pages_per_second:,.0f} pages/s"] if self.pages_per_second is not None else []
+        parts += [f"about {_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
+        return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The same for Airflow's task state: numbers and times alone, so that nothing secret can be in it."""
+        now = self.status
+        return {
+            "generation": now.generation,
+            "epoch": now.epoch,
+            "state": now.state.value,
+            "attempts": now.attempts,
+            "rounds": now.rounds,
+            "pages": now.pages,
+            "records": now.records,
+            "partitions": now.partitions,
+            "partitions_done": now.partitions_done,
+            "pages_refetched": now.pages_refetched,
+            "pages_per_second": _rounded(self.pages_per_second),
+            "seconds_left": _rounded(self.seconds_left),
+            "snapshot_id": now.snapshot_id,
+            "committed_at": now.committed_at.isoformat(),
+        }
+
+
+def _seconds_left(status: RefreshStatus, start: Start, seconds: float) -> float | None:
+    """By partitions where there are several; else by the records of the last refresh, if there was one."""
+    open_ones = status.partitions - status.partitions_done
+    if not open_ones or seconds <= 0:
+        return None
+    done = status.partitions_done - start.partitions_done
+    if done > 0:
+        return seconds / done * open_ones
+    records = status.records - start.records
+    if records > 0 and status.previous_rows is not None and status.previous_rows > status.records:
+        return seconds / records * (status.previous_rows - status.records)
+    return None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -1,0 +1,24 @@
+"""The parent of Spark's Python workers on this machine, with the tasks' modules loaded before it forks.
+
+Spark starts it by ``spark.python.daemon.module``. Each worker would otherwise import the same modules again, a second
+of processor time each, on cores that should read pages.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_rfr.refresh.lean import without_pandas
+
+
+def preload() -> None:
+    """Import what tasks need."""
+    with without_pandas():
+        import pyarrow.dataset  # noqa: F401
+    from airflow_provider_rfr.refresh import publish_task, round_task  # noqa: F401
+    from airflow_provider_rfr.streams.rest import stream  # noqa: F401
+
+
+if __name__ == "__main__":
+    preload()
+    from pyspark.daemon import manager
+
+    manager()

@@ -1,0 +1,184 @@
+"""A whole Airflow on loopback, for as long as somebody needs it: scheduler, dag-processor, API server, triggerer."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+COMPONENTS = {
+    "api-server": ["api-server", "--workers", "1"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+PATIENCE = 90.0
+
+
+class AirflowStack:
+    """A context manager around Airflow's own processes, each in a process group of its own.
+
+    :param home: ``AIRFLOW_HOME``: database, logs
+    :param connections: by id, as Airflow's JSON
+    """
+
+    def __init__(self, home: Path, dags: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
+        self.home = home
+        self.port = free_port()
+        self._token = ""
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.environment = {**os.environ, **self._settings(dags)}
+        for name, connection in connections.items():
+            self.environment[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
+
+    def __enter__(self) -> AirflowStack:
+        try:
+            self._migrate()
+            for name, arguments in COMPONENTS.items():
+                self._start(name, arguments)
+            self._wait_until_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the components."""
+        return [process.pid for process in self._processes]
+
+    def stop(self) -> None:
+        """End the components, and what they started, by their process groups."""
+        for sent, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
+            for process in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, sent)
+            end = time.monotonic() + seconds
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, end - time.monotonic()))
+        self._processes.clear()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Airflow's public REST API, below ``/api/v2``.
+
+        :raises RuntimeError: it answers with an error
+        """
+        status, text = self._request(method, f"/api/v2{path}", body)
+        if status >= 400:
+            raise RuntimeError(f"{method} {path}: {status} {text[:500]}")
+        return json.loads(text) if text else None
+
+    def wait_for_dag(self, dag_id: str) -> None:
+        """Return when the DAG was parsed.
+
+        :raises TimeoutError: it was not; names import errors
+        """
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if any(dag["dag_id"] == dag_id for dag in self.call("GET", "/dags")["dags"]):
+                return
+            time.sleep(0.5)
+        raise TimeoutError(f"{dag_id} was not parsed: {self.call('GET', '/importErrors')}")
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """A task instance as the API shows it."""
+        return dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"))
+
+    def task_logs(self) -> str:
+        """Everything that tasks have logged."""
+        return "\n".join(file.read_text(errors="replace") for file in sorted(self.home.glob("logs/dag_id=*/**/*.log")))
+
+    def _settings(self, dags: Path) -> dict[str, str]:
+        binaries = str(Path(sys.executable).parent)
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+            "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            "PATH": f"{binaries}:{os.environ.get('PATH', '')}",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def _migrate(self) -> None:
+        done = subprocess.run(
+            ["airflow", "db", "migrate"], env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"airflow db migrate: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+    def _start(self, name: str, arguments: list[str]) -> None:
+        with (self.home / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    ["airflow", *arguments],
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def _wait_until_healthy(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for process, name in zip(self._processes, COMPONENTS, strict=True):
+                if process.poll() is not None:
+                    raise RuntimeError(f"airflow {name} ended: {(self.home / f'{name}.log').read_text()[-2000:]}")
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                health = self.call("GET", "/monitor/health")
+                if all(health[part]["status"] == "healthy" for part in ("metadatabase", "scheduler", "dag_processor")):
+                    return
+            time.sleep(0.3)
+        raise TimeoutError("Airflow did not become healthy")
+
+    def _request(self, method: str, path: str, body: Any) -> tuple[int, str]:
+        if not self._token and not path.startswith("/auth"):
+            _, text = self._request("GET", "/auth/token", None)
+            self._token = json.loads(text)["access_token"]
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

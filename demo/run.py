@@ -1,0 +1,197 @@
+"""``make demo``: the main job, watched from outside.
+
+A paginated API is read by a Spark application that an Airflow operator submitted; the Spark driver is killed half
+way; Airflow's retry goes on; the finished table is published whole. What is printed was counted by the API and read
+from the table; the product's own word is not asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from demo.airflow_stack import AirflowStack
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+
+ROOT = Path(__file__).resolve().parents[1]
+DAG, TASK, RUN = "resumable_full_refresh", "refresh", "demo"
+SIZES = Sizes(partitions=24, pages=40, page_records=50)
+LATENCY_MS = 100.0
+TABLE = "raw.items"
+PATIENCE = 150.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; returns 0 if nothing is missing, nothing is doubled, and the driver really was killed."""
+    parser = argparse.ArgumentParser(prog="python -m demo.run", description="A refresh that is killed half way.")
+    parser.add_argument("--keep", metavar="FOLDER", help="leave Airflow's home, the catalog and the table there")
+    keep = parser.parse_args(arguments).keep
+    began = time.monotonic()
+    with working_folder(keep) as folder:
+        lake = LakeSettings(
+            "rfr", {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"file://{folder}/warehouse"}
+        )
+        with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key="demo-key") as api:
+            say(f"sample API: {SIZES.partitions} partitions of {SIZES.pages} pages, {LATENCY_MS:.0f} ms a page")
+            home = Path(folder) / "airflow"
+            home.mkdir()
+            with AirflowStack(home, ROOT / "dags", connections(api, lake)) as airflow:
+                say(f"Airflow is up after {time.monotonic() - began:.0f} s")
+                figures = watch(airflow, api)
+            figures |= compare(api, lake)
+    figures["seconds"] = round(time.monotonic() - began, 1)
+    report(figures)
+    return 0 if good(figures) else 1
+
+
+@contextmanager
+def working_folder(keep: str | None) -> Iterator[str]:
+    """A folder for everything that the demo makes, gone afterwards unless it is to be kept."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="rfr-demo-") as folder:
+            yield folder
+    else:
+        Path(keep).mkdir(parents=True)
+        yield str(Path(keep).resolve())
+
+
+def connections(api: SampleApi, lake: LakeSettings) -> dict[str, dict[str, Any]]:
+    """What the ready DAG asks Airflow for."""
+    return {
+        "rfr_api_default": {"conn_type": "rfr_api", "host": api.base_url, "password": api.api_key},
+        "rfr_lake_default": {
+            "conn_type": "rfr_lake",
+            "host": lake.properties["uri"],
+            "extra": {"catalog_type": "sql", "catalog_name": lake.name, "warehouse": lake.properties["warehouse"]},
+        },
+        "spark_default": {"conn_type": "spark", "host": "local[2]"},
+    }
+
+
+def watch(airflow: AirflowStack, api: SampleApi) -> dict[str, Any]:
+    """Trigger the DAG, kill the driver half way, wait for the end; counts are the API's."""
+    airflow.wait_for_dag(DAG)
+    conf = {
+        "source_file": str(ROOT / "demo" / "shop.yaml"),
+        "source_config": {"partitions": SIZES.partitions, "page_size": SIZES.page_records},
+        "streams": ["items"],
+        "target": "raw.{stream}",
+        "options": {"concurrency": 8, "round_seconds": 2},
+    }
+    airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
+    total = SIZES.partitions * SIZES.pages
+    api.wait_for_pages(total // 2, timeout=PATIENCE)
+    killed = kill_driver(airflow)
+    before = api.counts(path="/partitions/*")["pages"]
+    say(f"killed the Spark driver (SIGKILL to {', '.join(map(str, killed))}) after {before} of {total} pages")
+    task = wait_for_end(airflow)
+    counts = api.counts(path="/partitions/*")
+    return {
+        "pages_total": total,
+        "pages_fetched_before_kill": before,
+        "pages_fetched_after_kill": counts["pages"] - before,
+        "pages_refetched": counts["refetched"],
+        "task_state": task["state"],
+        "tries": task["try_number"],
+        "processes_killed": len(killed),
+    }
+
+
+def kill_driver(airflow: AirflowStack) -> list[int]:
+    """SIGKILL to the Spark driver, its JVM and its Python, and to nothing of Airflow."""
+    found = []
+    for pid in airflow.pids:
+        for process in psutil.Process(pid).children(recursive=True):
+            command = process.cmdline()
+            if any(part.endswith("full_refresh.py") for part in command) and "airflow" not in command[0]:
+                found.append(process.pid)
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def wait_for_end(airflow: AirflowStack) -> dict[str, Any]:
+    """The task when its run has ended."""
+    end = time.monotonic() + PATIENCE
+    shown = ""
+    while time.monotonic() < end:
+        state = airflow.call("GET", f"/dags/{DAG}/dagRuns/{RUN}")["state"]
+        task = airflow.task(DAG, RUN, TASK)
+        if (now := f"task: {task['state']}, try {task['try_number']}") != shown:
+            say(now)
+            shown = now
+        if state in ("success", "failed"):
+            if state == "failed":
+                say(airflow.task_logs()[-4000:])
+            return task
+        time.sleep(0.5)
+    say(airflow.task_logs()[-4000:])
+    raise TimeoutError("the run did not end")
+
+
+def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
+    """The API's records against the table's rows."""
+    truth = api.truth("/partitions/items")["ids"]
+    table = open_catalog(lake).load_table(TABLE)
+    rows = Counter(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist())
+    return {
+        "rows_source": len(truth),
+        "rows_published": sum(rows.values()),
+        "missing": len(set(truth) - set(rows)),
+        "duplicates": sum(rows.values()) - len(rows),
+        "foreign": len(set(rows) - set(truth)),
+        "commits_on_table": len(table.metadata.snapshots),
+    }
+
+
+def good(figures: dict[str, Any]) -> bool:
+    """Whether the demo showed what it is there to show."""
+    whole = figures["missing"] == figures["duplicates"] == figures["foreign"] == 0
+    return whole and figures["task_state"] == "success" and figures["tries"] > 1 and figures["processes_killed"] > 0
+
+
+def report(figures: dict[str, Any]) -> None:
+    """For a person, and as the last line for a script."""
+    say("")
+    for name, label in LABELS.items():
+        say(f"  {label:<38}{figures[name]:>10,}")
+    say("")
+    say("nothing lost, nothing doubled" if good(figures) else "THIS IS NOT WHAT SHOULD HAVE HAPPENED")
+    print(json.dumps(figures), flush=True)
+
+
+LABELS = {
+    "pages_total": "pages of the source",
+    "pages_fetched_before_kill": "pages fetched before the kill",
+    "pages_fetched_after_kill": "pages fetched after it",
+    "pages_refetched": "pages fetched twice",
+    "rows_source": "rows of the source",
+    "rows_published": "rows published",
+    "missing": "rows missing",
+    "duplicates": "rows doubled",
+    "tries": "tries of the Airflow task",
+    "commits_on_table": "commits on the published table",
+}
+
+
+def say(line: str) -> None:
+    """A line for who watches."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
