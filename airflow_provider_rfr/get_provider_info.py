@@ -49,6 +49,7 @@ _API: dict[str, Any] = {
     "conn-fields": {
         "client_secret": _secret("Client secret", "For OAuth 2 client credentials"),
         "refresh_token": _secret("Refresh token", "For OAuth 2 refresh tokens"),
+        "secrets": _secret("More secrets", 'JSON object of further secrets of the source, e.g. {"pin": "1234"}'),
         "test_path": _text(
             "Test path", "Asked for by the test button, below the base URL; any answer below 400 passes"
         ),
@@ -80,6 +81,6 @@ _LAKE: dict[str, Any] = {
         "s3_region": _text("S3 region", "Region of the bucket"),
         "s3_access_key_id": _text("S3 access key id", "Empty: the machine's own credentials"),
         "s3_secret_access_key": _secret("S3 secret access key", "Empty: the machine's own credentials"),
-        "properties": _text("More properties", "JSON object of further PyIceberg catalog properties; may hold secrets"),
+        "properties": _secret("More properties", "JSON object of further PyIceberg catalog properties, secrets too"),
     },
 }

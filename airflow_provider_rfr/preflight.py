@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -12,21 +13,31 @@ from pathlib import Path
 from airflow_provider_rfr.exceptions import PreflightError
 
 JAVA_VERSIONS = (17, 21)
+_FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
+# The client's version, for it lags: not every pyspark has a client.
+_PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
 
 
 def check_pyspark() -> None:
     """``pyspark`` and ``pyspark-client`` install the same files, so unequal versions break ``import pyspark``.
 
+    Nor are equal versions always enough: the one installed last before leaves its files behind. A machine without
+    pyspark passes, for its Spark may be elsewhere.
+
     :raises PreflightError: with the command that repairs it
     """
     full, client = _version("pyspark"), _version("pyspark-client")
-    if full is None or client is None or full == client:
-        return
-    raise PreflightError(
-        f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's files, so"
-        f" `import pyspark` may fail; install one version of both: pip install --force-reinstall"
-        f" pyspark=={client} pyspark-client=={client}"
-    )
+    if full is not None and client is not None and full != client:
+        raise PreflightError(
+            f"pyspark {full} and pyspark-client {client} are both installed and overwrite each other's files, so"
+            f" `import pyspark` may fail; install one version of both: {_PAIR.format(client)}"
+        )
+    expected, found = full or client, _version_of_files()
+    if expected is not None and found is not None and found != expected:
+        raise PreflightError(
+            f"pyspark {expected} is installed but the files in its folder are of {found}, which another installation"
+            f" left there; install it again: {_PAIR.format(expected)}"
+        )
 
 
 def check_java() -> None:
@@ -36,12 +47,13 @@ def check_java() -> None:
     """
     java = java_binary()
     if java is None:
-        raise PreflightError("no Java was found; install Java 17 or 21, or set JAVA_HOME")
+        home = os.environ.get("JAVA_HOME")
+        where = f"in JAVA_HOME, {home}" if home else "on the path"
+        raise PreflightError(f"no Java was found {where}; install Java 17 or 21, or set JAVA_HOME to one")
     found = java_version(java)
     if found not in JAVA_VERSIONS:
-        raise PreflightError(
-            f"{java} is Java {found}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it"
-        )
+        what = f"Java {found}" if found else "a Java that does not tell its version"
+        raise PreflightError(f"{java} is {what}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
 
 
 def java_binary() -> str | None:
@@ -54,8 +66,11 @@ def java_binary() -> str | None:
 
 
 def java_version(java: str) -> int | None:
-    """Its major version; None if it does not tell."""
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    """Its major version; None if it does not tell, or not within half a minute."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     match = re.search(r'version "(\d+)', told.stderr + told.stdout)
     return int(match.group(1)) if match else None
 
@@ -65,3 +80,14 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _version_of_files() -> str | None:
+    """What the files say themselves, read without importing them: importing is what may fail."""
+    spec = importlib.util.find_spec("pyspark")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        file = Path(folder) / "version.py"
+        match = _FILE_VERSION.search(file.read_text()) if file.is_file() else None
+        if match:
+            return match.group(1)
+    return None

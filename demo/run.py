@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +113,21 @@ def watch(airflow: AirflowStack, api: SampleApi) -> dict[str, Any]:
 
 def kill_driver(airflow: AirflowStack) -> list[int]:
     """SIGKILL to the Spark driver, its JVM and its Python, and to nothing of Airflow."""
-    found = []
-    for pid in airflow.pids:
-        for process in psutil.Process(pid).children(recursive=True):
-            command = process.cmdline()
-            if any(part.endswith("full_refresh.py") for part in command) and "airflow" not in command[0]:
-                found.append(process.pid)
+    below = [process for pid in airflow.pids for process in psutil.Process(pid).children(recursive=True)]
+    found = [process.pid for process in below if is_driver(process)]
     for pid in found:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return found
+
+
+def is_driver(process: psutil.Process) -> bool:
+    """Whether it is spark-submit's Java or the Python below it: both name the application."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return any(part.endswith("full_refresh.py") for part in command) and "airflow" not in command[0]
 
 
 def wait_for_end(airflow: AirflowStack) -> dict[str, Any]:

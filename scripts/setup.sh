@@ -1,57 +1,67 @@
 #!/usr/bin/env bash
-# Everything that `make demo` and `make test` need, from nothing: a virtual environment from the lock, a Java that
-# Spark runs on, and, for the tests, a PostgreSQL server. A second run finds its stamp and does nothing.
+# Everything that `make demo` and `make test` need, from nothing: a virtual environment from the lock, and a Java that
+# Spark runs on. A second run finds its stamp and does nothing. PYTHON names another interpreter than python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/machine.sh
+exec 9<scripts/setup.sh
+! command -v flock >/dev/null || flock 9
 
 venv=.venv
 stamp=$venv/.setup-stamp
-want=$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum | cut -d' ' -f1)
-if [[ -f $stamp && $(cat "$stamp") == "$want" ]]; then
-  exit 0
-fi
+want=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
 
-say() { printf '\033[1m%s\033[0m\n' "$*"; }
-root_with_apt() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
-apt_install() {
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+is_done() {
+  [[ -f $stamp && $(<"$stamp") == "$want" && -x $venv/bin/python && -x $(<"$venv/java_home")/bin/java ]]
 }
 
-java_version() { "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1; }
-usable_java() { [[ -x $1 ]] && case $(java_version "$1") in 17 | 21) return 0 ;; *) return 1 ;; esac; }
-find_java() {
-  local candidate
-  for candidate in "${JAVA_HOME:-/nonexistent}/bin/java" "$(command -v java || true)" /usr/lib/jvm/*17*/bin/java \
-    /usr/lib/jvm/*21*/bin/java; do
-    if usable_java "$candidate"; then
-      dirname "$(dirname "$(readlink -f "$candidate")")"
+find_python() {
+  local name
+  for name in "${PYTHON:-python3}" python3.14 python3.13 python3.12 python3.11 python3.10; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      command -v "$name"
       return 0
     fi
   done
   return 1
 }
 
-say "Java 17 or 21"
-if ! java_home=$(find_java); then
-  root_with_apt && (apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless) || true
-  java_home=$(find_java) || {
-    echo "Spark 4.1 needs Java 17 or 21: install it (e.g. openjdk-17-jre-headless) or set JAVA_HOME, then run again." >&2
-    exit 1
-  }
-fi
+make_venv() {
+  local python
+  python=$(find_python) || stop "Python 3.10 or later is needed: install it, or name it: make PYTHON=/path/to/python3"
+  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+  # Debian keeps what the venv module needs in a package of its own.
+  "$python" -c 'import ensurepip' 2>/dev/null || ! root_with_apt || apt_install python3-venv || true
+  "$python" -m venv --clear "$venv" || stop "'$python -m venv' failed: on Debian and Ubuntu, install python3-venv"
+}
 
-say "Virtual environment from constraints.txt"
-[[ -x $venv/bin/python ]] || "${PYTHON:-python3}" -m venv "$venv"
-"$venv/bin/python" -m pip install -q -c constraints.txt uv
-"$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" -c constraints.txt -e '.[pyspark,postgres,openlineage,dev]'
+# pip alone would do it too, in some minutes instead of one: it is what is left where uv has no build.
+install_locked() {
+  local python=$venv/bin/python project='.[pyspark,postgres,openlineage,dev]'
+  if "$python" -m pip install -q --disable-pip-version-check -c constraints.txt uv; then
+    "$python" -m uv pip install -q --python "$python" -c constraints.txt -b constraints.txt -e "$project"
+  else
+    PIP_CONSTRAINT=constraints.txt "$python" -m pip install -q --disable-pip-version-check -e "$project"
+  fi
+}
+
+is_done && exit 0
+
+say "Java 17 or 21"
+java_home=$(find_java) || {
+  apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless || true
+  java_home=$(find_java) ||
+    stop "Spark needs Java 17 or 21: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME, then run this again."
+}
+
+say "Virtual environment, from constraints.txt"
+rm -f "$stamp"
+make_venv
+install_locked
 printf '%s\n' "$java_home" >"$venv/java_home"
 
-if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && ! command -v initdb >/dev/null && root_with_apt; then
-  say "PostgreSQL server, for the tests"
-  apt_install postgresql || echo "PostgreSQL could not be installed: its tests will be skipped" >&2
-fi
-
-say "Class archive, which halves Spark's start"
-scripts/run.sh python -m airflow_provider_rfr.refresh.jvm_archive >/dev/null 2>&1 || echo "no class archive: Spark starts slower" >&2
+say "Class archive, which halves the start of Spark"
+scripts/run.sh python -m airflow_provider_rfr.refresh.jvm_archive >"$venv/jvm-archive.log" 2>&1 ||
+  echo "It could not be written, so Spark starts slower; see $venv/jvm-archive.log" >&2
 
 printf '%s\n' "$want" >"$stamp"

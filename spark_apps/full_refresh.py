@@ -12,6 +12,7 @@ import time
 BEGAN = time.monotonic()
 
 import argparse  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -34,4 +35,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is committed and told. An ordinary exit would wait for readers that may hang in the network.
+    os._exit(code)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.extras import extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.fields import connection_named, extras_of, is_secret, mapping_extra, require_type
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -58,14 +58,14 @@ class ApiHook(BaseHook):
 
         :raises ConfigurationError: it is of another type, or an extra field can't be read
         """
-        return source_settings(self.get_connection(self.api_conn_id))
+        return source_settings(self._connection())
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed."""
         import requests
 
         try:
-            connection = self.get_connection(self.api_conn_id)
+            connection = self._connection()
             url = str(source_settings(connection).config.get("base_url", ""))
             if not url:
                 return False, "The base URL is missing"
@@ -84,6 +84,9 @@ class ApiHook(BaseHook):
         except requests.RequestException as error:
             return False, f"{type(error).__name__}: the API did not answer"
         return answer.status_code < 400, f"The API answered {answer.status_code} {answer.reason}"
+
+    def _connection(self) -> Connection:
+        return connection_named(self.api_conn_id, "api_conn_id", "make one of type rfr_api, with the API's base URL")
 
 
 def source_settings(connection: Connection) -> SourceSettings:

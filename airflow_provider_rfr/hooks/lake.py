@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.extras import extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.fields import connection_named, extras_of, is_secret, mapping_extra, require_type
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -62,7 +62,8 @@ class LakeHook(BaseHook):
 
         :raises ConfigurationError: the connection is of another type, or says too little
         """
-        return lake_document(self.get_connection(self.lake_conn_id))
+        remedy = "make one of type rfr_lake, with the catalog's URI and the warehouse"
+        return lake_document(connection_named(self.lake_conn_id, "lake_conn_id", remedy))
 
     def get_lake_settings(self) -> LakeSettings:
         """The catalog's settings, for ``airflow_provider_rfr.lake``.

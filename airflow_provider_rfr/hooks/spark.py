@@ -8,16 +8,18 @@ it resolves the Spark connection in its constructor.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 _ROUND = re.compile(r"\S+: round \d+: ")
+_AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _LAST_WORD_KEYS = frozenset({"generation", "error"})
 
 
@@ -28,7 +30,8 @@ class RefreshSparkHook(SparkSubmitHook):
     """
 
     last_word: dict[str, Any] | None
-    _environment: dict[str, str]
+    _defaults: dict[str, str]
+    _popen_environment: dict[str, str]
 
     @classmethod
     def like(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
@@ -36,7 +39,7 @@ class RefreshSparkHook(SparkSubmitHook):
         made = cls.__new__(cls)
         made.__dict__.update(hook.__dict__)
         made.last_word = None
-        made._environment = {}
+        made._defaults, made._popen_environment = {}, {}
         return made
 
     @property
@@ -82,7 +85,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def default_environment(self, environment: Mapping[str, str]) -> None:
         """Environment of spark-submit on this machine; ``env_vars`` of the user win."""
-        self._environment.update(environment)
+        self._defaults.update(environment)
 
     def wait(self, seconds: float) -> bool:
         """Whether spark-submit ended within so many seconds."""
@@ -93,6 +96,12 @@ class RefreshSparkHook(SparkSubmitHook):
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Submit, with an environment that has none of Airflow's settings, connections and variables in it."""
+        self._popen_environment = {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOWS)}
+        driver_id: str | None = super().submit(application, env=self._popen_environment, **kwargs)
+        return driver_id
 
     def driver_processes(self) -> list[psutil.Process]:
         """The Python driver below spark-submit, on this machine: one process, or none."""
@@ -114,11 +123,12 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
-        if self._environment:
-            self._env = {**self._environment, **(self._env or {})}
+        self._popen_environment.update({**self._defaults, **(self._env or {})})
+        self._env = None  # else the parent would put the whole environment of this process in the place of ours
         return list(command)
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        self._env = self._popen_environment
         super()._process_spark_submit_log(self._without_figures(itr))
 
     def _without_figures(self, lines: Iterator[Any]) -> Iterator[Any]:

@@ -138,6 +138,6 @@ def check_options(options: Any) -> None:
 def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
     """A file that may exist where the task runs: given by an absolute path, or relative to a folder not known yet."""
     file = source.get("file") if isinstance(source, Mapping) else None
-    if not isinstance(file, str) or locate(file, folder).is_file():
+    if not isinstance(file, str) or set(source) - {"file", "config", "secrets"} or locate(file, folder).is_file():
         return False
     return Path(file).expanduser().is_absolute() or folder is None

@@ -38,6 +38,7 @@ def prepare(hook: RefreshSparkHook, source: Mapping[str, Any], environ: Mapping[
     if hook.in_cluster:
         return
     hook.default_environment(python_environment(source, environ, local=hook.is_local))
+    hook.default_conf("spark.log.level", "WARN")
     if not hook.has_conf(*_JAVA_OPTIONS) and not _defaults_name(environ, *_JAVA_OPTIONS):
         from airflow_provider_rfr.refresh.jvm import driver_java_options
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.api import ApiHook
+from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.operators import environment, outcome, shipment
@@ -158,6 +158,9 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
                 self._raise_failure()
                 raise
         result = self._result(lake, tables)
+        self.log.info(
+            "Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(tables.values())
+        )
         tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, outcome.figures_by_table(result))
         return result
 
@@ -194,14 +197,11 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> RefreshSparkHook:
         """The hook with everything of this attempt; the parent asks for it once its own settings are complete."""
-        try:
-            BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException:
-            raise ConfigurationError(
-                "conn_id",
-                f"there is no connection {self._conn_id!r}",
-                "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077",
-            ) from None
+        connection_named(
+            self._conn_id,
+            "conn_id",
+            "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077",
+        )
         self.application = self.application or str(shipment.application_path())
         hook = RefreshSparkHook.like(super()._get_hook())
         if self._load is not None:

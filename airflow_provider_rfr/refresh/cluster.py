@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.refresh.errors import portable_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ class TaskPlace:
 
     index: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """An error of this package that ended a task."""
+
+    error: BaseException
 
 
 class Cluster:
@@ -76,27 +84,38 @@ class Cluster:
         return host or "127.0.0.1"
 
     def run(self, function: Callable[[TaskPlace, T], R], items: Sequence[T]) -> list[R]:
-        """Run ``function`` once for each item, each in a task of its own."""
+        """Run ``function`` once for each item, each in a task of its own.
+
+        An error of this package is no reason for Spark to run the task again: it comes back as a value, and is raised
+        here as what it is. Any other error makes Spark repeat the task, as often as it is set up to.
+        """
         if not items:
             return []
         rdd = self.context.parallelize(list(items), len(items))
         try:
-            return rdd.mapPartitionsWithIndex(_each(function)).collect()
+            results = rdd.mapPartitionsWithIndex(_each(function)).collect()
         except Exception as error:
             raise spark_error(error) from None
+        for result in results:
+            if isinstance(result, TaskFailure):
+                raise result.error
+        return results
 
     def stop(self) -> None:
-        """End the application."""
-        if self.ready.is_set() and self._context is not None:
+        """End the application; a local one ends with this process, and need not be waited for."""
+        if self.ready.is_set() and self._context is not None and not str(self._context.master).startswith("local"):
             self._context.stop()
 
     def _start(self) -> None:
         try:
             from pyspark import SparkConf, SparkContext
 
+            if "PYSPARK_GATEWAY_PORT" in os.environ:
+                # Started by spark-submit: its settings are in the JVM, and a SparkConf sees them only once connected.
+                SparkContext._ensure_initialized()
             # Workers of a driver that was started by plain python have to run that very python.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            conf = SparkConf().setAppName(self._app_name)
+            conf = SparkConf()
             for key, value in self._defaults(conf).items():
                 conf.setIfMissing(key, value)
             self._context = SparkContext.getOrCreate(conf)
@@ -107,8 +126,14 @@ class Cluster:
             self.ready.set()
 
     def _defaults(self, conf: Any) -> dict[str, str]:
-        defaults = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **self._settings}
-        master = conf.get("spark.master") or self._settings.get("spark.master") or "local[*]"
+        defaults = {
+            "spark.app.name": self._app_name,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            **self._settings,
+        }
+        # In the local mode a task is run again only where the master says so.
+        master = conf.get("spark.master") or self._settings.get("spark.master") or "local[*,4]"
         defaults["spark.master"] = master
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -143,18 +168,21 @@ def spark_error(error: BaseException) -> BaseException:
 
 
 def _import_task_modules(place: TaskPlace, item: int) -> int:
-    from airflow_provider_rfr.refresh import publish_task, round_task
+    from airflow_provider_rfr.refresh import publish_task
 
-    return len((publish_task.__name__, round_task.__name__))
+    return len(publish_task.__name__)
 
 
-def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R]]:
-    def run(index: int, items: Iterator[T]) -> Iterator[R]:
+def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R | TaskFailure]]:
+    def run(index: int, items: Iterator[T]) -> Iterator[R | TaskFailure]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = context.attemptNumber() if context else 0
         for item in items:
-            yield function(TaskPlace(index, attempt), item)
+            try:
+                yield function(TaskPlace(index, attempt), item)
+            except RfrError as error:
+                yield TaskFailure(portable_error(error))
 
     return run

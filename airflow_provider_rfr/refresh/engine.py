@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.exceptions import FencedError, RefreshFailedError, RfrError, SourceError
+from airflow_provider_rfr.exceptions import FencedError, RefreshFailedError, RfrError, SourceChangedError, SourceError
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
@@ -22,6 +22,7 @@ from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBoo
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
+from airflow_provider_rfr.streams.plan import unique_slices
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -151,14 +152,8 @@ class Refresh:
         return book
 
     def _slices(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        seen: set[str] = set()
-        for value in self._stream.stream_slices():
-            key = self._stream.partition_key(value)
-            if key in seen:
-                log.warning("%s: the partition %s comes twice and is read once", self.figures.stream, key)
-                continue
-            seen.add(key)
-            yield key, value
+        for found in unique_slices(self._stream):
+            yield self._stream.partition_key(found.partition), found.partition
 
     def _read(self, book: PartitionBook) -> None:
         rounds = Rounds(
@@ -253,7 +248,7 @@ def failure(stream: str, book: PartitionBook) -> BaseException:
     """The attempt's error: the cause itself where there is one for all, else the list of partitions."""
     failures = {book.keys[ordinal]: error for ordinal, error in book.failed.items()}
     kinds = {type(error) for error in failures.values()}
-    if len(kinds) == 1 and not issubclass(next(iter(kinds)), SourceError):
+    if len(kinds) == 1 and not issubclass(next(iter(kinds)), (SourceError, SourceChangedError)):
         return next(iter(failures.values()))
     named = "; ".join(f"{key}: {error}" for key, error in list(failures.items())[:20])
     more = f"; and {len(failures) - 20} more" if len(failures) > 20 else ""

@@ -72,11 +72,12 @@ class Publisher:
         check_guards(self._options, rows=staged, previous=header.previous_rows)
         if (found := self._published(header)) is not None:
             return found
-        tasks, target = self._plan()
+        tasks, target = self._plan(staged)
         results = self._cluster.run(_run_publish, tasks)
         self._check_results(results, staged)
         written = [file for result in results for file in result.written]
         written, removed = self._without_duplicates(tasks, written, staged)
+        check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
         self._ledger.check_epoch()
         outcome = self._commit(header, target, written, staged - removed, removed)
         self._ledger.store.delete_folder(self._scratch())
@@ -114,7 +115,7 @@ class Publisher:
             )
         return outcome_of(found, header)
 
-    def _plan(self) -> tuple[list[PublishTask], FileTarget]:
+    def _plan(self, rows: int) -> tuple[list[PublishTask], FileTarget]:
         schema = self._stream.json_schema
         wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
         target = self._target.prepare(wanted, self._options.schema_evolution.value, inferred=schema is None)
@@ -128,7 +129,8 @@ class Publisher:
             generation=self._header().generation,
             on_type_error=self._options.on_type_error.value,
             max_offenders=self._options.max_offenders,
-            key_columns=key_columns(self._stream.primary_key, target.rows),
+            # Columns inferred from no rows lack the key's.
+            key_columns=key_columns(self._stream.primary_key, target.rows) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
             scratch=self._scratch(),
         )
@@ -194,7 +196,9 @@ class Publisher:
         self._ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
-    def _commit(self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int) -> PublishOutcome:
+    def _commit(
+        self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int
+    ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         summary = self._summary(header, rows, removed)
         for attempt in range(_TRIES):

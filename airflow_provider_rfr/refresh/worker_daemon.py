@@ -10,11 +10,10 @@ from airflow_provider_rfr.refresh.lean import without_pandas
 
 
 def preload() -> None:
-    """Import what tasks need."""
+    """Import what every refresh's tasks need; a short one, read while Spark started, has no tasks but the publish's."""
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
-    from airflow_provider_rfr.refresh import publish_task, round_task  # noqa: F401
-    from airflow_provider_rfr.streams.rest import stream  # noqa: F401
+    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
 
 
 if __name__ == "__main__":

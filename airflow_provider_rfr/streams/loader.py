@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +16,12 @@ from typing import Any, Final
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.build import build_streams
-from airflow_provider_rfr.streams.rest.document import read_yaml, whole_definition
+from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.interpolation import nearest
 
 ORIGINS: Final = ("class", "file", "definition")
 _KEYS: Final = (*ORIGINS, "config", "secrets")
+_IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
 
 
@@ -35,9 +37,8 @@ def load_streams(source: Mapping[str, Any]) -> dict[str, Stream]:
     document, file = source.get("definition"), None
     if origin == "file":
         file = str(source["file"])
-        document = read_yaml(file)
-    whole = whole_definition(document, file=file)
-    return dict(build_streams(whole, config, secrets, file))
+        document = read_document(file)
+    return dict(build_streams(document, config, secrets, file))
 
 
 def load_stream(source: Mapping[str, Any], name: str) -> Stream:
@@ -60,7 +61,7 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
     if origin == "class":
         return dict(source)
     file = str(source["file"]) if origin == "file" else None
-    document = read_yaml(file) if file else source["definition"]
+    document = read_document(file) if file else source["definition"]
     inlined = {key: value for key, value in source.items() if key not in ORIGINS}
     return {"definition": whole_definition(document, file=file), **inlined}
 
@@ -108,7 +109,7 @@ def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, 
 
 
 def _imported(path: Any) -> Any:
-    if not isinstance(path, str) or path.count(":") != 1:
+    if not isinstance(path, str) or not _IMPORT_PATH.fullmatch(path):
         raise ConfigurationError("source.class", f"{path!r} is no import path", _CLASS_REMEDY)
     module_name, _, name = path.partition(":")
     try:

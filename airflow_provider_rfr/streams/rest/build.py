@@ -25,6 +25,7 @@ from airflow_provider_rfr.streams.rest.interpolation import (
     compile_value,
     nearest,
 )
+from airflow_provider_rfr.streams.rest.partition_routers import PartitionRouter
 from airflow_provider_rfr.streams.rest.paths import parse_path
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 from airflow_provider_rfr.streams.rest.requester import Requester, RequestTemplates, check_base_url
@@ -38,7 +39,7 @@ from airflow_provider_rfr.streams.rest.transport import Limits, Transport
 class Source:
     """A definition with its configuration, and what its streams share.
 
-    :ivar raw: the document as it was given, to build the streams again elsewhere
+    :ivar raw: the whole document, to build the streams again elsewhere
     :ivar public: the configuration without secrets
     :ivar config: all of it, for what is sent to the API
     """
@@ -54,13 +55,13 @@ class Source:
     @classmethod
     def of(
         cls,
-        document: Mapping[str, Any],
+        document: Any,
         config: Mapping[str, Any],
         secrets: Mapping[str, Any],
         file: str | None = None,
     ) -> Source:
         """:raises SourceDefinitionError: the document is wrong, or names secrets that aren't there"""
-        definition = parse_definition(document, file)
+        definition, whole = parse_definition(document, file)
         merged = {**config, **secrets}
         for name in definition.secrets:
             if name not in merged:
@@ -72,7 +73,7 @@ class Source:
         transport = Transport(
             redactor, proxies={"http": proxy, "https": proxy} if proxy else None, verify=definition.verify
         )
-        return cls(dict(document), definition, public, merged, hidden, redactor, transport)
+        return cls(whole, definition, public, merged, hidden, redactor, transport)
 
     def rebuild_arguments(self, name: str) -> tuple[Any, ...]:
         """What ``build_stream`` takes."""
@@ -94,7 +95,7 @@ def build_stream(
 
 
 def build_streams(
-    document: Mapping[str, Any],
+    document: Any,
     config: Mapping[str, Any],
     secrets: Mapping[str, Any],
     file: str | None = None,
@@ -133,8 +134,8 @@ class _StreamBuilder:
         return self._built[name]
 
     def _build(self, name: str) -> RestStream:
-        source, defaults = self._source, self._source.definition.defaults
-        stream = _with_defaults(source.definition.streams[name], defaults)
+        source = self._source
+        stream = _with_defaults(source.definition.streams[name], source.definition.defaults)
         place = f"streams.{name}"
         base_url = self._base_url(stream, place)
         hosts = HostPolicy.of(base_url, source.definition.allowed_hosts)
@@ -153,15 +154,7 @@ class _StreamBuilder:
             router=router,
             transformations=build_transformations(stream.transformations, f"{place}.transformations", source.public),
             variables={"config": source.public},
-            fingerprint=fingerprint_of(
-                name,
-                stream,
-                base_url=self._public_base_url(stream),
-                defaults=defaults.request,
-                page_size=page_size,
-                config=source.public,
-                parents={parent.name: parent.fingerprint() for parent in router.parents()},
-            ),
+            fingerprint=self._fingerprint(name, stream, page_size, router),
             rebuild=(build_stream, source.rebuild_arguments(name)),
         )
         return RestStream(name, parts, stream.primary_key, stream.json_schema)
@@ -173,8 +166,19 @@ class _StreamBuilder:
         value = compile_value(declared, where, CONFIG_NAMES, self._source.config)({"config": self._source.config})
         return check_base_url(value, where, self._source.redactor.text)
 
-    def _public_base_url(self, stream: model.StreamDefinition) -> str:
-        return self._source.redactor.text(stream.base_url or self._source.definition.base_url)
+    def _fingerprint(
+        self, name: str, stream: model.StreamDefinition, page_size: int | None, router: PartitionRouter
+    ) -> Mapping[str, Any]:
+        source = self._source
+        return fingerprint_of(
+            name,
+            stream,
+            base_url=source.redactor.text(stream.base_url or source.definition.base_url),
+            defaults=source.definition.defaults.request,
+            page_size=page_size,
+            config=source.public,
+            parents={parent.name: parent.fingerprint() for parent in router.parents()},
+        )
 
     def _requester(
         self,

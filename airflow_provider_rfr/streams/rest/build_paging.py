@@ -68,7 +68,6 @@ def build_paginator(
     """The paginator of a definition; without one there is a single page."""
     if definition is None or isinstance(definition, model.NoPaging):
         return SinglePage()
-    put_size = put_at(definition.size_as)
     if isinstance(definition, (model.PageNumber, model.Offset)):
         return _numbered(definition, page_size)
     if isinstance(definition, model.Keyset):
@@ -77,17 +76,10 @@ def build_paginator(
             put=put_at(definition.send_as),
             stop=_policy(definition, page_size),
             page_size=page_size,
-            put_size=put_size,
+            put_size=put_at(definition.size_as),
         )
     if isinstance(definition, model.Cursor):
-        return Cursor(
-            find=_cursor_finder(definition.cursor, f"{place}.cursor", config),
-            put=put_at(definition.send_as),
-            stop_when=_condition(definition.stop_when, f"{place}.stop_when", config),
-            end_if_missing=definition.on_missing == "end",
-            page_size=page_size,
-            put_size=put_size,
-        )
+        return _cursor(definition, place, page_size, config)
     if isinstance(definition, model.LinkHeader):
         find, stop_when = link_of(definition.header, definition.rel), None
     else:
@@ -100,7 +92,18 @@ def build_paginator(
         stop_when=stop_when,
         keep_query=definition.keep_query,
         page_size=page_size,
-        put_size=put_size,
+        put_size=put_at(definition.size_as),
+    )
+
+
+def _cursor(definition: model.Cursor, place: str, page_size: int | None, config: Mapping[str, Any]) -> Cursor:
+    return Cursor(
+        find=_cursor_finder(definition.cursor, f"{place}.cursor", config),
+        put=put_at(definition.send_as),
+        stop_when=_condition(definition.stop_when, f"{place}.stop_when", config),
+        end_if_missing=definition.on_missing == "end",
+        page_size=page_size,
+        put_size=put_at(definition.size_as),
     )
 
 

@@ -123,7 +123,7 @@ Transformation = Annotated[AddFields | RemoveFields | RenameFields, Field(discri
 class Defaults(Part):
     """What streams have that don't say otherwise."""
 
-    request: RequestDefaults = RequestDefaults()
+    request: RequestDefaults = Field(default_factory=RequestDefaults)
     records: Records | None = None
     paginator: Paginator | None = None
     error_handler: ErrorHandler | None = None
@@ -139,7 +139,7 @@ class StreamDefinition(Part):
     json_schema_file: str | None = None
     base_url: str | None = None
     authenticator: Authenticator | None = None
-    request: Request = Request()
+    request: Request = Field(default_factory=Request)
     records: Records | None = None
     paginator: Paginator | None = None
     partitions: Router | None = None
@@ -165,7 +165,7 @@ class SourceDefinition(Part):
     allowed_hosts: list[str] = Field(default_factory=list)
     proxy: str | None = None
     verify: bool | str = True
-    defaults: Defaults = Defaults()
+    defaults: Defaults = Field(default_factory=Defaults)
     streams: dict[str, StreamDefinition] = Field(min_length=1)
 
     @model_validator(mode="before")
@@ -197,8 +197,3 @@ class SourceDefinition(Part):
             if not STREAM_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no stream name: letters, digits and underscores")
         return value
-
-
-ProductRouter.model_rebuild()
-StreamDefinition.model_rebuild()
-SourceDefinition.model_rebuild()

@@ -12,7 +12,12 @@ class Part(BaseModel):
     """A part of the document.  Types are strict: ``page_size: true`` isn't 1, ``"5"`` isn't 5."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, populate_by_name=False
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        # Every executor imports this: only the models that are used are built.
+        defer_build=True,
     )
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:

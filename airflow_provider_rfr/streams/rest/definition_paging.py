@@ -71,7 +71,7 @@ class PageNumber(_Stopping):
 
     type: Literal["page_number"]
     start: int = 1
-    send_as: Place = Place(query="page")
+    send_as: Place = Field(default_factory=lambda: Place(query="page"))
     send_first: bool = True
 
 
@@ -80,7 +80,7 @@ class Offset(_Stopping):
 
     type: Literal["offset"]
     start: int = 0
-    send_as: Place = Place(query="offset")
+    send_as: Place = Field(default_factory=lambda: Place(query="offset"))
     send_first: bool = True
     advance: Literal["records", "page_size"] = "records"
 
@@ -124,7 +124,7 @@ class Cursor(_Sized):
 
     type: Literal["cursor"]
     cursor: CursorOrigin
-    send_as: Place = Place(query="cursor")
+    send_as: Place = Field(default_factory=lambda: Place(query="cursor"))
     stop_when: str | None = None
     on_missing: Literal["end", "fail"] = "end"
 

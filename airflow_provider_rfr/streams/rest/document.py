@@ -1,64 +1,25 @@
-"""Reads a source's YAML file, and makes its definition whole: nothing in it refers to a file any more.
-
-YAML is read with fewer surprises than usual: a key that stands twice is an error, only ``true`` and
-``false`` are booleans (``no`` is Norway), and dates stay text.
-"""
+"""Makes a source's definition whole: nothing in it refers to a file any more."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.rest.definition import SourceDefinition
 from airflow_provider_rfr.streams.rest.mistakes import validated
 
 
-class _Loader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (str, int)) and key in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark)
-            if isinstance(key, (str, int)):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":bool", ":timestamp"))]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-
-
-def read_yaml(file: str | Path) -> Any:
+def read_document(file: str) -> Any:
     """The content of a YAML or JSON file.
 
     :raises SourceDefinitionError: no such file, or its syntax is wrong
     """
-    problem = place = ""
-    try:
-        with Path(file).open("rb") as stream:
-            return yaml.load(stream, Loader=_Loader)
-    except OSError as error:
-        place, problem = "file", f"can't be read: {error.strerror}"
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "syntax"
-        problem = str(error.problem)
-    except yaml.YAMLError:
-        place, problem = "syntax", "the file is not YAML"
-    raise SourceDefinitionError(place, problem, file=str(file))
+    # Executors get definitions, not files: they need no YAML.
+    from airflow_provider_rfr.streams.rest.yaml_files import read_yaml
+
+    return read_yaml(file)
 
 
 def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
@@ -66,6 +27,14 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
 
     :param file: where it comes from: schema files are looked for beside it, and errors name it
     :raises SourceDefinitionError: the document, or a schema file, is wrong
+    """
+    return parse_definition(document, file)[1]
+
+
+def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
+    """The definition as models, and as the whole document.
+
+    :raises SourceDefinitionError: with every mistake that could be found
     """
     if not isinstance(document, Mapping):
         raise SourceDefinitionError(
@@ -81,13 +50,14 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
     }
     if schemas:
         whole["streams"] = _with_schemas(whole["streams"], schemas)
-    return whole
+        definition = validated(whole, file)
+    return definition, whole
 
 
 def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
     problem = ""
     try:
-        schema = read_yaml(path)
+        schema = read_document(str(path))
         if isinstance(schema, dict):
             return schema
         problem = f"{path} holds {type(schema).__name__}, not a JSON schema"
@@ -106,11 +76,3 @@ def _with_schemas(streams: Any, schemas: Mapping[str, Any]) -> dict[str, Any]:
             stream["json_schema"] = schemas[name]
         whole[name] = stream
     return whole
-
-
-def parse_definition(document: Mapping[str, Any], file: str | None = None) -> SourceDefinition:
-    """The definition as models; schema files are read.
-
-    :raises SourceDefinitionError: with every mistake that could be found
-    """
-    return validated(whole_definition(document, file=file), file)

@@ -52,32 +52,29 @@ def combined(mistakes: Sequence[Mistake], file: str | None) -> SourceDefinitionE
 
 
 def _mistake(error: ErrorDetails) -> Mistake:
-    location = error["loc"]
-    path, holder = _walk(location)
-    name = str(location[-1]) if location else ""
-    kind = error["type"]
+    location, kind = error["loc"], error["type"]
+    path, holder, wanted = _walk(location)
+    context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Mistake(path, "unknown field", nearest(name, _names(holder)))
+        return Mistake(path, "unknown field", nearest(str(location[-1]), _names(holder)))
     if kind == "missing":
         return Mistake(path, "is missing")
     if kind == "union_tag_not_found":
-        return Mistake(f"{path}.type", "is missing", f"allowed: {_tags(error)}")
+        return Mistake(f"{path}.type", "is missing", f"allowed: {', '.join(_tags(wanted))}")
     if kind == "union_tag_invalid":
-        tag = str(error.get("ctx", {}).get("tag", ""))
-        return Mistake(f"{path}.type", f"{tag!r} is unknown", nearest(tag, _tags(error).split(", ")))
-    value = "" if _is_secret(path) else f" (it is {_shown(error['input'])})"
-    if kind == "literal_error":
-        allowed = str(error.get("ctx", {}).get("expected", ""))
-        return Mistake(path, f"{_shown(error['input'])} is not allowed", f"allowed: {allowed}")
-    message = error["msg"].removeprefix("Value error, ")
+        tag = str(context.get("tag", ""))
+        return Mistake(f"{path}.type", f"{tag!r} is unknown", nearest(tag, _tags(wanted)))
     if kind == "value_error":
-        return Mistake(path or "document", message)
-    return Mistake(path or "document", message[:1].lower() + message[1:] + value)
+        return Mistake(path or "document", error["msg"].removeprefix("Value error, "))
+    value = "" if _is_secret(path) else _shown(error["input"])
+    if kind == "literal_error":
+        return Mistake(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return Mistake(path or "document", f"{message} (it is {value})" if value else message)
 
 
-def _tags(error: ErrorDetails) -> str:
-    expected = str(error.get("ctx", {}).get("expected_tags", "")).replace("'", "")
-    return expected or "none, api_key, bearer, basic, oauth2, session_token"
+def _tags(annotation: Any) -> list[str]:
+    return [tag for choice in _choices(annotation) if (tag := _tag_of(choice)) is not None]
 
 
 def _is_secret(path: str) -> bool:
@@ -95,8 +92,8 @@ def _names(holder: Any) -> list[str]:
     return [field.alias or name for name, field in holder.model_fields.items()]
 
 
-def _walk(location: Sequence[str | int]) -> tuple[str, Any]:
-    """The path as the document has it, and the model that holds its last part.
+def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
+    """The path as the document has it, the model that holds its last part, and what is wanted there.
 
     Pydantic's location also names the branches of unions that it tried; those are no part of the document.
     """
@@ -114,7 +111,7 @@ def _walk(location: Sequence[str | int]) -> tuple[str, Any]:
         holder = next((c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)), None)
         current = _inside(choices, part)
         shown.append(str(part))
-    return ".".join(shown), holder
+    return ".".join(shown), holder, current
 
 
 _BRANCHES = frozenset({"str", "int", "bool", "list[str]", "list[list[str]]", "list[any]", "float"})
@@ -139,6 +136,7 @@ def _tag_of(model: Any) -> str | None:
 def _inside(choices: Sequence[Any], part: str | int) -> Any:
     for choice in choices:
         if isinstance(choice, type) and issubclass(choice, BaseModel):
+            choice.model_rebuild()  # resolves names of models that are declared further down
             for name, field in choice.model_fields.items():
                 if part in (name, field.alias):
                     return field.annotation

@@ -7,6 +7,7 @@ query parameters that carry them.  Tokens that an API hands out while the source
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import threading
 import weakref
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, urlencode, urlsplit, urlu
 
 MASK: Final = "***"
 _SHORTEST: Final = 4
+_LONG: Final = 8
 _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", "client_secret"})
 _CREDENTIAL_WORDS: Final = ("authorization", "api-key", "apikey", "api_key", "secret", "password", "token")
 
@@ -27,6 +29,7 @@ class Redactor:
         self._lock = threading.Lock()
         self._whole: frozenset[str] = frozenset()
         self._texts: tuple[str, ...] = ()
+        self._long: tuple[str, ...] = ()
         self._parameters = _CREDENTIAL_PARAMETERS
         for secret in secrets:
             self.add(secret)
@@ -39,8 +42,11 @@ class Redactor:
         with self._lock:
             for text in _leaves(secret):
                 self._whole |= {text}
+                if len(text) >= _LONG:
+                    self._long = (*self._long, text)
                 if len(text) >= _SHORTEST:
                     forms = {*self._texts, text, quote(text, safe=""), quote(text), quote_plus(text)}
+                    forms.add(json.dumps(text)[1:-1])
                     # The longest first, so that no secret is cut by another one that it contains.
                     self._texts = tuple(sorted(forms, key=len, reverse=True))
 
@@ -62,8 +68,11 @@ class Redactor:
         return text
 
     def is_credential(self, name: str, value: str) -> bool:
-        """Whether a query parameter is a credential, by its name or its value."""
-        return name.lower() in self._parameters or value in self._whole or self.text(value) != value
+        """Whether a query parameter is a credential: by its name, or because a long secret is in its value.
+
+        Not by a short one: ``status=open`` must stay what it is, though ``open`` may be somebody's password.
+        """
+        return name.lower() in self._parameters or any(secret in value for secret in self._long)
 
     def without_credentials(self, url: str) -> str:
         """The URL without user, password and credential parameters; everything else as it was."""
@@ -77,7 +86,10 @@ class Redactor:
     def address(self, url: str) -> str:
         """Path and query of a URL, as a message may show them."""
         parts = urlsplit(self.without_credentials(url))
-        return self.text(parts.path + (f"?{parts.query}" if parts.query else ""))
+        query = parts.query
+        if any(value in self._whole for _, value in parse_qsl(query)):
+            query = urlencode([(k, MASK if v in self._whole else v) for k, v in parse_qsl(query)], safe="*")
+        return self.text(parts.path + (f"?{query}" if query else ""))
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._whole)} secrets)"

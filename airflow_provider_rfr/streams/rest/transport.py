@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Mapping
@@ -79,6 +80,7 @@ class Transport:
         self._proxies = dict(proxies or {})
         self._verify = verify
         self._idle: deque[requests.Session] = deque()
+        self._pid = os.getpid()
 
     def send(self, draft: Draft, limits: Limits) -> Outcome:
         """Never raises for what a server or the network does: that's a Failure.
@@ -87,6 +89,9 @@ class Transport:
         """
         prepared = self._prepare(draft)
         request = f"{draft.method} {self.redactor.address(prepared.url or '')}"
+        if self._pid != os.getpid():
+            # A forked process must not speak on its parent's connections.
+            self._pid, self._idle = os.getpid(), deque()
         try:
             session = self._idle.pop()
         except IndexError:

@@ -36,7 +36,7 @@ def test_server_errors_and_unknown_ones_are_tried_again(api, make, status):
 
 def test_five_retries_are_six_requests_by_default(api, make):
     api.answers(Reply({"why": "broken"}, 500))
-    with pytest.raises(SourceError, match='500 .*"why": "broken".*gave up after 6 requests') as error:
+    with pytest.raises(SourceError, match=r'500 .*"why": "broken".*gave up after 6 requests') as error:
         make().read_page({}, None)
     assert len(api.asked) == 6
     assert (error.value.status, error.value.request) == (500, "GET /items")
@@ -53,7 +53,7 @@ def test_what_a_repetition_can_t_help_fails_at_once(api, make, status):
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_have_an_error_of_their_own(api, make, status):
     api.answers(Reply({"error": "go away"}, status))
-    with pytest.raises(AuthenticationError, match="go away"):
+    with pytest.raises(AuthenticationError, match=r"go away"):
         make().read_page({}, None)
     assert len(api.asked) == 1
 
@@ -62,7 +62,7 @@ def test_time_runs_out_before_a_wait_that_can_t_be_afforded(api, make):
     api.answers(Reply({}, 500))
     handler = {"max_time": 0.5, "backoff": [{"type": "constant", "seconds": 30}]}
     began = time.monotonic()
-    with pytest.raises(SourceError, match="gave up after 1 request "):
+    with pytest.raises(SourceError, match=r"gave up after 1 request "):
         make(error_handler=handler).read_page({}, None)
     assert time.monotonic() - began < 2
 
@@ -83,7 +83,7 @@ def test_errors_among_rate_limits_are_counted_alone(api, make):
 
 def test_a_longer_wait_than_the_refresh_may_spend_is_an_error_with_that_wait(api, make):
     api.answers(Reply({}, 429, {"Retry-After": "7200"}))
-    with pytest.raises(RateLimitedError, match="max_rate_limit_wait is 3600 s") as error:
+    with pytest.raises(RateLimitedError, match=r"max_rate_limit_wait is 3600 s") as error:
         make(error_handler={}).read_page({}, None)
     assert error.value.retry_after == 7200
     assert len(api.asked) == 1
@@ -176,7 +176,7 @@ class TestRules:
     def test_an_error_with_status_200_is_recognised_by_its_text(self, api, make):
         api.answers({"data": [], "errors": ["quota exceeded"]})
         handler = rules({"text": "quota exceeded", "action": "FAIL", "message": "the daily quota is used up"})
-        with pytest.raises(SourceError, match="the daily quota is used up"):
+        with pytest.raises(SourceError, match=r"the daily quota is used up"):
             make(error_handler=handler).read_page({}, None)
 
     def test_a_predicate_that_can_t_be_told_does_not_match(self, api, make):
@@ -200,7 +200,7 @@ class TestExpiredTokens:
     def test_a_declared_status_means_expired_where_a_token_was_sent(self, api, make):
         api.answers(Reply({"e": "cursor expired"}, 400))
         stream = make(paginator=self.CURSOR, error_handler={"expired_token_status": [400, 410]})
-        with pytest.raises(TokenExpiredError, match="cursor expired"):
+        with pytest.raises(TokenExpiredError, match=r"cursor expired"):
             stream.read_page({}, "old")
         with pytest.raises(SourceError) as error:
             stream.read_page({}, None)
@@ -246,12 +246,12 @@ class TestIgnoredPages:
 
     def test_a_later_page_of_a_cursor_chain_can_t_be_ignored(self, api, make):
         api.answers(Reply({}, 404))
-        with pytest.raises(SourceError, match="the next one can't be known"):
+        with pytest.raises(SourceError, match=r"the next one can't be known"):
             make(paginator=TestExpiredTokens.CURSOR, error_handler=self.IGNORE).read_page({}, "c2")
 
     def test_an_api_that_answers_404_beyond_its_end_is_not_asked_for_ever(self, api, make):
         api.answer = lambda asked: GOOD if asked.page < 3 else Reply({}, 404)
         stream = make(paginator=NUMBERS, error_handler={**self.IGNORE, "max_skipped_pages": 20})
-        with pytest.raises(SourceError, match="20 pages in a row were ignored.*END"):
+        with pytest.raises(SourceError, match=r"20 pages in a row were ignored.*END"):
             list(stream.read_records())
         assert len(api.asked) == 2 + 21

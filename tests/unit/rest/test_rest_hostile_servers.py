@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(make):
         source = {"base_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         stream = make(source=source, timeouts={"read": 0.3}, error_handler={**QUICK, "max_retries": 1})
         began = time.monotonic()
-        with pytest.raises(SourceError, match="sent nothing for 0.3 s; gave up after 2 requests"):
+        with pytest.raises(SourceError, match=r"sent nothing for 0.3 s; gave up after 2 requests"):
             stream.read_page({}, None)
         assert time.monotonic() - began < 3
 
@@ -48,7 +49,7 @@ def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
 
     api.answer = lambda asked: Reply(raw=raw)
     began = time.monotonic()
-    with pytest.raises(SourceError, match="not complete after 0.5 s"):
+    with pytest.raises(SourceError, match=r"not complete after 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
     assert 0.4 < time.monotonic() - began < 2
 
@@ -60,7 +61,7 @@ def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
 
     api.answer = lambda asked: Reply(raw=raw)
     began = time.monotonic()
-    with pytest.raises(SourceError, match="not complete after 0.5 s"):
+    with pytest.raises(SourceError, match=r"not complete after 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
     assert time.monotonic() - began < 2
 
@@ -71,12 +72,21 @@ def test_deadlines_of_many_threads_are_kept_apart(api, make):
 
     api.answer = lambda asked: Reply(raw=raw) if asked.query.get("page") == "2" else GOOD
     stream = make(paginator={"type": "page_number"}, timeouts={"read": 5, "total": 0.6}, error_handler=ONCE)
-    slow = threading.Thread(target=lambda: pytest.raises(SourceError, stream.read_page, {}, 2))
+    failures = []
+
+    def read_slow_page():
+        try:
+            stream.read_page({}, 2)
+        except SourceError as error:
+            failures.append(str(error))
+
+    slow = threading.Thread(target=read_slow_page)
     slow.start()
     for _ in range(20):
         assert ids(stream.read_page({}, 1).records) == [1]
     slow.join(3)
     assert not slow.is_alive()
+    assert "not complete after 0.6 s" in failures[0]
 
 
 def test_a_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
@@ -111,13 +121,13 @@ def test_a_chunked_body_is_read_whole(api, make):
 
 def test_an_answer_that_isn_t_http_is_an_error(api, make):
     api.answer = lambda asked: Reply(raw=lambda out: out.write(b"SSH-2.0-OpenSSH\r\n"))
-    with pytest.raises(SourceError, match="no complete answer"):
+    with pytest.raises(SourceError, match=r"no complete answer"):
         make(error_handler=ONCE).read_page({}, None)
 
 
 def test_html_with_status_200_is_tried_again_and_then_an_error_that_says_so(api, make):
     api.answers(Reply(b"<html>Please log in</html>", headers={"Content-Type": "text/html"}))
-    with pytest.raises(SourceError, match="not JSON .*text/html, 26 bytes.*gave up after 3 requests"):
+    with pytest.raises(SourceError, match=r"not JSON .*text/html, 26 bytes.*gave up after 3 requests"):
         make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
 
 
@@ -128,7 +138,7 @@ def test_html_once_costs_one_more_request(api, make):
 
 def test_an_empty_body_is_an_error_and_no_content_is_no_records(api, make):
     api.answers(Reply(b""))
-    with pytest.raises(SourceError, match="body is empty"):
+    with pytest.raises(SourceError, match=r"body is empty"):
         make(error_handler=ONCE).read_page({}, None)
     api.answers(Reply(None, 204))
     assert list(make().read_page({}, None).records) == []
@@ -152,7 +162,7 @@ def test_a_large_page_arrives_whole(api, make):
 
 def test_a_page_that_is_larger_than_allowed_fails_at_once(api, make):
     api.answers({"data": ["x" * 1000] * 100})
-    with pytest.raises(SourceError, match="larger than 5000 bytes"):
+    with pytest.raises(SourceError, match=r"larger than 5000 bytes"):
         make(max_response_bytes=5000).read_page({}, None)
     assert len(api.asked) == 1
 
@@ -160,7 +170,7 @@ def test_a_page_that_is_larger_than_allowed_fails_at_once(api, make):
 def test_a_small_body_that_unpacks_to_a_huge_one_is_stopped(api, make):
     bomb = gzip.compress(b" " * 50_000_000)
     api.answers(Reply(bomb, headers={"Content-Encoding": "gzip"}))
-    with pytest.raises(SourceError, match="larger than 1000000 bytes"):
+    with pytest.raises(SourceError, match=r"larger than 1000000 bytes"):
         make(max_response_bytes=1_000_000).read_page({}, None)
 
 
@@ -186,7 +196,7 @@ def test_a_refused_connection_is_tried_again_and_named(make, api):
 
 
 def test_a_host_that_does_not_exist_is_named(make):
-    with pytest.raises(SourceError, match="nowhere.invalid: the name can't be resolved"):
+    with pytest.raises(SourceError, match=r"nowhere.invalid: the name can't be resolved"):
         make(source={"base_url": "http://nowhere.invalid"}, error_handler=ONCE).read_page({}, None)
 
 
@@ -219,7 +229,7 @@ def test_nothing_is_taken_from_the_environment(api, make, monkeypatch, tmp_path)
 class TestRedirects:
     def test_another_host_is_not_asked_and_both_are_named(self, api, other, make):
         api.answers(Reply({}, 302, {"Location": f"{other.url}/stolen"}))
-        with pytest.raises(SourceError, match="allowed_hosts") as error:
+        with pytest.raises(SourceError, match=r"allowed_hosts") as error:
             make(source=BEARER).read_page({}, None)
         assert api.url in str(error.value)
         assert other.url in str(error.value)
@@ -250,7 +260,7 @@ class TestRedirects:
 
     def test_a_circle_of_redirects_ends(self, api, make):
         api.answers(Reply({}, 302, {"Location": "/items"}))
-        with pytest.raises(SourceError, match="more than 5 redirects"):
+        with pytest.raises(SourceError, match=r"more than 5 redirects"):
             make().read_page({}, None)
 
     def test_a_post_is_redirected_only_where_its_body_may_go_along(self, api, make):
@@ -259,13 +269,26 @@ class TestRedirects:
         make(request=request).read_page({}, None)
         assert (api.asked[1].method, api.asked[1].json) == ("POST", {"a": 1})
         api.answer = lambda asked: Reply({}, 302, {"Location": "/r"})
-        with pytest.raises(SourceError, match="302 redirects a POST"):
+        with pytest.raises(SourceError, match=r"302 redirects a POST"):
             make(request=request).read_page({}, None)
 
     def test_the_body_of_a_redirect_is_limited_too(self, api, make):
         api.answers(Reply(b"x" * 100_000, 302, {"Location": "/items"}))
-        with pytest.raises(SourceError, match="larger than 1000 bytes"):
+        with pytest.raises(SourceError, match=r"larger than 1000 bytes"):
             make(max_response_bytes=1000).read_page({}, None)
+
+
+def test_a_forked_process_opens_connections_of_its_own(api, make):
+    api.answers(GOOD)
+    stream = make()
+    stream.read_page({}, None)
+    child = multiprocessing.get_context("fork").Process(target=stream.read_page, args=({}, None))
+    child.start()
+    child.join(10)
+    stream.read_page({}, None)
+    assert child.exitcode == 0
+    first, forked, last = (asked.connection for asked in api.asked)
+    assert first == last != forked
 
 
 def test_threads_of_ended_requests_leave_nothing_behind(api, make):

@@ -134,14 +134,14 @@ def test_a_row_that_is_missing_in_a_page_costs_no_other_row(api, make):
 
 def test_a_missing_total_is_an_error_that_says_what_there_is(api, make):
     api.answers({"data": [{"id": 1}], "meta": {}})
-    with pytest.raises(SourceError, match="total leads to nothing: it is an object with the keys data, meta"):
+    with pytest.raises(SourceError, match=r"total leads to nothing: it is an object with the keys data, meta"):
         make(paginator={**NUMBERS, "total": {"path": "total"}}).read_page({}, None)
 
 
 @pytest.mark.parametrize("total", ["many", -1, True, 1.5, [3]])
 def test_a_total_that_is_no_count_is_an_error(api, make, total):
     api.answers({"data": [], "total": total})
-    with pytest.raises(SourceError, match="not a count"):
+    with pytest.raises(SourceError, match=r"not a count"):
         make(paginator={**NUMBERS, "total": {"path": "total"}}).read_page({}, None)
 
 
@@ -161,9 +161,9 @@ def test_a_flag_may_mean_the_opposite(api, make):
 def test_a_flag_that_is_missing_or_no_flag_is_an_error(api, make):
     stream = make(paginator={"type": "page_number", "flag": {"path": "more"}})
     api.answers({"data": []}, {"data": [], "more": "perhaps"})
-    with pytest.raises(SourceError, match="leads to nothing"):
+    with pytest.raises(SourceError, match=r"leads to nothing"):
         stream.read_page({}, None)
-    with pytest.raises(SourceError, match="neither true nor false"):
+    with pytest.raises(SourceError, match=r"neither true nor false"):
         stream.read_page({}, None)
 
 
@@ -186,13 +186,13 @@ def test_pages_can_be_read_on_many_threads_at_once(api, make):
 
 @pytest.mark.parametrize("token", ["3", True, 2.0, {"page": "x"}, [1], 0])
 def test_a_token_that_is_no_page_number_is_refused(make, token):
-    with pytest.raises(SourceError, match="is no whole number from 1"):
+    with pytest.raises(SourceError, match=r"is no whole number from 1"):
         make(paginator=NUMBERS).read_page({}, token)
 
 
 @pytest.mark.parametrize("size", ["{{ config.size }}", "abc", 0, True, 2.5])
 def test_a_page_size_that_is_no_number_is_refused_before_the_first_request(make, size):
-    with pytest.raises(SourceDefinitionError, match="page_size"):
+    with pytest.raises(SourceDefinitionError, match=r"page_size"):
         make(paginator={"type": "page_number", "page_size": size}, config={"size": "x"})
 
 

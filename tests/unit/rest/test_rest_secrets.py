@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import pickle
 import traceback
@@ -14,7 +15,8 @@ from airflow_provider_rfr.streams.loader import load_streams
 
 CANARY = "canary/5ecret+value=="
 PASSWORD = "canary-p4ssword"
-SHAPES = (CANARY, "canary%2F5ecret%2Bvalue%3D%3D", "canary/5ecret", "canary%2F", PASSWORD, "canary-p4")
+BASIC = base64.b64encode(f"joe:{CANARY}".encode()).decode()
+SHAPES = (BASIC, CANARY, "canary%2F5ecret%2Bvalue%3D%3D", "canary/5ecret", "canary%2F", PASSWORD, "canary-p4")
 
 HANDLER = {**QUICK, "max_retries": 1}
 AUTHENTICATORS = {
@@ -128,7 +130,7 @@ def test_pages_and_fingerprints_have_no_secrets(api, make):
 
 
 def test_what_ends_in_the_table_can_t_be_made_of_secrets(make):
-    with pytest.raises(RfrError, match="config has no 'key'"):
+    with pytest.raises(RfrError, match=r"config has no 'key'"):
         make(transformations=[{"type": "add", "fields": {"k": "{{ config.key }}"}}], secrets={"key": CANARY})
 
 
@@ -153,6 +155,6 @@ def test_a_template_that_fails_on_a_secret_does_not_show_it(api, make):
 
 def test_a_secret_that_makes_an_impossible_header_is_not_shown(make):
     stream = make(source={"authenticator": AUTHENTICATORS["header"]}, secrets={"key": f"{CANARY}\nX: y"})
-    with pytest.raises(RfrError, match="can't be written") as error:
+    with pytest.raises(RfrError, match=r"can't be written") as error:
         stream.read_page({}, None)
     assert_clean(everything_about(error.value))

@@ -1,4 +1,4 @@
-"""What the extra fields of a connection hold, and which of them are secret."""
+"""Finding a connection, what its extra fields hold, and which of them are secret."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 
@@ -21,6 +24,18 @@ _SECRET_NAME = re.compile(
 def is_secret(name: str) -> bool:
     """Whether a setting of this name is kept out of everything that is shown."""
     return _SECRET_NAME.search(name.replace("-", "_")) is not None
+
+
+def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
+    """The connection of that id.
+
+    :param field: the operator's argument that names it
+    :raises ConfigurationError: there is none
+    """
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigurationError(field, f"there is no connection {conn_id!r}", remedy) from None
 
 
 def extras_of(connection: Connection) -> dict[str, Any]:

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Write constraints.txt anew: the newest versions that pyproject.toml allows, for every Python from 3.10 on.
+# With a file of pins as argument ("name==version" lines), these are kept for Python 3.11 and later.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+touch "$scratch/pins"
+[[ $# == 0 ]] || grep '==' "$1" | sed -E "s/[ ;].*//; s/\$/ ; python_version >= '3.11'/" >"$scratch/pins"
+.venv/bin/python - >"$scratch/wanted" <<'PYTHON'
+import tomllib
+
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(*project["dependencies"], *sum(project["optional-dependencies"].values(), []), "setuptools", "uv", sep="\n")
+PYTHON
+{
+  echo "# The exact versions that the tests, the demo and CI run on. Written by scripts/lock.sh; don't edit."
+  .venv/bin/python -m uv pip compile -q --universal --python-version 3.10 --no-annotate --no-header \
+    --no-emit-index-url --constraint "$scratch/pins" "$scratch/wanted"
+} >"$scratch/lock"
+mv "$scratch/lock" constraints.txt

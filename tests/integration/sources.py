@@ -1,0 +1,54 @@
+"""The sample API as sources of a test's own: the demo's streams, changed where the test says so."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from demo.sample_api.client import SampleApi
+from demo.sample_api.records import checksum
+from tests.integration.conftest import SHOP, Outcome
+
+DOCUMENT: dict[str, Any] = yaml.safe_load(SHOP.read_text())
+
+
+def stream_like(name: str, **changes: Any) -> dict[str, Any]:
+    """One of the demo's streams with some of its parts replaced; None removes one."""
+    merged = {**copy.deepcopy(DOCUMENT["streams"][name]), **changes}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def schema_like(name: str, **columns: Any) -> dict[str, Any]:
+    """The schema of one of the demo's streams with other columns; None removes one."""
+    schema = copy.deepcopy(DOCUMENT["streams"][name]["json_schema"])
+    merged = {**schema["properties"], **columns}
+    return {**schema, "properties": {key: value for key, value in merged.items() if value is not None}}
+
+
+def source_of(api: SampleApi, streams: Mapping[str, Any], **config: Any) -> dict[str, Any]:
+    """A source with these streams."""
+    return {
+        "definition": {**copy.deepcopy(DOCUMENT), "streams": dict(streams)},
+        "config": {"base_url": api.base_url, "page_size": 25, **config},
+        "secrets": {"api_key": api.api_key or "open"},
+    }
+
+
+def checksum_of(rows: pa.Table) -> str:
+    """As the sample API makes it of its records: the system columns don't count."""
+    return checksum(rows.to_pylist())
+
+
+def figures_by_stream(outcome: Outcome) -> dict[str, dict[str, Any]]:
+    """The figures of each stream of a run."""
+    figures = outcome.figures
+    return {item["stream"]: item for item in figures.get("streams", [figures])}
+
+
+def errors_by_stream(outcome: Outcome) -> dict[str, dict[str, Any]]:
+    """The error of each stream that failed in a run."""
+    return {item["stream"]: item for item in outcome.figures.get("errors", [])}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, AssetAlias, XComArg
+
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceDefinitionError
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.arguments import stream_names, tables_of
+
+SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
+
+
+def operator(**arguments: Any) -> ResumableFullRefreshOperator:
+    whole: dict[str, Any] = {"source": {"file": str(SHOP)}, "streams": ["orders"], "target": "raw.orders", **arguments}
+    return ResumableFullRefreshOperator(task_id="refresh", **whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"concurency": 4}}, r"options.concurency: unknown, did you mean concurrency\?"),
+        ({"options": {"concurency": "{{ params.n }}"}}, r"options.concurency: unknown, did you mean concurrency\?"),
+        ({"options": {"concurrency": 0}}, "options.concurrency: Input should be greater than or equal to 1"),
+        ({"options": {"concurrency": 0, "mode": "{{ x }}"}}, "options.concurrency"),
+        ({"options": [1]}, "options: is list, not a mapping"),
+        ({"streams": []}, "streams: is empty; name at least one"),
+        ({"streams": ["orders", "orders"], "target": "raw.{stream}"}, "streams: a name stands twice"),
+        ({"streams": ["ordres"]}, "streams: the source has no stream 'ordres'; did you mean 'orders'"),
+        ({"streams": 5}, "streams: 5 is no list of names"),
+        ({"target": "orders"}, "target: 'orders' is no table name; write namespace.table"),
+        ({"streams": ["orders", "items"]}, "one table for several streams; write e.g. raw.{stream}"),
+        ({"source": {"fil": "x.yaml"}}, "source.fil: unknown field; did you mean 'file'"),
+        ({"source": {"file": "a.yaml", "class": "a:B"}}, "source: has class and file"),
+        ({"source": {}}, "name exactly one of class, file and definition"),
+        ({"source": {"class": "shop.Orders"}}, "source.class: 'shop.Orders' is no import path; write package.module:"),
+        ({"source": {"class": "a:B", "secrets": {"k": "v"}}}, "source.secrets: .* api_conn_id"),
+        ({"application_args": ["--fast"]}, "application_args: .*use options"),
+    ],
+)
+def test_a_mistake_is_found_while_the_dag_is_parsed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        operator(**arguments)
+
+
+def test_a_mistake_in_a_source_file_names_file_and_place(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(SHOP.read_text().replace("type: link_header", "type: link_heder"))
+    with pytest.raises(SourceDefinitionError, match=r"shop.yaml: streams.invoices.paginator.*link_heder"):
+        operator(source={"file": str(file)})
+
+
+def test_a_relative_file_is_looked_for_beside_the_dags_file(tmp_path: Path) -> None:
+    (tmp_path / "near.yaml").write_text(SHOP.read_text())
+    with DAG("d") as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        operator(source={"file": "near.yaml"})
+    with DAG("e") as dag:
+        dag.fileloc = str(tmp_path / "dag.py")
+        with pytest.raises(ConfigurationError, match="missing.yaml"):
+            operator(source={"file": "missing.yaml"})
+
+
+def test_an_absolute_file_that_only_workers_have_is_checked_in_the_task() -> None:
+    assert operator(source={"file": "/mnt/workers/only.yaml"}).source == {"file": "/mnt/workers/only.yaml"}
+
+
+def test_a_sources_class_is_not_imported_while_the_dag_is_parsed() -> None:
+    operator(source={"class": "no_such_module:Orders"})
+
+
+def test_what_airflow_has_yet_to_render_is_not_judged() -> None:
+    operator(
+        source={"file": "{{ params.file }}", "config": "{{ params.config }}"},
+        streams="{{ params.streams }}",
+        target="{{ params.target }}",
+        options="{{ params.options }}",
+    )
+    with DAG("d"):
+        upstream = operator()
+        upstream.task_id = "upstream"
+        ResumableFullRefreshOperator(
+            task_id="next", source={"file": str(SHOP)}, streams=XComArg(upstream), target="raw.{stream}"
+        )
+
+
+def test_arguments_are_kept_as_they_were_given() -> None:
+    """Airflow renders templated fields in place, and serialises what the constructor was given."""
+    source, options = {"file": str(SHOP)}, {"concurrency": 4}
+    made = operator(source=source, options=options)
+    assert made.source is source
+    assert made.options is options
+
+
+def test_a_table_is_an_outlet_named_by_the_lakes_connection() -> None:
+    made = operator(streams=["orders", "items"], target="raw.{stream}", lake_conn_id="lake")
+    assert [outlet.uri for outlet in made.outlets] == ["rfr://lake/raw/orders", "rfr://lake/raw/items"]
+
+
+def test_a_table_known_only_at_run_time_is_an_outlet_by_an_alias() -> None:
+    assert operator(target="raw.{{ params.table }}").outlets == [AssetAlias(name="rfr:refresh")]
+
+
+def test_templates_of_an_inline_definition_are_left_for_the_refresh() -> None:
+    definition = {"base_url": "{{ config.base_url }}", "streams": {"orders": {"request": {"path": "/orders"}}}}
+    made = operator(source={"definition": definition, "config": {"day": "{{ ds }}"}})
+    made.render_template_fields({"ds": "2026-01-02", "params": {}})  # type: ignore[typeddict-item]
+    assert made.source == {"definition": definition, "config": {"day": "2026-01-02"}}
+
+
+def test_streams_may_be_what_a_template_makes_of_a_list() -> None:
+    assert stream_names("['orders', 'items']") == stream_names("orders, items") == ["orders", "items"]
+
+
+def test_each_stream_has_its_table() -> None:
+    assert tables_of(["a", "b"], "raw.x_{stream}") == {"a": "raw.x_a", "b": "raw.x_b"}

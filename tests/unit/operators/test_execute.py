@@ -1,0 +1,254 @@
+"""The operator with the real spark-submit and an application that only plays a driver."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.assets import table_asset
+from airflow_provider_rfr.refresh.watchdog import process_started
+
+STUB = Path(__file__).with_name("stub_app.py")
+SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
+Capture = pytest.CaptureFixture[str]
+CANARY = "canary-8f1d2c-api"
+LAKE_CANARY = "canary-8f1d2c-lake"
+FIGURES = {
+    "stream": "orders",
+    "target": "raw.orders",
+    "generation": 1,
+    "snapshot_id": 2,
+    "pages": 3,
+    "rows": 4,
+    "pages_refetched": 0,
+    "attempts": 1,
+}
+
+
+class FakeStateStore:
+    """Keeps JSON, as Airflow's does."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return json.loads(self.values[key]) if key in self.values else default
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        if value is None:
+            raise ValueError("None")
+        self.values[key] = json.dumps(value)
+
+
+class Bench:
+    """Runs the operator as a task would, and reads what the driver saw."""
+
+    def __init__(self, folder: Path) -> None:
+        self.report = folder / "report.json"
+        self.store = FakeStateStore()
+        self.events = OutletEventAccessors()
+        self.operator: ResumableFullRefreshOperator | None = None
+        self.clear_number = 0
+
+    def make(self, play: dict[str, Any], **arguments: Any) -> ResumableFullRefreshOperator:
+        whole: dict[str, Any] = {
+            "source": {"file": str(SHOP), "config": {"report": str(self.report), "last_word": FIGURES, **play}},
+            "streams": ["orders"],
+            "target": "raw.orders",
+            "api_conn_id": "shop",
+            "application": str(STUB),
+            **arguments,
+        }
+        self.operator = ResumableFullRefreshOperator(task_id="refresh", **whole)
+        return self.operator
+
+    def run(self, play: dict[str, Any] | None = None, **arguments: Any) -> Any:
+        operator = self.make(play or {}, **arguments)
+        ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+        context = {
+            "ti": ti,
+            "dag_run": SimpleNamespace(clear_number=self.clear_number),
+            "task_state_store": self.store,
+            "outlet_events": self.events,
+        }
+        inside = contextvars.copy_context()
+        inside.run(ExecutorSafeguard.tracker.set, operator)
+        return inside.run(operator.execute, context)  # type: ignore[arg-type]
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        return dict(json.loads(self.report.read_text()))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    connections = {
+        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[1]"},
+        "SHOP": {"conn_type": "rfr_api", "host": "http://127.0.0.1:1", "login": "me", "password": CANARY},
+        "RFR_LAKE_DEFAULT": {
+            "conn_type": "rfr_lake",
+            "host": f"sqlite:///{tmp_path}/catalog.db",
+            "extra": json.dumps({"warehouse": f"file://{tmp_path}/w", "s3_secret_access_key": LAKE_CANARY}),
+        },
+    }
+    for name, connection in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    return Bench(tmp_path)
+
+
+def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
+    assert bench.run() == FIGURES
+    assert bench.events[table_asset("rfr_lake_default", "raw.orders")].extra["rows"] == 4
+
+
+def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
+    bench.run(options={"concurrency": 3})
+    document = bench.seen["document"]
+    assert document["source"]["config"]["base_url"] == "http://127.0.0.1:1"
+    assert document["source"]["secrets"]["api_key"] == CANARY
+    assert document["source"]["definition"]["version"] == 1
+    assert document["lake"]["properties"]["s3.secret-access-key"] == LAKE_CANARY
+    assert document["options"]["concurrency"] == 3
+    assert document["run"] == {
+        "key": "d/r/refresh/-1/0",
+        "supervisor": {"pid": os.getpid(), "started": process_started(os.getpid()), "host": os.uname().nodename},
+    }
+
+
+def test_a_clear_makes_another_run_of_it(bench: Bench) -> None:
+    bench.clear_number = 2
+    bench.run()
+    assert bench.seen["document"]["run"]["key"] == "d/r/refresh/-1/2"
+
+
+def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: Capture) -> None:
+    result = bench.run()
+    seen = bench.seen
+    assert seen["mode"] == 0o600
+    assert not Path(seen["path"]).exists()
+    operator = bench.operator
+    assert operator is not None
+    shown = {
+        "result": result,
+        "command lines": seen["commands"],
+        "environment": seen["environment"],
+        "task state": bench.store.values,
+        "log": list(capfd.readouterr()),
+        "rendered fields": {name: repr(getattr(operator, name)) for name in operator.template_fields},
+        "asset": bench.events[table_asset("rfr_lake_default", "raw.orders")].extra,
+    }
+    for place, value in shown.items():
+        assert "canary-8f1d2c" not in json.dumps(value), place
+
+
+def test_the_driver_runs_this_python_and_none_of_airflows_settings(bench: Bench) -> None:
+    bench.run(env_vars={"MINE": "1"})
+    environment = bench.seen["environment"]
+    assert environment["MINE"] == "1"
+    assert not [name for name in environment if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
+
+
+def test_the_drivers_lines_are_relayed_without_rounds_and_figures(bench: Bench, capfd: Capture) -> None:
+    bench.run()
+    log = capfd.readouterr().out
+    assert "a line of the driver" in log
+    assert "round 1" not in log
+    assert "snapshot_id" not in log
+
+
+def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> None:
+    error = {"type": "RefreshFailedError", "cause": "AuthenticationError", "message": "401", "stream": "orders"}
+    with pytest.raises(AirflowFailException, match="^orders: 401; check the credentials"):
+        bench.run({"last_word": {"error": error, "errors": [error]}})
+    assert not Path(bench.seen["path"]).exists()
+
+
+def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
+    with pytest.raises(SourceError, match="^the API is down$"):
+        bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
+
+
+def test_a_killed_driver_is_told_as_such(bench: Bench) -> None:
+    with pytest.raises(RefreshFailedError, match="the Spark driver was ended by SIGKILL"):
+        bench.run({"kill": True})
+    assert not Path(bench.seen["path"]).exists()
+
+
+def test_a_missing_spark_connection_says_what_to_make(bench: Bench) -> None:
+    with pytest.raises(AirflowFailException, match=r"there is no connection 'nowhere'; make one of type spark"):
+        bench.run(conn_id="nowhere")
+
+
+def test_a_missing_lake_connection_fails_before_anything_is_submitted(bench: Bench) -> None:
+    with pytest.raises(AirflowFailException, match=r"lake_conn_id: there is no connection 'nowhere'"):
+        bench.run(lake_conn_id="nowhere")
+    assert not bench.report.exists()
+
+
+def test_spark_settings_of_the_user_win(bench: Bench, capfd: Capture) -> None:
+    bench.run(conf={"spark.driver.extraJavaOptions": "-Xss4m"})
+    command = next(line for line in capfd.readouterr().out.splitlines() if "Spark-Submit cmd" in line)
+    assert "extraJavaOptions=-Xss4m" in command
+    assert "TieredStopAtLevel" not in command
+
+
+@pytest.mark.parametrize(("manner", "seconds"), [("politely", 3.0), ("deaf", 6.0)])
+def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner: str, seconds: float) -> None:
+    spent: list[float] = []
+
+    def kill() -> None:
+        wait_until(bench.report.exists)
+        began = time.monotonic()
+        assert bench.operator is not None
+        bench.operator.on_kill()
+        spent.append(time.monotonic() - began)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    if manner == "deaf":
+        with pytest.raises(RefreshFailedError, match="SIGKILL"):
+            bench.run({"until_stopped": manner})
+    else:
+        bench.run({"until_stopped": manner})
+    killer.join()
+    assert spent[0] < seconds
+    assert ("stopped in good order" in capfd.readouterr().out) is (manner == "politely")
+    wait_until(lambda: not any(str(bench.seen["path"]) in command for command in command_lines()))
+
+
+def test_a_kill_before_the_submit_does_nothing(bench: Bench) -> None:
+    bench.make({}).on_kill()
+
+
+def command_lines() -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(file.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow_provider_rfr.operators.follower import LedgerFollower
+from airflow_provider_rfr.operators.progress import Progress, Start
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
+    whole: dict[str, Any] = {
+        "generation": 1,
+        "epoch": 1,
+        "state": RefreshState.OPEN,
+        "read_fingerprint": "a",
+        "publish_fingerprint": "b",
+        "opened_at": NOON,
+        "committed_at": NOON + timedelta(seconds=seconds),
+        "partitions": 8,
+    }
+    return LedgerHeader(**{**whole, **fields})
+
+
+class FakeLedger:
+    """Gives one state after another; the last one for ever."""
+
+    def __init__(self, *states: LedgerHeader | Exception | None) -> None:
+        self._states = list(states)
+        self.exhausted = threading.Event()
+
+    def read(self, table: str) -> LedgerHeader | None:
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if len(self._states) == 1:
+            self.exhausted.set()
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+
+def follow(*states: LedgerHeader | Exception | None, remember: Any = None) -> tuple[list[str], list[dict[str, Any]]]:
+    ledger, lines, checkpoints = FakeLedger(*states), [], []
+    follower = LedgerFollower(
+        ("raw.orders",), ledger.read, remember=remember or checkpoints.append, tell=lines.append, poll_interval=0.01
+    )
+    with follower:
+        assert ledger.exhausted.wait(10)
+    return lines, checkpoints
+
+
+def test_each_round_is_one_line_and_one_checkpoint() -> None:
+    lines, checkpoints = follow(
+        None,
+        header(),
+        header(10, rounds=1, pages=100, records=1000, partitions_done=2),
+        header(20, rounds=2, pages=300, records=3000, partitions_done=4),
+    )
+    assert lines == [
+        "raw.orders: generation 1, round 1: 100 pages, 1,000 records, 2 of 8 partitions, 10 pages/s, about 30 s left",
+        "raw.orders: generation 1, round 2: 300 pages, 3,000 records, 4 of 8 partitions, 15 pages/s, about 20 s left",
+    ]
+    assert len(checkpoints) == 3
+    assert checkpoints[-1]["version"] == 1
+    assert checkpoints[-1]["tables"]["raw.orders"]["pages"] == 300
+
+
+def test_a_resumed_attempt_is_measured_from_its_own_start() -> None:
+    before = header(0, rounds=3, pages=600, records=6000, partitions_done=4)
+    lines, _ = follow(
+        before,
+        header(100, epoch=2, attempts=2, rounds=3, pages=600, records=6000, partitions_done=4),
+        header(110, epoch=2, attempts=2, rounds=4, pages=700, records=7000, partitions_done=6),
+    )
+    assert lines == [
+        "raw.orders: generation 1, round 4: 700 pages, 7,000 records, 6 of 8 partitions, 10 pages/s, about 10 s left"
+    ]
+
+
+def test_an_earlier_generation_is_not_told_again() -> None:
+    old = header(0, state=RefreshState.PUBLISHED, rounds=9, pages=900)
+    assert follow(old, old, old) == ([], [])
+
+
+def test_a_single_chain_is_estimated_by_the_last_refreshs_rows() -> None:
+    start = Start.of(header(partitions=1), None)
+    now = header(10, partitions=1, pages=10, records=1000, rounds=1, previous_rows=4000)
+    assert Progress.of(now, start).seconds_left == 30
+
+
+def test_nothing_is_estimated_where_nothing_tells_how_much_there_is() -> None:
+    now = header(10, partitions=1, pages=10, records=1000, rounds=1)
+    assert Progress.of(now, Start.of(header(partitions=1), None)).seconds_left is None
+
+
+def test_a_ledger_that_cannot_be_read_now_is_asked_again() -> None:
+    lines, _ = follow(None, OSError("postgresql://me:s3cret@db"), header(10, rounds=1, pages=5))
+    assert len(lines) == 1
+
+
+def test_an_error_is_named_once_and_by_its_kind_alone(caplog: Any) -> None:
+    follow(None, OSError("me:s3cret@db"), OSError("me:s3cret@db"), header(1, rounds=1))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the ledger of raw.orders can't be followed (OSError); the refresh goes on"
+    ]
+
+
+def test_a_store_that_cannot_be_written_stops_nothing() -> None:
+    def refuse(checkpoint: dict[str, Any]) -> None:
+        raise RuntimeError("no store")
+
+    lines, _ = follow(None, header(1, rounds=1, pages=1), header(2, rounds=2, pages=2), remember=refuse)
+    assert len(lines) == 2
+
+
+def test_a_checkpoint_holds_numbers_and_times_alone() -> None:
+    _, checkpoints = follow(None, header(1, rounds=1, run_key="dag/run"))
+    values = checkpoints[-1]["tables"]["raw.orders"]
+    assert "run_key" not in values
+    assert not any("fingerprint" in name for name in values)

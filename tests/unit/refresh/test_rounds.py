@@ -1,0 +1,234 @@
+"""Rounds over a real ledger and catalog; tasks run on threads here instead of on Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import FencedError, SourceError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.budget import DriverBudget
+from airflow_provider_rfr.refresh.cluster import TaskPlace
+from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.flush import FlushLabel
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
+from airflow_provider_rfr.refresh.round_task import run_round_task
+from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.work import RoundLimits, RoundTask
+from airflow_provider_rfr.streams.loader import load_stream
+from tests.unit.refresh.paged_sources import REQUESTS
+
+TABLE = "raw.numbers"
+
+
+class Threads:
+    """Runs tasks side by side in this process."""
+
+    driver_host = "127.0.0.1"
+
+    def __init__(self, cores: int = 2) -> None:
+        self.cores = cores
+        self.ready = threading.Event()
+        self.ready.set()
+
+    def run(self, function: Callable[[TaskPlace, Any], Any], items: Sequence[Any]) -> list[Any]:
+        with ThreadPoolExecutor(max(1, len(items))) as pool:
+            return list(pool.map(lambda pair: function(TaskPlace(pair[0], 0), pair[1]), enumerate(items)))
+
+
+class Bench:
+    """A ledger in a folder, and attempts on it."""
+
+    def __init__(self, folder: Path) -> None:
+        properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.catalog = open_catalog(LakeSettings("rfr", properties))
+        self.reports: list[RoundReport] = []
+
+    def ledger(self) -> Ledger:
+        return Ledger(LedgerTable.load_or_create(self.catalog, TABLE))
+
+    def source(self, stream: str = "Numbers", **config: Any) -> dict[str, Any]:
+        return {"class": f"tests.unit.refresh.paged_sources:{stream}", "config": config}
+
+    def open(self, source: dict[str, Any], name: str = "numbers") -> tuple[Ledger, PartitionBook]:
+        ledger, stream = self.ledger(), load_stream(source, name)
+        if ledger.header is not None:
+            book = ledger.take_over("publish")
+            if (table := ledger.read_pages(CURSOR_COLUMNS)) is not None:
+                book.remember(table, addressable=True)
+            return ledger, book
+        slices = ((stream.partition_key(item), item) for item in stream.stream_slices())
+        return ledger, ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key=None)
+
+    def rounds(
+        self, ledger: Ledger, book: PartitionBook, source: dict[str, Any], name: str = "numbers", **options: Any
+    ) -> Rounds:
+        return Rounds(
+            ledger,
+            book,
+            Threads(),  # type: ignore[arg-type]
+            source=source,
+            stream=name,
+            options=RefreshOptions(**{"round_seconds": 0.5, "concurrency": 4, **options}),
+            report=self.reports.append,
+            stopping=threading.Event(),
+        )
+
+    def read(
+        self, source: dict[str, Any], name: str = "numbers", **options: Any
+    ) -> tuple[Ledger, PartitionBook, Rounds]:
+        ledger, book = self.open(source, name)
+        rounds = self.rounds(ledger, book, source, name, **options)
+        rounds.read_all()
+        return ledger, book, rounds
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    REQUESTS.clear()
+    return Bench(tmp_path)
+
+
+def assert_whole(ledger: Ledger, partitions: int, pages: int) -> None:
+    table = ledger.read_pages(CURSOR_COLUMNS)
+    assert table is not None
+    cursors = cursors_of(table)
+    check_gapless(table, cursors)
+    assert {n: (c.pages, c.complete, c.records) for n, c in cursors.items()} == {
+        n: (pages, True, 3 * pages) for n in range(partitions)
+    }
+
+
+def test_every_partition_is_read_to_its_end(bench: Bench) -> None:
+    ledger, book, _ = bench.read(bench.source(partitions=7, pages=6))
+    assert_whole(ledger, 7, 6)
+    assert book.done == 7
+    assert ledger.header is not None
+    assert (ledger.header.pages, ledger.header.records, ledger.header.partitions_done) == (42, 126, 7)
+
+
+def test_a_failing_partition_does_not_stop_the_others_and_keeps_its_pages(bench: Bench) -> None:
+    ledger, book, _ = bench.read(bench.source(partitions=5, pages=4, broken=[1, 3]))
+    assert sorted(book.failed) == [1, 3]
+    assert isinstance(book.failed[1], SourceError)
+    assert "partition" in str(book.failed[1])
+    assert {n for n, cursor in book.cursors.items() if cursor.complete} == {0, 2, 4}
+    assert book.cursors[1].pages == 1
+    _, book, _ = bench.read(bench.source(partitions=5, pages=4))
+    assert not book.failed
+    assert_whole(bench.ledger(), 5, 4)
+
+
+def test_an_expired_token_starts_that_chain_again_and_no_other(bench: Bench) -> None:
+    ledger, book, rounds = bench.read(bench.source(partitions=3, pages=5, expires=[2]), concurrency=2)
+    assert book.live_chains == {2: 1}
+    assert_whole(ledger, 3, 5)
+    asked = Counter(partition for partition, _ in REQUESTS)
+    assert (asked[0], asked[1]) == (5, 5)
+    assert rounds.figures.refetched == 2
+
+
+def test_a_round_ends_by_its_size_and_the_next_goes_on(bench: Bench) -> None:
+    ledger, _, _ = bench.read(bench.source(partitions=4, pages=30), round_bytes=1024)
+    assert_whole(ledger, 4, 30)
+    assert len(bench.reports) > 2
+
+
+def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: Bench) -> None:
+    source = bench.source("Hanging", partitions=6, pages=8, seconds=0.05, hang=4.0)
+    began = time.monotonic()
+    ledger, _, _ = bench.read(source, "hanging", round_seconds=0.4)
+    assert_whole(ledger, 6, 8)
+    others = [report for report in bench.reports if report.header.partitions_done >= 5]
+    assert others, "the other partitions were not held up"
+    assert time.monotonic() - began < 14
+
+
+def test_a_resume_asks_for_no_committed_page_but_the_overlap_check(bench: Bench) -> None:
+    source = bench.source(partitions=4, pages=6)
+    ledger, book = bench.open(source)
+    rounds = bench.rounds(ledger, book, source, round_bytes=1024, concurrency=2)
+    rounds._spark_round(_serve(rounds))
+    read = {n: cursor.pages for n, cursor in book.cursors.items() if not cursor.complete}
+    done = {n for n, cursor in book.cursors.items() if cursor.complete}
+    REQUESTS.clear()
+    ledger, _, again = bench.read(source)
+    assert_whole(ledger, 4, 6)
+    assert not [partition for partition, _ in REQUESTS if partition in done]
+    checks = [(n, pages if pages > 1 else None) for n, pages in read.items()]
+    early = [(n, token) for n, token in REQUESTS if (token or 1) <= read.get(n, 0)]
+    assert sorted(early, key=str) == sorted(checks, key=str)
+    assert again.figures.overlap_checks == len(checks)
+
+
+def test_an_older_attempt_can_not_commit_after_a_newer_one_took_over(bench: Bench) -> None:
+    source = bench.source(partitions=2, pages=3)
+    old, book = bench.open(source)
+    rounds = bench.rounds(old, book, source)
+    new, _ = bench.open(source)
+    with pytest.raises(FencedError, match="another attempt took over") as fenced:
+        rounds.read_all()
+    assert (fenced.value.epoch, fenced.value.newer_epoch) == (1, 2)
+    assert new.header is not None
+    assert new.header.epoch == 2
+
+
+def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench) -> None:
+    source = bench.source(partitions=2, pages=12, seconds=0.02)
+    ledger, book = bench.open(source)
+    limits = RoundLimits(threads=2, seconds=0.15, bytes=10**9)
+    first = RoundTask(
+        source=source, stream="numbers", store=ledger.store, folder=ledger.folder, label=FlushLabel(1, 1, 0, 0, 0, 0),
+        limits=limits, partitions=(book.work(0), book.work(1)), on_source_change="restart", accept_repeats=False,
+    )  # fmt: skip
+    before = run_round_task(first, DriverBudget(None))
+    REQUESTS.clear()
+    second = replace(first, label=replace(first.label, attempt=1), limits=replace(limits, seconds=None))
+    result = run_round_task(second, DriverBudget(None))
+    assert set(before.files) <= set(result.files)
+    assert result.figures.pages == 24
+    asked = [token for _, token in REQUESTS if (token or 1) <= 12]
+    assert len(asked) == 24 - before.figures.pages
+    for progress in result.progress:
+        book.apply(progress)
+    ledger.commit(result.files, records=book.records, partitions_done=book.done)
+    assert_whole(ledger, 2, 12)
+
+
+def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
+    source = bench.source(partitions=2, pages=10, seconds=0.01)
+    ledger, book = bench.open(source)
+    limits = RoundLimits(threads=2, seconds=None, bytes=10**9)
+    tasks = [
+        RoundTask(
+            source=source, stream="numbers", store=ledger.store, folder=ledger.folder,
+            label=FlushLabel(1, 1, 0, 0, attempt, 0), limits=limits, partitions=(book.work(0), book.work(1)),
+            on_source_change="restart", accept_repeats=False,
+        )
+        for attempt in (0, 1)
+    ]  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda task: run_round_task(task, DriverBudget(None)), tasks))
+    for progress in results[1].progress:
+        book.apply(progress)
+    ledger.commit(results[1].files, records=book.records, partitions_done=book.done)
+    assert_whole(ledger, 2, 10)
+    _, again = bench.open(source)
+    assert again.done == 2
+    assert_whole(bench.ledger(), 2, 10)
+
+
+def _serve(rounds: Rounds) -> Any:
+    from airflow_provider_rfr.refresh.budget import BudgetServer
+
+    return BudgetServer(rounds._budget, "127.0.0.1", b"secret").address

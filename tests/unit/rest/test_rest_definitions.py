@@ -1,0 +1,249 @@
+"""Wrong documents fail with file, path, value and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.streams.loader import inline_source, load_streams
+
+
+def document(stream=None, **source):
+    return {"base_url": "https://api.example.com", "streams": {"orders": stream or {}}, **source}
+
+
+def refused(definition, **source):
+    with pytest.raises(SourceDefinitionError) as error:
+        load_streams({"definition": definition, **source})
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("definition", "path", "message"),
+    [
+        (document(base_ulr="x"), "base_ulr", "unknown field; did you mean 'base_url'?"),
+        ({"streams": {"a": {}}}, "base_url", "is missing"),
+        (document({"requests": {}}), "streams.orders.requests", "unknown field; did you mean 'request'?"),
+        (
+            document({"paginator": {"type": "page_number", "pagesize": 5}}),
+            "streams.orders.paginator.pagesize",
+            "did you mean 'page_size'?",
+        ),
+        (
+            document({"paginator": {"type": "page_numbers"}}),
+            "streams.orders.paginator.type",
+            "did you mean 'page_number'?",
+        ),
+        (document({"paginator": {}}), "streams.orders.paginator.type", "allowed: none, page_number, offset, cursor"),
+        (
+            document({"request": {"method": "DELETE"}}),
+            "streams.orders.request.method",
+            "'DELETE' is not allowed; allowed: 'GET'",
+        ),
+        (document({"request": {"path": 5}}), "streams.orders.request.path", "(it is 5)"),
+        (
+            document({"paginator": {"type": "offset", "page_size": True}}),
+            "streams.orders.paginator.page_size",
+            "(it is True)",
+        ),
+        (document({"request": {"query": {"a": {"b": 1}}}}), "streams.orders.request.query", "'a' is a mapping"),
+        (document({"request": {"json": {}, "form": {}}}), "streams.orders.request", "one body"),
+        (
+            document(
+                {"partitions": {"type": "product", "of": [{"type": "list", "feld": "x", "field": "x", "values": []}]}}
+            ),
+            "streams.orders.partitions.of.0.feld",
+            "did you mean 'field'?",
+        ),
+        (
+            document({"error_handler": {"rules": [{"status": 404, "action": "SKIP"}]}}),
+            "streams.orders.error_handler.rules.0.action",
+            "'IGNORE'",
+        ),
+        (
+            document({"error_handler": {"rules": [{"action": "FAIL"}]}}),
+            "streams.orders.error_handler.rules.0",
+            "a rule has a condition",
+        ),
+        (
+            document({"error_handler": {"rules": [{"status": 4040, "action": "FAIL"}]}}),
+            "streams.orders.error_handler.rules.0.status",
+            "4040 is no status",
+        ),
+        (
+            document({"error_handler": {"backoff": [{"type": "constant", "seconds": -1}]}}),
+            "streams.orders.error_handler.backoff.0.seconds",
+            "greater than 0",
+        ),
+        (
+            document({"paginator": {"type": "page_number", "stop": "total"}}),
+            "streams.orders.paginator",
+            "needs the field total",
+        ),
+        (
+            document({"paginator": {"type": "page_number", "stop": "short"}}),
+            "streams.orders.paginator",
+            "needs page_size",
+        ),
+        (
+            document({"paginator": {"type": "cursor", "cursor": {"path": "a", "header": "b"}}}),
+            "streams.orders.paginator.cursor",
+            "exactly one origin",
+        ),
+        (
+            document({"paginator": {"type": "offset", "send_as": {"query": "a", "json": "b"}}}),
+            "streams.orders.paginator.send_as",
+            "exactly one place",
+        ),
+        (
+            document({"transformations": [{"type": "add", "field": "x"}]}),
+            "streams.orders.transformations.0.fields",
+            "is missing",
+        ),
+        (document(authenticator={"type": "bearer"}), "authenticator.token", "is missing"),
+        (document(authenticator={"type": "barer"}), "authenticator.type", "did you mean 'bearer'?"),
+        (document(base_url="api.example.com"), "base_url", "no http address"),
+        (document(base_url="https://u:p@api.example.com"), "base_url", "type: basic"),
+        (document(base_url="https://{{ config.host }}"), "base_url", "config has no 'host'"),
+        (document(streams={}), "streams", "at least 1"),
+        (document(streams={"a b": {}}), "streams", "'a b' is no stream name"),
+        (document(streams=[{"name": "a"}, {"name": "a"}]), "streams", "two streams are named 'a'"),
+        (document(streams=[{}]), "streams", "has a name"),
+        (document(secrets=["key"]), "secrets", "config has no 'key'"),
+        (document({"json_schema": {}, "json_schema_file": "x"}), "streams.orders", "not both"),
+        (document({"records": {"filter": "record.x >"}}), "streams.orders.records.filter", "is no template"),
+        (document({"request": {"path": "/{{ record.id }}"}}), "streams.orders.request.path", "unknown name 'record'"),
+        (document(version=2), "version", "allowed: 1"),
+        ("text", "document", "is str, not a mapping"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_what_is_allowed(definition, path, message):
+    error = refused(definition)
+    assert error.path == path
+    assert message in str(error)
+
+
+def test_all_mistakes_are_told_at_once():
+    error = refused(document({"paginater": {}, "request": {"pth": "/x"}}, autenticator={}))
+    for path in ("streams.orders.paginater", "streams.orders.request.pth", "autenticator"):
+        assert path in str(error)
+
+
+def test_the_file_is_named(tmp_path):
+    file = tmp_path / "shop.yaml"
+    file.write_text("base_url: https://api.example.com\nstreams:\n  orders:\n    paginator: {type: page}\n")
+    with pytest.raises(SourceDefinitionError) as error:
+        load_streams({"file": str(file)})
+    assert str(error.value).startswith(f"{file}: streams.orders.paginator.type: 'page' is unknown")
+    file.write_text("base_url: https://api.example.com\nstreams: {orders: {request: {path: '/{{ config.x }}'}}}\n")
+    with pytest.raises(SourceDefinitionError) as error:
+        load_streams({"file": str(file)})
+    assert (error.value.file, error.value.path) == (str(file), "streams.orders.request.path")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ("a: [1", "line 1, column 6", "expected ',' or ']'"),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "the key 'a' stands twice"),
+        ("- 1\n", "document", "is list, not a mapping"),
+        ("", "document", "is NoneType"),
+        ("a: !!python/object/apply:os.system [true]", "line 1", "could not determine a constructor"),
+    ],
+)
+def test_yaml_that_can_t_be_read_is_told_with_line_and_column(tmp_path, text, place, problem):
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(SourceDefinitionError) as error:
+        load_streams({"file": str(file)})
+    assert error.value.path.startswith(place)
+    assert problem in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_told():
+    with pytest.raises(SourceDefinitionError, match=r"/nowhere/x.yaml: file: can't be read: No such file"):
+        load_streams({"file": "/nowhere/x.yaml"})
+
+
+def test_yaml_has_no_surprises(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "x-shared: &q {since: 2026-01-01, country: no, on: yes}\n"
+        "base_url: https://api.example.com\n"
+        "streams: {a: {request: {query: {<<: *q, really: true}}}}\n"
+    )
+    source = inline_source({"file": str(file)})
+    query = source["definition"]["streams"]["a"]["request"]["query"]
+    assert query == {"since": "2026-01-01", "country": "no", "on": "yes", "really": True}
+    assert load_streams(source)["a"].fingerprint()["definition"]["request"]["query"] == query
+
+
+def test_streams_may_be_a_list():
+    streams = load_streams({"definition": document(streams=[{"name": "a"}, {"name": "b", "primary_key": "id"}])})
+    assert {name: stream.primary_key for name, stream in streams.items()} == {"a": None, "b": "id"}
+
+
+def test_defaults_hold_for_streams_that_say_nothing_else(api):
+    definition = {
+        "base_url": api.url,
+        "defaults": {
+            "request": {"query": {"a": 1, "b": 2}, "headers": {"X-A": "1"}},
+            "records": {"path": "data"},
+            "paginator": {"type": "page_number", "start": 5},
+        },
+        "streams": {"x": {"request": {"path": "/x", "query": {"b": 3}}}, "y": {"paginator": {"type": "none"}}},
+    }
+    streams = load_streams({"definition": definition})
+    streams["x"].read_page({}, None)
+    streams["y"].read_page({}, None)
+    assert api.paths == ["/x?a=1&b=3&page=5", "/?a=1&b=2"]
+    assert api.asked[1].headers["X-A"] == "1"
+
+
+class TestFingerprints:
+    BASE = {
+        "request": {"path": "/x"},
+        "paginator": {"type": "page_number", "page_size": 5},
+        "records": {"path": "data"},
+    }
+
+    def of(self, stream=None, config=None, secrets=None, secret_names=()):
+        definition = document({**self.BASE, **(stream or {})}, secrets=list(secret_names))
+        source = {"definition": definition, "config": config or {}, "secrets": secrets or {}}
+        return load_streams(source)["orders"].fingerprint()
+
+    @pytest.mark.parametrize(
+        "stream",
+        [
+            {"primary_key": "id"},
+            {"json_schema": {"type": "object"}},
+            {"error_handler": {"max_retries": 9}},
+            {"timeouts": {"read": 5}},
+            {"authenticator": {"type": "bearer", "token": "x"}},
+        ],
+    )
+    def test_what_changes_no_request_changes_no_fingerprint(self, stream):
+        assert self.of(stream) == self.of()
+
+    @pytest.mark.parametrize(
+        "stream",
+        [
+            {"request": {"path": "/y"}},
+            {"paginator": {"type": "page_number", "page_size": 6}},
+            {"records": {"path": "items"}},
+            {"transformations": [{"type": "remove", "fields": ["x"]}]},
+            {"partitions": {"type": "list", "field": "a", "values": [1]}},
+        ],
+    )
+    def test_what_changes_requests_or_records_changes_the_fingerprint(self, stream):
+        assert self.of(stream) != self.of()
+
+    def test_configuration_counts_and_secrets_don_t(self):
+        assert self.of(config={"a": 1}) != self.of(config={"a": 2})
+        assert self.of(secrets={"k": "1"}) == self.of(secrets={"k": "2"})
+        assert self.of(config={"k": "1"}, secret_names=["k"]) == self.of(config={"k": "2"}, secret_names=["k"])
+
+    def test_it_is_plain_json(self):
+        import json
+
+        assert json.loads(json.dumps(self.of())) == self.of()

@@ -1,0 +1,164 @@
+"""Lists, parents and products; what identifies a partition."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rest_api import CountingLimiter, Reply
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.context import ReadContext
+from airflow_provider_rfr.streams.loader import load_streams
+
+PARENT = {
+    "request": {"path": "/parents"},
+    "records": {"path": "data"},
+    "paginator": {"type": "page_number", "page_size": 2},
+}
+CHILDREN = {"type": "substream", "parent": "parents", "parent_key": "id", "field": "parent_id"}
+
+
+def streams(api, partitions, parent=PARENT, path="/parents/{{ stream_slice.parent_id }}/items", **more):
+    child = {"request": {"path": path}, "records": {"path": "data"}, "partitions": partitions}
+    definition = {"base_url": api.url, "streams": {"parents": parent, "items": child, **more}}
+    return load_streams({"definition": definition, "config": {"regions": ["eu", "us"]}})
+
+
+def test_a_stream_without_router_is_one_partition(make):
+    assert list(make().stream_slices()) == [{}]
+    assert make().partition_key({}) == "{}"
+
+
+def test_a_list_is_one_partition_for_each_value(api):
+    router = {"type": "list", "field": "region", "values": "{{ config.regions }}"}
+    stream = streams(api, router, path="/{{ stream_slice.region }}")["items"]
+    assert list(stream.stream_slices()) == [{"region": "eu"}, {"region": "us"}]
+    api.answers({"data": [{"id": 1}]})
+    stream.read_page({"region": "us"}, None)
+    assert api.paths == ["/us"]
+
+
+def test_all_pages_of_the_parent_become_partitions(api):
+    api.pages(2, 5)
+    stream = streams(api, CHILDREN)["items"]
+    assert list(stream.stream_slices()) == [{"parent_id": n} for n in range(1, 6)]
+    assert [asked.page for asked in api.asked] == [1, 2, 3, 4]
+
+
+def test_a_partition_is_read_and_resumed_at_its_page(api):
+    api.answers({"data": [{"id": 1}]})
+    streams(api, CHILDREN)["items"].read_page({"parent_id": 7}, None)
+    assert api.paths == ["/parents/7/items"]
+
+
+def test_only_the_key_of_a_parent_identifies_its_partition(api):
+    stream = streams(api, {**CHILDREN, "extra_fields": {"changed": "meta.updated_at", "none": "x"}})["items"]
+    api.answers({"data": [{"id": 1, "meta": {"updated_at": "2026-01-01"}}]}, {"data": []})
+    before = list(stream.stream_slices())
+    api.answers({"data": [{"id": 1, "meta": {"updated_at": "2026-02-02"}}]}, {"data": []})
+    after = list(stream.stream_slices())
+    assert before == [{"parent_id": 1, "changed": "2026-01-01", "none": None}]
+    assert after[0]["changed"] == "2026-02-02"
+    assert stream.partition_key(before[0]) == stream.partition_key(after[0]) == '{"parent_id":1}'
+
+
+def test_a_parent_that_comes_twice_is_one_partition_and_the_first_counts(api, caplog):
+    api.answers({"data": [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]}, {"data": [{"id": 1, "v": "c"}] * 3}, {"data": []})
+    stream = streams(api, {**CHILDREN, "extra_fields": {"v": "v"}})["items"]
+    assert list(stream.stream_slices()) == [{"parent_id": 1, "v": "a"}, {"parent_id": 2, "v": "b"}]
+    assert caplog.text.count("comes more than once") == 1
+
+
+def test_a_parent_s_partitions_and_fields_reach_the_grandchildren(api):
+    child = {**CHILDREN, "extra_fields": {}}
+    grandchild = {
+        "request": {"path": "/p/{{ stream_slice.parent_id }}/i/{{ stream_slice.item_id }}"},
+        "records": {"path": "data"},
+        "partitions": {
+            "type": "substream",
+            "parent": "items",
+            "parent_key": "id",
+            "field": "item_id",
+            "parent_slice_fields": ["parent_id"],
+        },
+    }
+    api.answer = lambda asked: {"data": [{"id": 1}, {"id": 2}] if asked.page == 1 else []}
+    made = streams(api, child, notes=grandchild)["notes"]
+    slices = list(made.stream_slices())
+    assert slices == [{"item_id": i, "parent_id": p} for p in (1, 2) for i in (1, 2)]
+    assert json.loads(made.partition_key(slices[0])) == {"item_id": 1, "parent_id": 1}
+    made.read_page(slices[1], None)
+    assert api.paths[-1] == "/p/1/i/2"
+
+
+def test_a_product_has_every_combination(api):
+    api.pages(2, 2)
+    router = {
+        "type": "product",
+        "of": [{"type": "list", "field": "day", "values": ["mon", "tue"]}, CHILDREN],
+    }
+    slices = list(streams(api, router)["items"].stream_slices())
+    assert slices == [{"day": d, "parent_id": p} for d in ("mon", "tue") for p in (1, 2)]
+    assert len(api.asked) == 2, "the parent is read once"
+
+
+@pytest.mark.parametrize("value", [{}, {"id": None}, {"id": {"a": 1}}, {"id": [1]}])
+def test_a_parent_without_a_plain_key_is_an_error(api, value):
+    api.answers({"data": [value]}, {"data": []})
+    with pytest.raises(SourceError, match=r"parent_key 'id' of a record of parents is"):
+        list(streams(api, CHILDREN)["items"].stream_slices())
+
+
+def test_a_parent_obeys_the_limiter_and_the_stop_signal_of_its_child(api):
+    api.pages(2, 3)
+    stream = streams(api, CHILDREN)["items"]
+    limiter = CountingLimiter()
+    stream.bind(ReadContext(limiter=limiter))
+    list(stream.stream_slices())
+    assert limiter.acquired == len(api.asked) == 3
+
+
+def test_a_parent_page_that_is_ignored_is_told(api, caplog):
+    parent = {**PARENT, "error_handler": {"rules": [{"status": 404, "action": "IGNORE"}]}}
+    answers = {1: {"data": [{"id": 1}]}, 2: Reply({}, 404), 3: {"data": [{"id": 3}]}}
+    api.answer = lambda asked: answers.get(asked.page, {"data": []})
+    assert [s["parent_id"] for s in streams(api, CHILDREN, parent)["items"].stream_slices()] == [1, 3]
+    assert "an ignored page has no children: 404" in caplog.text
+
+
+def test_values_in_a_path_can_t_lead_elsewhere(api):
+    api.answers({"data": []})
+    stream = streams(api, CHILDREN)["items"]
+    stream.read_page({"parent_id": "../admin?x=1#y z"}, None)
+    assert api.paths == ["/parents/..%2Fadmin%3Fx%3D1%23y%20z/items"]
+    for value in ("..", "", None):
+        with pytest.raises(SourceDefinitionError, match=r"part of the path"):
+            stream.read_page({"parent_id": value}, None)
+    as_path = streams(api, CHILDREN, path="/f/{{ stream_slice.parent_id | as_path }}")["items"]
+    as_path.read_page({"parent_id": "a b/c"}, None)
+    assert api.paths[-1] == "/f/a%20b/c"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        ({**CHILDREN, "parent": "parent"}, r"there is no stream 'parent'; did you mean 'parents'\?"),
+        ({**CHILDREN, "parent": "items"}, "streams are their own parents: items -> items"),
+        ({**CHILDREN, "parent_slice_fields": ["x"]}, "partitions of parents have no 'x'"),
+        ({**CHILDREN, "extra_fields": {"parent_id": "x"}}, "two fields of the partition have the same name"),
+        ({"type": "list", "field": "a", "values": "eu"}, "is str, not a list"),
+        ({"type": "product", "of": [CHILDREN, CHILDREN]}, "two routers use the same field name"),
+    ],
+)
+def test_a_router_that_can_t_work_is_refused_before_the_first_request(api, partitions, message):
+    with pytest.raises(SourceDefinitionError, match=message):
+        streams(api, partitions)
+    assert api.asked == []
+
+
+def test_the_parents_are_part_of_the_fingerprint(api):
+    before = streams(api, CHILDREN)["items"].fingerprint()
+    changed = {**PARENT, "request": {"path": "/parents", "query": {"active": True}}}
+    assert streams(api, CHILDREN, changed)["items"].fingerprint() != before
+    assert streams(api, CHILDREN)["items"].fingerprint() == before

@@ -1,0 +1,124 @@
+"""Finding, filtering and changing records."""
+
+from __future__ import annotations
+
+import pytest
+from rest_api import ids
+
+from airflow_provider_rfr.exceptions import SourceError
+
+A, B = {"id": 1}, {"id": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "records"),
+    [
+        ([A, B], "", [A, B]),
+        (A, "", [A]),
+        ({"data": {"items": [A]}}, "data.items", [A]),
+        ({"data": A}, "data", [A]),
+        ({"a.b": [A]}, ["a.b"], [A]),
+        ({"groups": [{"m": [A]}, {"m": [B]}]}, "groups.*.m", [A, B]),
+        ({"by_id": {"x": A, "y": B}}, "by_id.*", [A, B]),
+        ({"pages": [{"r": [A]}]}, "pages.0.r", [A]),
+        ({"data": []}, "data", []),
+    ],
+)
+def test_records_are_found_at_their_path(api, make, body, path, records):
+    api.answers(body)
+    assert make(records={"path": path}).read_page({}, None).records == records
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"results": [], "count": 0}, "'data.items' leads to nothing: it is an object with the keys results, count"),
+        ({"data": {"rows": 1}}, "leads to nothing: at data it has an object with the keys rows"),
+        ({"data": None}, "leads to nothing: at data it has null"),
+        ({"data": {"items": None}}, "leads to null, not to records"),
+        ({"data": {"items": "no"}}, "leads to a text, not to records"),
+        ({"data": {"items": [A, "x"]}}, "has a text as item 2, where a record is an object"),
+        ([], "leads to nothing: it is a list of 0"),
+    ],
+)
+def test_a_path_that_leads_to_no_records_is_an_error_that_says_what_there_is(api, make, body, message):
+    api.answers(body)
+    with pytest.raises(SourceError, match=message) as error:
+        make(records={"path": "data.items"}).read_page({}, None)
+    assert (error.value.status, error.value.request) == (200, "GET /items")
+
+
+@pytest.mark.parametrize("body", [{}, {"data": None}])
+def test_nothing_can_be_declared_to_mean_no_records(api, make, body):
+    api.answers(body)
+    assert make(records={"path": "data", "on_missing": "empty"}).read_page({}, None).records == []
+
+
+@pytest.mark.parametrize("text", ["record.id > 1", "{{ record.id > 1 }}", "record.id > config.least"])
+def test_a_filter_keeps_what_fulfils_it(api, make, text):
+    api.answers({"data": [A, B]})
+    page = make(records={"path": "data", "filter": text}, config={"least": 1}).read_page({}, None)
+    assert page.records == [B]
+
+
+def test_a_filter_on_a_field_that_a_record_lacks_is_an_error_that_names_the_record(api, make):
+    api.answers({"data": [A, {"name": "x"}]})
+    with pytest.raises(SourceError, match=r"filter fails at record 2: .*no attribute 'id'"):
+        make(records={"path": "data", "filter": "record.id"}).read_page({}, None)
+
+
+def test_a_key_named_like_a_method_is_the_key(api, make):
+    api.answers({"data": [{"id": 1, "items": 0, "values": [1]}, {"id": 2, "items": 5}]})
+    page = make(records={"path": "data", "filter": "record.items > 1"}).read_page({}, None)
+    assert ids(page.records) == [2]
+
+
+def test_fields_are_added_removed_and_renamed_in_order(api, make):
+    api.answers({"data": [{"id": 7, "a": {"b": 1, "c": 2}, "old": True}]})
+    stream = make(
+        config={"tenant": "t1"},
+        request={"path": "/items"},
+        transformations=[
+            {"type": "rename", "fields": {"old": "flags.new", "nothing": "x"}},
+            {"type": "remove", "fields": ["a.b", "gone.too"]},
+            {
+                "type": "add",
+                "fields": {
+                    "key": "{{ config.tenant }}-{{ record.id }}",
+                    "twice": "{{ record.id * 2 }}",
+                    "meta.slice": "{{ stream_slice.day }}",
+                    "fixed": [1, "{{ record.key }}"],
+                },
+            },
+        ],
+    )
+    assert stream.read_page({"day": "mon"}, None).records == [
+        {
+            "id": 7,
+            "a": {"c": 2},
+            "flags": {"new": True},
+            "key": "t1-7",
+            "twice": 14,
+            "meta": {"slice": "mon"},
+            "fixed": [1, "t1-7"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("transformation", "message"),
+    [
+        ({"type": "add", "fields": {"x": "{{ record.nope }}"}}, "record 1 can't be transformed.*no attribute 'nope'"),
+        ({"type": "rename", "fields": {"id": "name"}}, "rename: id would overwrite name"),
+    ],
+)
+def test_a_transformation_that_fails_names_the_record(api, make, transformation, message):
+    api.answers({"data": [{"id": 1, "name": "n"}]})
+    with pytest.raises(SourceError, match=message):
+        make(transformations=[transformation]).read_page({}, None)
+
+
+def test_without_filter_and_transformations_a_record_is_what_the_api_sent(api, make):
+    record = {"id": 1, "text": "ü", "f": 1.5, "n": None, "big": 2**63, "list": [{}]}
+    api.answers({"data": [record]})
+    assert make().read_page({}, None).records == [record]

@@ -1,0 +1,119 @@
+"""What is checked before Spark starts, in processes of their own with real folders and real programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_rfr
+from airflow_provider_rfr.exceptions import PreflightError
+from airflow_provider_rfr.preflight import check_java, java_version
+
+ROOT = Path(airflow_provider_rfr.__file__).parents[1]
+PROGRAM = """
+from airflow_provider_rfr.exceptions import PreflightError
+from airflow_provider_rfr.preflight import check_pyspark
+try:
+    check_pyspark()
+except PreflightError as error:
+    print(error)
+"""
+
+
+def check_pyspark(site: Path, **installed: str) -> str:
+    """What the check says where these distributions are installed and nothing else is; empty for nothing."""
+    for name, version in installed.items():
+        folder = site / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    environment = {"PYTHONPATH": f"{site}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def pyspark_files(site: Path, version: str) -> None:
+    """A pyspark that can't be imported, as an overwritten one can't."""
+    folder = site / "pyspark"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('cannot import name SparkExecutorInfo')\n")
+    (folder / "version.py").write_text(f"__version__: str = {version!r}\n")
+
+
+def java(folder: Path, tells: str) -> Path:
+    """A program in Java's place; returns its home."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{tells}' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_a_machine_without_pyspark_passes_for_its_spark_may_be_elsewhere(tmp_path: Path) -> None:
+    assert check_pyspark(tmp_path) == ""
+
+
+def test_one_version_of_both_passes(tmp_path: Path) -> None:
+    pyspark_files(tmp_path, "4.1.3")
+    assert check_pyspark(tmp_path, pyspark="4.1.3", pyspark_client="4.1.3") == ""
+
+
+def test_pyspark_alone_passes(tmp_path: Path) -> None:
+    pyspark_files(tmp_path, "4.1.4")
+    assert check_pyspark(tmp_path, pyspark="4.1.4") == ""
+
+
+def test_two_versions_are_named_with_the_command_that_repairs_them(tmp_path: Path) -> None:
+    said = check_pyspark(tmp_path, pyspark="4.1.4", pyspark_client="4.2.0")
+    assert said.startswith("pyspark 4.1.4 and pyspark-client 4.2.0 are both installed")
+    assert "pip install --force-reinstall --no-deps pyspark==4.2.0 pyspark-client==4.2.0" in said
+    assert "\n" not in said
+
+
+def test_files_that_another_installation_left_are_found_without_importing_them(tmp_path: Path) -> None:
+    pyspark_files(tmp_path, "4.2.0")
+    said = check_pyspark(tmp_path, pyspark="4.1.3", pyspark_client="4.1.3")
+    assert said.startswith("pyspark 4.1.3 is installed but the files in its folder are of 4.2.0")
+    assert "pyspark==4.1.3 pyspark-client==4.1.3" in said
+
+
+@pytest.mark.parametrize("tells", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
+def test_java_17_and_21_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
+    check_java()
+
+
+@pytest.mark.parametrize(("tells", "what"), [('openjdk version "25.0.1"', "Java 25"), ('java version "1.8.0_402"', "Java 8")])
+def test_another_java_is_named_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str, what: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
+    with pytest.raises(PreflightError, match=f"{tmp_path}/bin/java is {what}; Spark needs 17 or 21"):
+        check_java()
+
+
+def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    monkeypatch.setenv("PATH", str(java(tmp_path / "other", 'version "17.0.1"') / "bin"), prepend=":")
+    with pytest.raises(PreflightError, match=f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21"):
+        check_java()
+
+
+def test_without_java_home_the_path_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PreflightError, match="no Java was found on the path; install Java 17 or 21"):
+        check_java()
+    monkeypatch.setenv("PATH", str(java(tmp_path / "jdk", 'openjdk version "17.0.1"') / "bin"), prepend=":")
+    check_java()
+
+
+def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:
+    assert java_version(str(java(tmp_path, "hello") / "bin" / "java")) is None
+    assert java_version(str(tmp_path / "nothing")) is None

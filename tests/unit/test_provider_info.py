@@ -1,0 +1,142 @@
+"""What Airflow is told of this package. A mistake in it would break ``import airflow`` for a whole deployment."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.providers_manager import ProvidersManager
+from airflow.sdk import Asset
+
+import airflow_provider_rfr
+from airflow_provider_rfr.get_provider_info import get_provider_info
+from airflow_provider_rfr.hooks.api import ApiHook
+from airflow_provider_rfr.hooks.lake import CATALOG_TYPES, LakeHook
+
+ROOT = Path(airflow_provider_rfr.__file__).parents[1]
+DISTRIBUTION = "airflow-provider-rfr"
+FORM_FIELDS = {"host", "port", "login", "password", "schema", "extra", "description"}
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All strings in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts(item)
+
+
+def connection_type(name: str) -> dict[str, Any]:
+    return next(each for each in get_provider_info()["connection-types"] if each["connection-type"] == name)
+
+
+def test_it_fits_the_installed_airflows_schema() -> None:
+    schema = json.loads(resources.files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_every_dotted_path_in_it_imports() -> None:
+    paths = [text for text in texts(get_provider_info()) if re.fullmatch(r"airflow_provider_rfr(\.\w+)+", text)]
+    assert len(paths) >= 5
+    for path in paths:
+        module, _, name = path.rpartition(".")
+        if name[0].isupper():
+            assert isinstance(getattr(importlib.import_module(module), name), type), path
+        else:
+            importlib.import_module(path)
+
+
+def test_it_is_a_leaf_for_airflow_calls_it_while_it_configures_itself() -> None:
+    program = (
+        "import sys; before = set(sys.modules)\n"
+        "from airflow_provider_rfr.get_provider_info import get_provider_info; get_provider_info()\n"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["airflow_provider_rfr"]
+
+
+def test_the_installed_distribution_points_at_it_and_at_the_plugin() -> None:
+    points = {(point.group, point.value) for point in metadata.distribution(DISTRIBUTION).entry_points}
+    assert points == {
+        ("apache_airflow_provider", "airflow_provider_rfr.get_provider_info:get_provider_info"),
+        ("airflow.plugins", "airflow_provider_rfr.plugins.rfr:RfrPlugin"),
+    }
+
+
+def test_the_package_name_is_the_distributions_or_airflow_would_refuse_to_start() -> None:
+    assert get_provider_info()["package-name"] == metadata.metadata(DISTRIBUTION)["Name"]
+    assert metadata.version(DISTRIBUTION) == airflow_provider_rfr.__version__
+
+
+def test_airflow_finds_the_provider_its_connection_types_and_its_plugin() -> None:
+    from airflow.plugins_manager import get_import_errors, get_plugin_info
+
+    manager = ProvidersManager()
+    assert manager.providers[DISTRIBUTION].version == airflow_provider_rfr.__version__
+    found = {name: hook for name in ("rfr_api", "rfr_lake") if (hook := manager.hooks[name]) is not None}
+    assert {name: hook.hook_name for name, hook in found.items()} == {
+        "rfr_api": ApiHook.hook_name,
+        "rfr_lake": LakeHook.hook_name,
+    }
+    assert all(hook.connection_testable for hook in found.values())
+    assert "rfr" in {plugin["name"] for plugin in get_plugin_info()}
+    assert not {path: error for path, error in get_import_errors().items() if "rfr" in path}
+
+
+@pytest.mark.parametrize("hook", [ApiHook, LakeHook])
+def test_a_connection_type_has_the_hooks_own_names(hook: type[ApiHook | LakeHook]) -> None:
+    described = connection_type(hook.conn_type)
+    assert described["hook-class-name"] == f"{hook.__module__}.{hook.__qualname__}"
+    assert described["hook-name"] == hook.hook_name
+
+
+@pytest.mark.parametrize("name", ["rfr_api", "rfr_lake"])
+def test_airflow_reads_the_form_of_a_connection_type_from_it(name: str) -> None:
+    described = connection_type(name)
+    behaviour = described["ui-field-behaviour"]
+    assert set(behaviour) == {"hidden-fields", "relabeling", "placeholders"}
+    assert set(behaviour["hidden-fields"]) <= FORM_FIELDS
+    assert set(behaviour["relabeling"]) | set(behaviour["placeholders"]) <= FORM_FIELDS
+    manager = ProvidersManager()
+    assert manager.hooks[name] is not None
+    shown = {
+        widget.field_name: widget
+        for key, widget in manager.connection_form_widgets.items()
+        if key.startswith(f"extra__{name}__")
+    }
+    assert set(shown) == set(described["conn-fields"])
+    assert manager.field_behaviours[name]["relabeling"] == behaviour["relabeling"]
+
+
+def test_whatever_may_be_secret_is_typed_unseen() -> None:
+    for described in get_provider_info()["connection-types"]:
+        for name, field in described["conn-fields"].items():
+            wanted = any(word in name for word in ("secret", "token")) or name == "properties"
+            assert (field["schema"].get("format") == "password") == wanted, name
+
+
+def test_the_form_offers_the_catalog_types_that_the_hook_takes() -> None:
+    assert tuple(connection_type("rfr_lake")["conn-fields"]["catalog_type"]["schema"]["enum"]) == CATALOG_TYPES
+
+
+def test_airflow_knows_the_scheme_of_our_assets() -> None:
+    assert Asset(uri="rfr://rfr_lake_default/raw/orders").uri == "rfr://rfr_lake_default/raw/orders"
+    assert "rfr" in ProvidersManager().asset_uri_handlers
