@@ -167,7 +167,9 @@ def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
 def good(figures: dict[str, Any]) -> bool:
     """Whether the demo showed what it is there to show."""
     whole = figures["missing"] == figures["duplicates"] == figures["foreign"] == 0
-    return whole and figures["task_state"] == "success" and figures["tries"] > 1 and figures["processes_killed"] > 0
+    return bool(
+        whole and figures["task_state"] == "success" and figures["tries"] > 1 and figures["processes_killed"] > 0
+    )
 
 
 def report(figures: dict[str, Any]) -> None:

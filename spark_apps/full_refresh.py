@@ -1,6 +1,6 @@
 """Refresh tables from an API, resumably: ``spark-submit full_refresh.py --config FILE``, or plain ``python``.
 
-FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake`` and ``options`` (docs/resumable_full_refresh.md).
+FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/resumable_full_refresh.md).
 Prints progress, and as the last line one JSON object of figures.
 Exit codes: 0 published, 1 failed (a retry goes on), 2 the configuration is wrong, 3 a newer attempt took over.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ class LakeSettings:
     properties: Mapping[str, str] = field(repr=False)
 
 
-def open_catalog(settings: LakeSettings) -> Catalog:
+def open_catalog(settings: LakeSettings, tries: int = 5) -> Catalog:
     """Open the catalog; raises :class:`ConfigurationError` where its settings can't work."""
     try:
         return load_catalog(settings.name, **dict(settings.properties))
@@ -44,6 +45,11 @@ def open_catalog(settings: LakeSettings) -> Catalog:
             f"the catalog {settings.name!r} can't be opened: {_without_values(str(error), settings)}",
             "see PyIceberg's catalog properties: type, uri, warehouse",
         ) from None
+    except Exception as error:
+        if tries <= 1 or not _somebody_was_first(error):
+            raise
+    time.sleep(0.05)
+    return open_catalog(settings, tries - 1)
 
 
 def check_identifier(identifier: str, field_name: str = "target") -> str:
@@ -76,12 +82,24 @@ def create_table(
         catalog.create_namespace(namespace)
     except NamespaceAlreadyExistsError:
         pass
+    except Exception as error:
+        if not _somebody_was_first(error):
+            raise
     try:
         if spec is None:
             return catalog.create_table(identifier, schema, properties=dict(properties or {}))
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
+
+
+def _somebody_was_first(error: Exception) -> bool:
+    """Whether a SQL catalog's database refused because another process made the same at the same time.
+
+    PyIceberg looks, and then makes: the catalog's own tables at their first use, and namespaces.
+    """
+    of_database = type(error).__module__.startswith("sqlalchemy.")
+    return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
 
 
 def _without_values(message: str, settings: LakeSettings) -> str:

@@ -129,7 +129,9 @@ def join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Curso
 
 def _step(cursor: Cursor, row: Mapping[str, object]) -> Cursor | None:
     chain, page, count = row["chain"], row["page"], row["record_count"]
-    assert isinstance(chain, int) and isinstance(page, int) and isinstance(count, int)
+    assert isinstance(chain, int)
+    assert isinstance(page, int)
+    assert isinstance(count, int)
     token = row["token_out"]
     assert token is None or isinstance(token, str)
     if chain > cursor.chain and page == 1 and row["token_in"] is None:

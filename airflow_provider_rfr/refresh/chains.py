@@ -97,7 +97,7 @@ class Chain:
 
     def deliver(self, request: PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
         """Take a page or its error; returns the rows that now count, in order."""
-        if request.chain_number != self.number or not self.open:
+        if request.chain_number != self.number:
             return []
         self._in_flight.discard(request.number)
         self._ready[request.number] = outcome

@@ -93,8 +93,8 @@ class Cluster:
             return []
         rdd = self.context.parallelize(list(items), len(items))
         try:
-            results = rdd.mapPartitionsWithIndex(_each(function)).collect()
-        except Exception as error:
+            results: list[R] = rdd.mapPartitionsWithIndex(_each(function)).collect()
+        except Exception as error:  # noqa: BLE001 - raised again, as what caused it
             raise spark_error(error) from None
         for result in results:
             if isinstance(result, TaskFailure):

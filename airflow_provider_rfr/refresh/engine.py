@@ -176,7 +176,8 @@ class Refresh:
             raise failure(self.figures.stream, book)
         if book.open_ordinals():
             raise RefreshStoppedError(
-                f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done; the next attempt goes on"
+                f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done;"
+                " the next attempt goes on"
             )
 
     def _publisher(self, book: PartitionBook) -> Publisher:

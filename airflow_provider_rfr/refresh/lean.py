@@ -31,8 +31,8 @@ def without_pandas() -> Iterator[None]:
     Only for processes that run no code of a user's, which might hand pandas objects to PyArrow later.
     """
     finder = _NoPandas()
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+        sys.meta_path.remove(finder)

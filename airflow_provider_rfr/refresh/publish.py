@@ -18,6 +18,7 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import FencedError, LedgerError, ReconciliationError, TypeMismatchError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import TargetTable
@@ -109,7 +110,7 @@ class Publisher:
             return None
         if found.generation > header.generation:
             raise FencedError(
-                f"generation {found.generation} was published meanwhile; generation {header.generation} is not any more",
+                f"generation {found.generation} was published meanwhile, so generation {header.generation} is not",
                 epoch=header.epoch,
                 newer_epoch=header.epoch + 1,
             )

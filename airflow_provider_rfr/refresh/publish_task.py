@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ReconciliationError
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh.keys import write_keys
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 

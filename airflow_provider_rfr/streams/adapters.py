@@ -117,7 +117,7 @@ class _Adapter(PagedStream):
     def _copy(self) -> Stream:
         try:
             return self._stream.private_copy()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's class may refuse in any way
             log.warning(
                 "%s can't be copied (%s), so its pages are read one at a time; "
                 "override private_copy, or make it a PagedStream",

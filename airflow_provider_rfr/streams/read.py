@@ -165,7 +165,7 @@ def read_streams(
         except ReadInterrupted:
             yield StatusMessage(stream.name, StreamStatus.INCOMPLETE, stream.namespace)
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told as a message, and raised at the end
             yield StatusMessage(stream.name, StreamStatus.INCOMPLETE, stream.namespace)
             yield ErrorMessage(stream.name, error, stream.namespace)
             failures[f"{stream.namespace}.{stream.name}" if stream.namespace else stream.name] = error

@@ -105,7 +105,7 @@ def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated
     runner.run(config("edited", on_source_change="accept"))
     rows = lake.rows("raw.edited").to_pylist()
     assert sorted(row["id"] for row in rows) == ids_of(api, 4, 5, 6)
-    revisions = Counter((row["id"] // (PAGES * PAGE_RECORDS + 1), row["revision"]) for row in rows)
+    revisions = Counter(((row["id"] - 1) // (PAGES * PAGE_RECORDS), row["revision"]) for row in rows)
     assert revisions[(4, 0)] == revisions[(5, 0)] == 9 * PAGE_RECORDS, "committed pages are kept"
     assert revisions[(4, 1)] == revisions[(5, 1)] == 11 * PAGE_RECORDS
     assert revisions[(6, 0)] == PAGES * PAGE_RECORDS

@@ -87,7 +87,9 @@ def test_java_17_and_21_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
     check_java()
 
 
-@pytest.mark.parametrize(("tells", "what"), [('openjdk version "25.0.1"', "Java 25"), ('java version "1.8.0_402"', "Java 8")])
+@pytest.mark.parametrize(
+    ("tells", "what"), [('openjdk version "25.0.1"', "Java 25"), ('java version "1.8.0_402"', "Java 8")]
+)
 def test_another_java_is_named_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str, what: str
 ) -> None:

@@ -72,7 +72,8 @@ def test_token_zero_is_a_token() -> None:
     assert claim(subject).token == 0
 
 
-def test_pages_asked_for_ahead_count_in_order_whatever_order_they_arrive_in(seed: int = 20261121) -> None:
+def test_pages_asked_for_ahead_count_in_order_whatever_order_they_arrive_in() -> None:
+    seed = 20261121
     generator = random.Random(seed)
     subject, last, rows, waiting = addressable(), 40, [], []
     while not subject.complete:

@@ -104,9 +104,9 @@ def assert_whole(ledger: Ledger, partitions: int, pages: int) -> None:
     assert table is not None
     cursors = cursors_of(table)
     check_gapless(table, cursors)
-    assert {n: (c.pages, c.complete, c.records) for n, c in cursors.items()} == {
-        n: (pages, True, 3 * pages) for n in range(partitions)
-    }
+    assert {n: (c.pages, c.complete, c.records) for n, c in cursors.items()} == dict.fromkeys(
+        range(partitions), (pages, True, 3 * pages)
+    )
 
 
 def test_every_partition_is_read_to_its_end(bench: Bench) -> None:
@@ -118,7 +118,7 @@ def test_every_partition_is_read_to_its_end(bench: Bench) -> None:
 
 
 def test_a_failing_partition_does_not_stop_the_others_and_keeps_its_pages(bench: Bench) -> None:
-    ledger, book, _ = bench.read(bench.source(partitions=5, pages=4, broken=[1, 3]))
+    _, book, _ = bench.read(bench.source(partitions=5, pages=4, broken=[1, 3]))
     assert sorted(book.failed) == [1, 3]
     assert isinstance(book.failed[1], SourceError)
     assert "partition" in str(book.failed[1])

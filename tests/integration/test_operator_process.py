@@ -1,0 +1,132 @@
+"""What becomes of a refresh when the process of its task ends before it, and of a run that is run again."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from tests.integration.conftest import ROOT, SHOP, Lake, wait_until
+
+ROUND_SECONDS = 2.0
+
+
+@pytest.fixture
+def slow_api() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(partitions=4, pages=40, page_records=10), latency_ms=100) as running:
+        yield running
+
+
+@pytest.fixture
+def connections(lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    extra = json.dumps({"catalog_type": "sql", "warehouse": lake.properties["warehouse"]})
+    made = {
+        "AIRFLOW_CONN_SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
+        "AIRFLOW_CONN_SHOP": {"conn_type": "rfr_api", "host": slow_api.base_url},
+        "AIRFLOW_CONN_LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+    }
+    for name, connection in made.items():
+        monkeypatch.setenv(name, json.dumps(connection))
+    return {name: os.environ[name] for name in made}
+
+
+def run_task(clear_number: int = 0) -> dict[str, Any]:
+    """One try of one run, as the task runner would make it."""
+    operator = ResumableFullRefreshOperator(
+        task_id="refresh",
+        source={"file": str(SHOP), "config": {"partitions": 4, "page_size": 10}},
+        streams=["items"],
+        target="raw.items",
+        api_conn_id="shop",
+        lake_conn_id="lake",
+        options={"concurrency": 4, "round_seconds": ROUND_SECONDS, "head_start": False},
+    )
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=clear_number)}
+    inside = contextvars.copy_context()
+    inside.run(ExecutorSafeguard.tracker.set, operator)
+    return dict(inside.run(operator.execute, context))
+
+
+def drivers_below(pid: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if any(part.endswith("full_refresh.py") for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_generation(
+    connections: dict[str, str], lake: Lake, slow_api: SampleApi
+) -> None:
+    first = run_task()
+    pages = slow_api.counts(path="/partitions/*")["requests"]
+    again = run_task()
+    assert (again["generation"], again["snapshot_id"], again["rows"]) == (1, first["snapshot_id"], 1600)
+    assert slow_api.counts(path="/partitions/*")["requests"] == pages
+    cleared = run_task(clear_number=1)
+    assert cleared["generation"] == 2
+    assert cleared["snapshot_id"] != first["snapshot_id"]
+    assert lake.rows("raw.items").num_rows == 1600
+
+
+def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_no_secret_file(
+    connections: dict[str, str], slow_api: SampleApi, tmp_path: Path
+) -> None:
+    environment = {**os.environ, **connections, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    code = "from tests.integration.test_operator_process import run_task; run_task()"
+    task = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        slow_api.wait_for_pages(20)
+        drivers = drivers_below(task.pid)
+        assert len(drivers) == 2, "spark-submit's Java and its Python"
+        os.kill(task.pid, signal.SIGKILL)
+        task.wait()
+        began = time.monotonic()
+        wait_until(lambda: not any(alive(driver) for driver in drivers), 30)
+        assert time.monotonic() - began < ROUND_SECONDS + 8
+    finally:
+        try:
+            os.killpg(task.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    left = list(tmp_path.rglob("refresh-*.json"))
+    assert len(left) == 1, "a killed process can't remove it"
+    assert slow_api.counts(path="/partitions/*")["pages"] < 160
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, check=True, capture_output=True)
+    assert not list(tmp_path.rglob("refresh-*.json")), "the next try on the machine does"
+    counts = slow_api.counts(path="/partitions/*")
+    assert counts["pages"] == 160
+    assert counts["refetched"] <= 8
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
