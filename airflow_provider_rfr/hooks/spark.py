@@ -53,6 +53,11 @@ class RefreshSparkHook(SparkSubmitHook):
         return str(self._connection["deploy_mode"]) == "cluster"
 
     @property
+    def can_run_python(self) -> bool:
+        """Whether the master takes a Python driver in this deploy mode; Spark standalone does not in its cluster."""
+        return not (self.in_cluster and str(self._connection["master"]).startswith("spark:"))
+
+    @property
     def exit_code(self) -> int | None:
         """Of spark-submit; negative for the signal that ended it, None while it runs or before."""
         process = self._process

@@ -209,6 +209,12 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         return hook
 
     def _load_hook(self, folder: Path, document: dict[str, Any], hook: RefreshSparkHook) -> None:
+        if not hook.can_run_python:
+            raise ConfigurationError(
+                "deploy_mode",
+                "a standalone cluster runs no Python driver",
+                "use client, which leaves it to this worker",
+            )
         run = dict(document["run"])
         if not hook.in_cluster:
             run["supervisor"] = supervisor()

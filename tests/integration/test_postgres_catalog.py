@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,15 +19,18 @@ from tests.integration.test_crash_matrix import OPTIONS, PAGES, allowed, assert_
 
 FENCED = 3
 FIRST_USE = """
-import sys
+import sys, time
+import psycopg2, pyiceberg.catalog.sql
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 
-uri, warehouse, target = sys.argv[1:]
-settings = LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse})
 print("ready", flush=True)
-sys.stdin.readline()
-print(LedgerTable.load_or_create(open_catalog(settings), target).id)
+for line in sys.stdin:
+    moment, uri, warehouse, target = line.split()
+    settings = LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse})
+    while time.time() < float(moment):
+        pass
+    print(LedgerTable.load_or_create(open_catalog(settings), target).id, flush=True)
 """
 
 
@@ -77,31 +82,39 @@ def test_of_two_drivers_that_start_at_once_one_publishes_and_the_other_is_fenced
     assert OPTIONS["round_seconds"] < PAGES / 40, "the loser had no round to lose"
 
 
-def test_an_empty_catalog_bears_many_first_users_at_once(lake: Lake) -> None:
-    warehouse = lake.properties["warehouse"]
-    targets = ["raw.shared", "raw.shared", "raw.one", "raw.two", "other.three", "other.four"]
-    users = [
-        subprocess.Popen(
-            [sys.executable, "-c", FIRST_USE, lake.properties["uri"], warehouse, target],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for target in targets
-    ]
-    for user in users:
-        assert user.stdout is not None
-        assert user.stdout.readline() == "ready\n"
-    ended = []
-    for user in users:
-        assert user.stdin is not None
-        user.stdin.write("go\n")
-        user.stdin.flush()
-    for user in users:
-        output, errors = user.communicate(timeout=60)
-        assert user.returncode == 0, errors[-3000:]
-        ended.append(output.strip())
-    assert ended[0] == ended[1], "two ledgers of one target"
-    assert len(set(ended)) == len(targets) - 1
+def test_an_empty_catalog_bears_many_first_users_at_the_same_moment(server: PostgresServer, tmp_path: Path) -> None:
+    targets = ["raw.shared", "raw.shared", "raw.own"]
+    with ExitStack() as stack:
+        users = [stack.enter_context(user_of_a_catalog()) for _ in targets]
+        for number in range(6):
+            for uri in (server.new_database(), f"sqlite:///{tmp_path}/catalog-{number}.db"):
+                moment = time.time() + 0.2
+                for user, target in zip(users, targets, strict=True):
+                    tell(user, f"{moment} {uri} file://{tmp_path}/warehouse-{number} {target}")
+                first, second, own = [told(user) for user in users]
+                assert first == second != own, "two ledgers of one target"
+
+
+@contextmanager
+def user_of_a_catalog() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", FIRST_USE]
+    user = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert told(user) == "ready"
+        yield user
+    finally:
+        user.kill()
+        user.communicate()
+
+
+def tell(user: subprocess.Popen[str], line: str) -> None:
+    assert user.stdin is not None
+    user.stdin.write(line + "\n")
+    user.stdin.flush()
+
+
+def told(user: subprocess.Popen[str]) -> str:
+    assert user.stdout is not None
+    line = user.stdout.readline().strip()
+    assert line, "it ended with an error"
+    return line

@@ -196,6 +196,36 @@ def test_a_missing_spark_connection_says_what_to_make(bench: Bench) -> None:
         bench.run(conn_id="nowhere")
 
 
+def test_a_python_driver_in_a_standalone_cluster_is_refused_before_the_submit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "spark://127.0.0.1:1"}))
+    with pytest.raises(AirflowFailException, match="deploy_mode: a standalone cluster runs no Python driver; use cl"):
+        bench.run(deploy_mode="cluster")
+
+
+def test_in_a_cluster_the_configuration_travels_as_a_file_and_the_package_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A spark-submit that only notes its command line: no YARN runs here."""
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    submit = scripts / "spark-submit"
+    submit.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\nexit 1\n')
+    submit.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scripts}:{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    with pytest.raises(RefreshFailedError, match="ended with exit code 1"):
+        bench.run(deploy_mode="cluster", durable=False, files="given.txt")
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    files = arguments[arguments.index("--files") + 1].split(",")
+    assert files[0] == "given.txt"
+    assert arguments[-2:] == ["--config", Path(files[1]).name]
+    assert arguments[arguments.index("--py-files") + 1].endswith("airflow_provider_rfr.zip")
+    assert not any("extraJavaOptions" in argument or "canary" in argument for argument in arguments)
+    assert not Path(files[1]).exists()
+
+
 def test_a_missing_lake_connection_fails_before_anything_is_submitted(bench: Bench) -> None:
     with pytest.raises(AirflowFailException, match=r"lake_conn_id: there is no connection 'nowhere'"):
         bench.run(lake_conn_id="nowhere")
