@@ -19,6 +19,8 @@
     │   ├── FencedError              a newer attempt took over
     │   └── ReconciliationError      fetched, staged and published counts differ
     ├── PublishRefusedError          a guard (empty, shrunken) stopped the publish
+    ├── SparkJobError                Spark could not start, or could not finish a job
+    ├── RefreshStoppedError          the refresh was told to stop; the next attempt goes on
     └── RefreshFailedError           partitions failed; what was fetched stays for the retry
 
     ReadInterrupted                  not an error: the reader was asked to stop
@@ -183,6 +185,14 @@ class ReconciliationError(LedgerError):
 
 class PublishRefusedError(RfrError):
     """A guard stopped the publish; readers keep the old table, the ledger keeps the new rows."""
+
+
+class SparkJobError(RfrError):
+    """Spark could not start or finish a job; the message is its cause, not the Java stack."""
+
+
+class RefreshStoppedError(RfrError):
+    """The refresh was told to stop; what was read is committed and the next attempt goes on."""
 
 
 class RefreshFailedError(RfrError):

@@ -71,7 +71,7 @@ def java_version(java: str) -> int | None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
     return int(match.group(1)) if match else None
 
 

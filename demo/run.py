@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DAG, TASK, RUN = "resumable_full_refresh", "refresh", "demo"
 SIZES = Sizes(partitions=24, pages=40, page_records=50)
 LATENCY_MS = 100.0
+API_KEY = "demo-key-9c41e7"
 TABLE = "raw.items"
 PATIENCE = 150.0
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lake = LakeSettings(
             "rfr", {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"file://{folder}/warehouse"}
         )
-        with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key="demo-key") as api:
+        with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=API_KEY) as api:
             say(f"sample API: {SIZES.partitions} partitions of {SIZES.pages} pages, {LATENCY_MS:.0f} ms a page")
             home = Path(folder) / "airflow"
             home.mkdir()

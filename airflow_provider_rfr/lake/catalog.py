@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-
-_IDENTIFIER = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +47,6 @@ def open_catalog(settings: LakeSettings, tries: int = 5) -> Catalog:
             raise
     time.sleep(0.05)
     return open_catalog(settings, tries - 1)
-
-
-def check_identifier(identifier: str, field_name: str = "target") -> str:
-    """Return ``identifier`` if it reads ``namespace.table``; else raise :class:`ConfigurationError`."""
-    if not _IDENTIFIER.match(identifier):
-        raise ConfigurationError(
-            field_name, f"{identifier!r} is no table name", "write namespace.table, e.g. raw.orders"
-        )
-    return identifier
 
 
 def load_table(catalog: Catalog, identifier: str) -> Table | None:

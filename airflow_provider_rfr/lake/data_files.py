@@ -202,6 +202,12 @@ def split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Ma
         yield {item.name: values[n][key[n]] for n, item in enumerate(fields)}, shaped.take(rows)
 
 
+def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
+    """The rows of a file that :func:`store_file` wrote, by their names in the table, in the file's order."""
+    table = store.read_table(location, layout.stored_arrow.names)
+    return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
+
+
 def describe_file(
     location: str,
     size: int,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile, store_files
+from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile, split_by_partition, store_file
 from airflow_provider_rfr.lake.files import FileStore
 
 
@@ -24,7 +25,10 @@ class FileTarget:
     folder: str
     rows: pa.Schema
 
-    def write(self, table: pa.Table) -> list[StoredFile]:
-        """Write the rows: one file for each partition of the table that they fall into."""
+    def write(self, table: pa.Table) -> Iterator[tuple[StoredFile, pa.Table]]:
+        """Write the rows, one file for each partition of the table that they fall into; each with its rows in order."""
         name = uuid.uuid4().hex
-        return store_files(self.store, lambda number: f"{self.folder}/{name}-{number}.parquet", table, self.layout)
+        for number, (partition, rows) in enumerate(split_by_partition(table, self.layout)):
+            location = f"{self.folder}/{name}-{number}.parquet"
+            if rows.num_rows:
+                yield store_file(self.store, location, rows, self.layout, partition=partition), rows

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import EqualTo, LessThan
 
 from airflow_provider_rfr.exceptions import LedgerError
@@ -105,8 +106,11 @@ class LedgerTable:
         """
         older = LessThan("generation", generation)
         if any(True for _ in self._table.scan(row_filter=older).plan_files()):
-            with without_retries(self._table).transaction() as transaction:
-                transaction.delete(older, snapshot_properties=self._kept_summary())
+            try:
+                with without_retries(self._table).transaction() as transaction:
+                    transaction.delete(older, snapshot_properties=self._kept_summary())
+            except CommitFailedException as error:
+                raise CommitConflictError(str(error)) from error
         prefix = f"{self.location.rstrip('/')}/data"
         for location, _ in self.store.list(prefix):
             number = _generation_of(location, prefix)

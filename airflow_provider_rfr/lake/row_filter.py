@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.expressions import parser
 from pyiceberg.expressions.visitors import bind
-from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -25,6 +24,8 @@ class RowFilter:
 
     def count_outside(self, table: pa.Table) -> int:
         """Rows that don't match: published, they would double when the same part is replaced again."""
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
+
         try:
             bound = bind(self.schema, parser.parse(self.text), case_sensitive=True)
         except (ValueError, TypeError) as error:

@@ -90,7 +90,7 @@ def _jdbc_address(uri: URL) -> str:
     """The database's address without credentials."""
     if uri.get_backend_name() == "sqlite":
         return f"jdbc:sqlite:{uri.database or ''}"
-    address = uri.set(drivername=uri.get_backend_name(), username=None, password=None)
+    address = URL.create(uri.get_backend_name(), None, None, uri.host, uri.port, uri.database, uri.query)
     return "jdbc:" + address.render_as_string(hide_password=False)
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RfrError
+from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RefreshStoppedError, RfrError
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secret_properties, secret_values
@@ -20,6 +20,17 @@ log = logging.getLogger("airflow_provider_rfr")
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 0, 1, 2, 3
 GRACE_SECONDS = 30.0
+TOTALS = (
+    "pages",
+    "pages_fetched",
+    "pages_refetched",
+    "overlap_checks",
+    "pages_skipped",
+    "rows",
+    "duplicates_removed",
+    "partitions",
+    "rounds",
+)
 
 
 class Application:
@@ -37,12 +48,14 @@ class Application:
 
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
+        self._session_seconds: float | None = None
         self._cluster.start()
         threading.Thread(target=self._note_session, daemon=True).start()
-        self._session_seconds: float | None = None
         errors: list[tuple[str, BaseException]] = []
         for stream in self._config.streams:
             try:
+                if self._stopping.is_set():
+                    raise RefreshStoppedError(f"{stream}: stopped before it began; the next attempt reads it")
                 self._refresh(stream)
             except Exception as error:
                 log.debug("%s failed", stream, exc_info=error)
@@ -86,10 +99,10 @@ class Application:
 
     def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
         first = self._figures[0] if self._figures else {}
-        totals = ("pages", "pages_fetched", "pages_refetched", "overlap_checks", "rows", "partitions")
-        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in totals}}
+        phases = {name for item in self._figures for name in item["seconds"]}
+        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in TOTALS}}
         summary["seconds"] = {
-            **first.get("seconds", {}),
+            **{name: round(sum(item["seconds"].get(name, 0) for item in self._figures), 3) for name in sorted(phases)},
             "session_ready": self._session_seconds,
             "total": round(time.monotonic() - self._began, 3),
         }
@@ -120,8 +133,8 @@ def progress_line(stream: str, report: Any) -> str:
         f" {header.partitions_done:,} of {header.partitions:,} partitions, {rate:,.0f} pages/s"
     )
     open_ones = header.partitions - header.partitions_done
-    if header.partitions_done and open_ones:
-        line += f", about {seconds / header.partitions_done * open_ones:,.0f} s left"
+    if report.partitions and open_ones:
+        line += f", about {seconds / report.partitions * open_ones:,.0f} s left"
     return line
 
 

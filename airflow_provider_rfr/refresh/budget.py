@@ -118,12 +118,14 @@ class BudgetServer:
     """Serves a :class:`DriverBudget` to executors until closed.
 
     :param host: address that executors reach the driver at
+    :param bind: address that the driver listens on, where that is another one
     """
 
-    def __init__(self, budget: DriverBudget, host: str, secret: bytes) -> None:
+    def __init__(self, budget: DriverBudget, host: str, secret: bytes, *, bind: str | None = None) -> None:
         self._budget = budget
-        self._listener = Listener((host, 0), authkey=secret)
-        self.address = BudgetAddress(self._listener.address, secret, budget.requests_per_second is not None)
+        self._listener = Listener((bind or host, 0), authkey=secret)
+        port = self._listener.address[1]
+        self.address = BudgetAddress((host, port), secret, budget.requests_per_second is not None)
         threading.Thread(target=self._accept, name="rfr-budget", daemon=True).start()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.exceptions import RfrError, SparkJobError
 from airflow_provider_rfr.refresh.errors import portable_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
 
@@ -82,6 +82,11 @@ class Cluster:
         """The address that executors reach the driver at."""
         host = self.context.getConf().get("spark.driver.host")
         return host or "127.0.0.1"
+
+    @property
+    def bind_address(self) -> str:
+        """The address that the driver listens on."""
+        return self.context.getConf().get("spark.driver.bindAddress") or self.driver_host
 
     def run(self, function: Callable[[TaskPlace, T], R], items: Sequence[T]) -> list[R]:
         """Run ``function`` once for each item, each in a task of its own.
@@ -150,10 +155,6 @@ class Cluster:
         context.setLogLevel("ERROR")
         slots = max(1, int(context.defaultParallelism))
         context.parallelize(range(slots), slots).mapPartitionsWithIndex(_each(_import_task_modules)).collect()
-
-
-class SparkJobError(RfrError):
-    """Spark could not start or finish a job; the message is its cause, not the Java stack."""
 
 
 def spark_error(error: BaseException) -> BaseException:

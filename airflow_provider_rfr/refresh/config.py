@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.names import check_identifier
 
 
 class PublishMode(str, Enum):
@@ -169,6 +170,8 @@ class RefreshConfig(_Document):
             raise ValueError("several streams need a target that names them, e.g. raw.{stream}")
         if len(set(self.streams)) != len(self.streams):
             raise ValueError("streams: a name stands twice")
+        for stream in self.streams:
+            _check_target(self.target_of(stream))
         return self
 
     def target_of(self, stream: str) -> str:
@@ -212,6 +215,13 @@ def read_config(path: str) -> RefreshConfig:
         where = f" at line {place.line + 1}" if place else ""
         raise ConfigurationError("--config", f"{path} is no YAML{where}") from None
     return parse_config(document, str(path))
+
+
+def _check_target(identifier: str) -> None:
+    try:
+        check_identifier(identifier)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
 
 
 def _plain(value: Any) -> str:

@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.exceptions import FencedError, RefreshFailedError, RfrError, SourceChangedError, SourceError
+from airflow_provider_rfr.exceptions import (
+    FencedError,
+    RefreshFailedError,
+    RefreshStoppedError,
+    SourceChangedError,
+    SourceError,
+)
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.row_filter import check_filter
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
@@ -30,10 +37,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.publish import Publisher
 
 log = logging.getLogger(__name__)
-
-
-class RefreshStoppedError(RfrError):
-    """The refresh was told to stop; what was read is committed and the next attempt goes on."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,8 @@ class Refresh:
         report: Callable[[RoundReport], None],
         stopping: threading.Event,
     ) -> None:
+        if config.options.replace_where is not None:
+            check_filter(config.options.replace_where)
         self._config = config
         self._cluster = cluster
         self._report = report
@@ -144,7 +149,7 @@ class Refresh:
         return self._resume(prints.publish)
 
     def _resume(self, publish_fingerprint: str) -> PartitionBook:
-        book = self._ledger.take_over(publish_fingerprint)
+        book = self._ledger.take_over(publish_fingerprint, self._config.run.key)
         table = self._ledger.read_pages(CURSOR_COLUMNS)
         if table is not None:
             policy = self._config.options.on_source_change.value

@@ -2,7 +2,7 @@
 
 A task flushes when a fixed share of the attempt's reading time went by since its last flush. So flushes are frequent
 while a refresh is young and rare when it is old: what a SIGKILL costs is a share of what was done, never a number of
-minutes, and an hour takes about two hundred files.
+minutes, and the number of files grows with the logarithm of the time: an hour takes some hundreds a task.
 """
 
 from __future__ import annotations

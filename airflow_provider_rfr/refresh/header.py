@@ -34,7 +34,7 @@ class LedgerHeader:
     :ivar epoch: the attempt that may commit
     :ivar read_fingerprint: of what decides which requests are made
     :ivar publish_fingerprint: of what decides how rows are typed
-    :ivar run_key: the run that opened the generation
+    :ivar run_key: the run that holds the generation
     :ivar records: records on live chains
     :ivar pages: page rows committed, superseded chains included
     :ivar previous_rows: rows of the last published generation, None before the first

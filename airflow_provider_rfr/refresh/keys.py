@@ -51,10 +51,8 @@ def key_columns(
     return paths
 
 
-def write_keys(store: FileStore, location: str, data_file: str, key_columns: Sequence[Sequence[str]]) -> None:
-    """Write the companion of a data file: key and time of each row, in the file's order."""
-    names = list(dict.fromkeys([path[0] for path in key_columns] + [EXTRACTED_AT]))
-    table = store.read_table(data_file, names)
+def write_keys(store: FileStore, location: str, table: pa.Table, key_columns: Sequence[Sequence[str]]) -> None:
+    """Write the companion of a data file: key and time of each of its rows, in the file's order."""
     times = table[EXTRACTED_AT].cast(pa.int64()).to_numpy()
     body = _keys(table, key_columns).tobytes() + times.tobytes()
     store.write(location, len(times).to_bytes(8, "big") + body)

@@ -95,7 +95,7 @@ class Ledger:
         self._commit(locations, header.advanced(partitions=len(keys)), expected=before)
         return PartitionBook(keys, values)
 
-    def take_over(self, publish_fingerprint: str) -> PartitionBook:
+    def take_over(self, publish_fingerprint: str, run_key: str | None = None) -> PartitionBook:
         """Go on with the open generation under the next epoch, adopting what its attempts flushed.
 
         One commit raises the epoch and names the adopted files, so a live predecessor either gets its own commit in
@@ -112,6 +112,7 @@ class Ledger:
                 epoch=held.epoch + 1,
                 attempts=held.attempts + 1,
                 publish_fingerprint=publish_fingerprint,
+                run_key=run_key or held.run_key,
                 pages=rows + sum(table.num_rows for table in tables),
                 records=book.records,
                 partitions_done=book.done,
@@ -119,7 +120,7 @@ class Ledger:
             try:
                 self._commit_once([file.location for file in adopted], header)
             except CommitConflictError:
-                self._reload()
+                self._reload_open(held)
                 continue
             return book
         raise LedgerError("the ledger changed hands too often to be taken over; is the refresh running many times?")
@@ -210,9 +211,16 @@ class Ledger:
                 raise CommitConflictError(str(error)) from error
         self.header = header
 
-    def _reload(self) -> None:
+    def _reload_open(self, before: LedgerHeader) -> None:
+        """Look again at the generation that is to be taken over; somebody may have finished or replaced it."""
         self._table.reload()
-        self.header = read_header(self._table.summary(GENERATION_KEY))
+        self.header = found = read_header(self._table.summary(GENERATION_KEY))
+        if found is None or (found.generation, found.state) != (before.generation, RefreshState.OPEN):
+            raise FencedError(
+                f"generation {before.generation} was taken over and ended by another attempt",
+                epoch=before.epoch,
+                newer_epoch=found.epoch if found else 0,
+            )
 
     def _reload_expecting(self, expected: LedgerHeader | None) -> None:
         self._table.reload()

@@ -80,7 +80,9 @@ def _decide_open(header: LedgerHeader, prints: Fingerprints, options: RefreshOpt
     number = header.generation
     if prints.read != header.read_fingerprint:
         return Decision(
-            Opening.NEW, f"source, options or page size changed since generation {number} was begun, so it is abandoned"
+            Opening.NEW,
+            f"the source's definition, configuration or page size changed since generation {number} was begun,"
+            " so it is abandoned",
         )
     complete = header.partitions_done == header.partitions and header.partitions > 0
     if prints.publish != header.publish_fingerprint and not complete:

@@ -1,6 +1,6 @@
 """The driver's view of a refresh's partitions: the frozen list, and where each of them stands.
 
-Complete partitions are remembered by number only, so that memory follows the list, not the pages.
+Of a partition that was read only its last cursor is kept, so that memory follows the list, not the pages.
 """
 
 from __future__ import annotations

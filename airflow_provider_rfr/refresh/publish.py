@@ -15,7 +15,13 @@ from datetime import datetime, timezone
 
 import pyarrow as pa
 
-from airflow_provider_rfr.exceptions import FencedError, LedgerError, ReconciliationError, TypeMismatchError
+from airflow_provider_rfr.exceptions import (
+    FencedError,
+    LedgerError,
+    PublishRefusedError,
+    ReconciliationError,
+    TypeMismatchError,
+)
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.inference import InferredSchema
@@ -161,7 +167,7 @@ class Publisher:
             raise type_mismatch(offenders[: self._options.max_offenders], count)
         outside = sum(result.outside_filter for result in results)
         if outside:
-            raise ReconciliationError(
+            raise PublishRefusedError(
                 f"{outside} rows do not match replace_where ({self._options.replace_where});"
                 " published, they would double at the next run; nothing is published"
             )

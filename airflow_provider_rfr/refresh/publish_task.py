@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ReconciliationError
-from airflow_provider_rfr.lake.data_files import StoredFile
+from airflow_provider_rfr.lake.data_files import StoredFile, load_file
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.row_filter import RowFilter
@@ -170,19 +170,18 @@ def _as_mapping(offender: Any) -> Mapping[str, Any]:
 def write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     """Write rows as data files, each with its keys where there is a primary key."""
     found = []
-    for file in task.target.write(table):
+    for file, rows in task.target.write(table):
         keys = None
         if task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}.keys"
-            write_keys(task.store, keys, file.location, task.key_columns)
+            write_keys(task.store, keys, rows, task.key_columns)
         found.append(WrittenFile(file, keys))
     return found
 
 
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
     """Write a data file again without some of its rows."""
-    names = task.target.layout.arrow.names
-    table = task.store.read_table(file.file.location, names)
+    table = load_file(task.target.store, file.file.location, task.target.layout)
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(rows)] = False
     return write_files(task, table.filter(pa.array(keep)))

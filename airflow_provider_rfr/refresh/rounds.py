@@ -36,10 +36,16 @@ SIDE_LANE_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a commit added, for whoever shows progress."""
+    """What a commit added, for whoever shows progress.
+
+    :ivar figures: of this attempt so far
+    :ivar partitions: completed in this attempt so far
+    :ivar seconds: that it has read so far
+    """
 
     header: LedgerHeader
     figures: TaskFigures
+    partitions: int
     seconds: float
 
 
@@ -73,6 +79,7 @@ class Rounds:
         self._budget = DriverBudget(options.requests_per_second)
         self._began = time.monotonic()
         self._round = 0
+        self._done_before = book.done
         self._lane: Future[TaskResult] | None = None
         self._lane_ordinals: frozenset[int] = frozenset()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rfr-side-lane")
@@ -85,12 +92,16 @@ class Rounds:
         server: BudgetServer | None = None
         try:
             while not self._stopping.is_set() and self._pending():
-                server = server or BudgetServer(self._budget, self._cluster.driver_host, secrets.token_bytes(32))
+                server = server or self._serve_budget()
                 self._spark_round(server.address)
         finally:
             if server is not None:
                 server.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _serve_budget(self) -> BudgetServer:
+        host, bind = self._cluster.driver_host, self._cluster.bind_address
+        return BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
 
     def _head_start(self) -> None:
         """The first round, in the driver, for as long as Spark takes to start."""
@@ -104,8 +115,9 @@ class Rounds:
     def _spark_round(self, address: BudgetAddress) -> None:
         self._round += 1
         self._budget.open_round()
-        results = self._lane_result()
+        self._commit_lane()
         self._send_to_lane()
+        results: list[TaskResult] = []
         tasks = self._plan()
         if tasks:
             watcher = threading.Thread(target=self._close_when_stopping, args=(done := threading.Event(),), daemon=True)
@@ -115,8 +127,8 @@ class Rounds:
             finally:
                 done.set()
         elif self._lane is not None:
-            results += [self._lane.result()]
-            self._lane = None
+            results = [self._lane.result()]
+            self._lane, self._lane_ordinals = None, frozenset()
         self._commit(results)
 
     def _plan(self) -> list[RoundTask]:
@@ -141,20 +153,18 @@ class Rounds:
         self._lane_ordinals = frozenset(ordinals)
         self._lane = self._pool.submit(run_round_task, task, _LaneBudget(self._budget), None)
 
-    def _lane_result(self) -> list[TaskResult]:
-        if self._lane is None or not self._lane.done():
-            return []
-        result = self._lane.result()
-        self._lane, self._lane_ordinals = None, frozenset()
-        return [result]
+    def _commit_lane(self) -> None:
+        """Commit what the side lane has read, before anything is planned from where it began."""
+        if self._lane is not None and self._lane.done():
+            result = self._lane.result()
+            self._lane, self._lane_ordinals = None, frozenset()
+            self._commit([result])
 
     def _commit(self, results: Sequence[TaskResult]) -> None:
         figures = sum((result.figures for result in results), TaskFigures())
         for result in results:
             for progress in result.progress:
                 self._book.apply(progress)
-        if self._lane is None:
-            self._lane_ordinals = frozenset()
         files = [name for result in results for name in result.files]
         self.figures += figures
         if not files and not figures.overlap_checks:
@@ -170,7 +180,8 @@ class Rounds:
             pages_refetched=header.pages_refetched + figures.refetched,
             overlap_checks=header.overlap_checks + figures.overlap_checks,
         )
-        self._report(RoundReport(header, self.figures, time.monotonic() - self._began))
+        done = self._book.done - self._done_before
+        self._report(RoundReport(header, self.figures, done, time.monotonic() - self._began))
 
     def _pending(self) -> bool:
         return self._lane is not None or bool(self._book.open_ordinals())

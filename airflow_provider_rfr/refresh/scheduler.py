@@ -84,7 +84,7 @@ class Scheduler:
         """A page can't be had; an expired token starts its chain again, all else ends the partition."""
         chain = request.chain
         with self._changed:
-            if self._frozen:
+            if self._frozen or request.chain_number != chain.number:
                 return
             expired = isinstance(error, TokenExpiredError) and (request.number != 1 or request.token is not None)
             if expired and chain.restarts < MAX_RESTARTS and request.number <= chain.pages + 1:

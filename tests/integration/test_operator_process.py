@@ -19,6 +19,7 @@ import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, SHOP, Lake, wait_until
@@ -45,8 +46,11 @@ def connections(lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch
     return {name: os.environ[name] for name in made}
 
 
-def run_task(clear_number: int = 0) -> dict[str, Any]:
-    """One try of one run, as the task runner would make it."""
+def run_task(clear_number: int = 0, *, stoppable: bool = False) -> dict[str, Any]:
+    """One try of one run, as the task runner would make it.
+
+    :param stoppable: SIGTERM asks it to stop, as Airflow does
+    """
     operator = ResumableFullRefreshOperator(
         task_id="refresh",
         source={"file": str(SHOP), "config": {"partitions": 4, "page_size": 10}},
@@ -56,6 +60,8 @@ def run_task(clear_number: int = 0) -> dict[str, Any]:
         lake_conn_id="lake",
         options={"concurrency": 4, "round_seconds": ROUND_SECONDS, "head_start": False},
     )
+    if stoppable:
+        signal.signal(signal.SIGTERM, lambda number, frame: operator.on_kill())
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
     context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=clear_number)}
     inside = contextvars.copy_context()
@@ -123,6 +129,31 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
     counts = slow_api.counts(path="/partitions/*")
     assert counts["pages"] == 160
     assert counts["refetched"] <= 8
+
+
+def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
+    connections: dict[str, str], slow_api: SampleApi, lake: Lake
+) -> None:
+    environment = {**os.environ, **connections, "PYTHONPATH": str(ROOT)}
+    code = "from tests.integration.test_operator_process import run_task; run_task(stoppable=True)"
+    task = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    slow_api.wait_for_pages(20)
+    began = time.monotonic()
+    task.terminate()
+    output, _ = task.communicate(timeout=30)
+    assert time.monotonic() - began < 5.0, "Airflow ends a task hard after five seconds"
+    assert "Asking the Spark driver" in output
+    assert task.returncode != 0
+    status = read_status(lake.settings, "raw.items")
+    assert status is not None
+    assert status.pages == slow_api.counts(path="/partitions/*")["pages"]
 
 
 def alive(process: psutil.Process) -> bool:

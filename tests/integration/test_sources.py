@@ -16,12 +16,13 @@ import time
 from collections import Counter
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.ledger_schema import ledger_arrow_schema, ledger_name
+from airflow_provider_rfr.lake.ledger_schema import LEDGER_PROPERTIES, ledger_arrow_schema, ledger_name
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -42,7 +43,8 @@ from tests.integration.sources import (
 
 FAILED, CONFIGURATION = 1, 2
 PAGES, PAGE_RECORDS = 20, 25
-ROUNDS = 200
+ROUNDS = 120
+MANIFEST_BYTES = int(LEDGER_PROPERTIES["commit.manifest.target-size-bytes"])
 
 
 def items_of(*partitions: int) -> dict[str, Any]:
@@ -280,9 +282,12 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
         size.assert_bounded()
     quarter = ROUNDS // 4
     second, last = sizes[quarter : 2 * quarter], sizes[-quarter:]
-    assert sum(size.written for size in last) < 1.25 * sum(size.written for size in second)
-    # A merge of manifests may cost more than the other commits, and no more than a full manifest.
-    assert max(size.written for size in sizes) < 512 * 1024
+    usual = median(size.written for size in second)
+    assert median(size.written for size in last) < 1.1 * usual
+    # Now and then a commit merges manifests; those that are full are left alone.
+    merges = [size for size in sizes if size.written > 2 * usual]
+    assert 0 < len(merges) <= ROUNDS // 10
+    assert max(size.written for size in merges) < MANIFEST_BYTES + 2 * usual
     assert len(ledger.page_files()) == 4 * ROUNDS
 
 

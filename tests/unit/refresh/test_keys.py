@@ -19,10 +19,10 @@ TIME = pa.timestamp("us", tz="UTC")
 
 
 def companion(folder: Path, name: str, keys: list[Any], times: list[int]) -> str:
-    data = folder / f"{name}.parquet"
-    pq.write_table(pa.table({"id": pa.array(keys), EXTRACTED_AT: pa.array(times, TIME)}), data)
+    table = pa.table({"id": pa.array(keys), EXTRACTED_AT: pa.array(times, TIME)})
+    pq.write_table(table, folder / f"{name}.parquet")
     location = str(folder / f"{name}.keys")
-    write_keys(STORE, location, str(data), [("id",)])
+    write_keys(STORE, location, table, [("id",)])
     return location
 
 

@@ -34,7 +34,7 @@ TABLE = "raw.numbers"
 class Threads:
     """Runs tasks side by side in this process."""
 
-    driver_host = "127.0.0.1"
+    driver_host = bind_address = "127.0.0.1"
 
     def __init__(self, cores: int = 2) -> None:
         self.cores = cores

@@ -1,0 +1,174 @@
+"""The rules of the house that ruff, mypy and import-linter can't express."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("airflow_provider_rfr", "spark_apps", "dags")
+MODULES = sorted(path.relative_to(ROOT).as_posix() for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
+LONGEST_MODULE = 300
+LONGEST_FUNCTION = 30
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+BLOCKED = """
+import importlib, pkgutil, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(name + " is not installed here")
+
+sys.path.insert(0, {root!r})
+sys.meta_path.insert(0, Blocker())
+for room in map(importlib.import_module, {rooms!r}):
+    for found in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
+        importlib.import_module(found.name)
+"""
+
+
+@cache
+def source(module: str) -> str:
+    return (ROOT / module).read_text(encoding="utf-8")
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(source(module), module)
+
+
+@cache
+def code_lines(module: str) -> frozenset[int]:
+    """Lines with code on them: neither blank nor a comment alone. All lines of a long string count."""
+    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = tokenize.generate_tokens(io.StringIO(source(module)).readline)
+    return frozenset(
+        line for token in tokens if token.type not in silent for line in range(token.start[0], token.end[0] + 1)
+    )
+
+
+def functions(module: str) -> Iterator[Function]:
+    return (node for node in ast.walk(tree(module)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def length(module: str, function: Function) -> int:
+    """Lines of code in the body; neither decorators, signature nor docstring count, functions inside do."""
+    body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+    if not body:
+        return 0
+    first = min([body[0].lineno, *(each.lineno for each in getattr(body[0], "decorator_list", []))])
+    assert function.end_lineno is not None
+    return len(code_lines(module) & set(range(first, function.end_lineno + 1)))
+
+
+def is_for_types_alone(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def is_for_programs_alone(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def imports(node: ast.AST, *, everywhere: bool) -> Iterator[str]:
+    """Dotted names that an import of the module imports; ``everywhere``: whatever else it may import when it runs."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.level == 0:
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif is_for_types_alone(child):
+            yield from (
+                name for each in child.orelse for name in imports(ast.Module([each], []), everywhere=everywhere)
+            )
+        elif everywhere or not (
+            isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_for_programs_alone(child)
+        ):
+            yield from imports(child, everywhere=everywhere)
+
+
+def imported(module: str, prefix: str, *, everywhere: bool = True) -> list[str]:
+    names = imports(tree(module), everywhere=everywhere)
+    return [name for name in names if f"{name}.".startswith(f"{prefix}.")]
+
+
+def importers(prefix: str, *, everywhere: bool = True) -> list[str]:
+    return [module for module in MODULES if imported(module, prefix, everywhere=everywhere)]
+
+
+def test_modules_are_short() -> None:
+    lengths = {module: len(source(module).splitlines()) for module in MODULES}
+    assert not {module: lines for module, lines in lengths.items() if lines > LONGEST_MODULE}
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{module}:{each.lineno} {each.name}": length(module, each) for module in MODULES for each in functions(module)
+    }
+    assert len(lengths) > len(MODULES)
+    assert not {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [module for module in MODULES if not ast.get_docstring(tree(module))]
+
+
+def test_every_module_reads_type_hints_late() -> None:
+    late = "__future__.annotations"
+    assert not [module for module in MODULES if len(tree(module).body) > 1 and not imported(module, late)]
+
+
+def test_pyspark_is_imported_only_when_the_engine_runs() -> None:
+    assert not importers("pyspark", everywhere=False)
+    assert not [module for module in importers("pyspark") if not module.startswith("airflow_provider_rfr/refresh/")]
+
+
+def test_pandas_is_imported_nowhere() -> None:
+    assert not importers("pandas")
+
+
+def test_one_module_touches_the_spark_providers_hook() -> None:
+    assert importers("airflow.providers.apache.spark.hooks") == ["airflow_provider_rfr/hooks/spark.py"]
+
+
+def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_installed() -> None:
+    import_all("streams", "lake", "refresh", blocked={"airflow", "pyspark", "pandas"})
+
+
+def test_the_rooms_of_airflow_import_without_spark() -> None:
+    import_all("hooks", "operators", "plugins", blocked={"pyspark"})
+
+
+def import_all(*rooms: str, blocked: set[str]) -> None:
+    """Import every module of these rooms in a new process."""
+    program = BLOCKED.format(blocked=blocked, root=str(ROOT), rooms=[f"airflow_provider_rfr.{room}" for room in rooms])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_lengths_are_counted_as_the_rule_says(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "@property\ndef long(\n    a,\n):\n    '''Says\n    why.'''\n    # a comment\n\n"
+        "    @inner\n    def nested():\n        return '''\n\n    '''\n    return nested\n\n\n"
+        "def empty():\n    '''Nothing.'''\n"
+    )
+    found = {each.name: length(str(module), each) for each in functions(str(module))}
+    assert found == {"long": 6, "nested": 3, "empty": 0}
+
+
+def test_imports_are_found_where_they_run(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark\nelse:\n    import one.two\n"
+        "try:\n    import three\nexcept ImportError:\n    pass\ndef later():\n    from four import five\n"
+        "if __name__ == '__main__':\n    import six\n"
+    )
+    assert list(imports(tree(str(module)), everywhere=False)) == ["typing.TYPE_CHECKING", "one.two", "three"]
+    assert list(imports(tree(str(module)), everywhere=True))[-2:] == ["four.five", "six"]

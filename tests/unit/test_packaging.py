@@ -1,0 +1,154 @@
+"""What is inside the wheel, what its metadata says, and what the lock holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import airflow_provider_rfr
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = airflow_provider_rfr.__version__
+PINS = {
+    "apache-airflow": "3.3.2",
+    "apache-airflow-providers-apache-spark": "6.3.4",
+    "pyspark": "4.1.3",
+    "pyspark-client": "4.1.3",
+    "pyiceberg": "0.12.0",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return Path(next(iter(WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"]))))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files as an installation lays them out."""
+    folder = tmp_path_factory.mktemp("installed") / "site-packages"
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stated(installed: Path) -> Message:
+    return Parser().parsestr((installed / f"airflow_provider_rfr-{VERSION}.dist-info" / "METADATA").read_text())
+
+
+def requirements(stated: Message) -> list[Requirement]:
+    return [Requirement(text) for text in stated.get_all("Requires-Dist", [])]
+
+
+def names(found: list[Requirement], extra: str = "") -> set[str]:
+    """Names that an installation with this extra brings."""
+    return {each.name for each in found if each.marker is None or each.marker.evaluate({"extra": extra})}
+
+
+def locked() -> dict[str, str]:
+    """Name to version, for this Python."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {
+        canonicalize_name(each.name): next(iter(each.specifier)).version
+        for each in found
+        if each.marker is None or each.marker.evaluate()
+    }
+
+
+def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=installed.parent, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_wheel_holds_the_package_with_its_applications_and_dags_and_nothing_else(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    info = f"airflow_provider_rfr-{VERSION}.dist-info"
+    assert {name.partition("/")[0] for name in inside} == {"airflow_provider_rfr", info}
+    expected = {"py.typed", "get_provider_info.py", "spark_apps/full_refresh.py", "dags/full_refresh.py"}
+    assert {f"airflow_provider_rfr/{name}" for name in expected} <= inside
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"} <= inside
+    assert not [name for name in inside if "__pycache__" in name]
+
+
+def test_every_module_of_the_checkout_is_in_the_wheel(installed: Path) -> None:
+    for room, place in {"airflow_provider_rfr": ".", "spark_apps": "spark_apps", "dags": "dags"}.items():
+        for path in (ROOT / room).rglob("*.py"):
+            copy = installed / "airflow_provider_rfr" / place / path.relative_to(ROOT / room)
+            assert copy.read_text() == path.read_text()
+
+
+def test_an_installed_operator_finds_its_application_which_runs(installed: Path) -> None:
+    program = "from airflow_provider_rfr.operators.shipment import application_path; print(application_path())"
+    found = run(installed, "-c", program)
+    assert found.returncode == 0, found.stderr
+    path = Path(found.stdout.splitlines()[-1])
+    assert path == installed / "airflow_provider_rfr" / "spark_apps" / "full_refresh.py"
+    shown = run(installed, str(path), "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert "--config FILE" in shown.stdout
+
+
+def test_an_installation_alone_brings_no_pyspark_for_operators_only_submit(stated: Message) -> None:
+    assert not {"pyspark", "pyspark-client"} & names(requirements(stated))
+
+
+def test_the_extra_brings_one_version_of_pyspark_and_its_client(stated: Message) -> None:
+    pins = {each.name: str(each.specifier) for each in requirements(stated) if each.name.startswith("pyspark")}
+    assert pins == {"pyspark": "==4.1.3", "pyspark-client": "==4.1.3"}
+    assert {"pyspark", "pyspark-client"} <= names(requirements(stated), "pyspark")
+
+
+def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_links_to(stated: Message) -> None:
+    assert stated["Name"] == "airflow-provider-rfr"
+    assert stated["License-Expression"] == "Apache-2.0"
+    assert stated["Requires-Python"] == ">=3.10"
+    assert [url for url in stated.get_all("Project-URL", []) if url.startswith("Documentation, https://")]
+    assert set(stated.get_all("Provides-Extra", [])) == {"dev", "openlineage", "postgres", "pyspark"}
+
+
+def test_everything_that_the_package_imports_is_required(stated: Message) -> None:
+    known = {"yaml": "pyyaml", "airflow": "apache-airflow", "pydantic_core": "pydantic", "py4j": "pyspark"}
+    wanted = set()
+    for path in (ROOT / "airflow_provider_rfr").rglob("*.py"):
+        wanted |= set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M))
+    outside = wanted - sys.stdlib_module_names - {"airflow_provider_rfr", "__future__"}
+    required = names(requirements(stated)) | names(requirements(stated), "pyspark")
+    assert not {name for name in outside if known.get(name, name) not in required}
+
+
+def test_the_lock_pins_one_version_of_each_and_names_no_index_and_no_hash() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pin = re.compile(r"[a-z0-9][a-z0-9.-]*==[a-z0-9.!+]+( ; [^;#]+)?")
+    assert not [line for line in lines if not line.startswith("#") and not pin.fullmatch(line)]
+
+
+def test_the_lock_holds_the_tested_versions() -> None:
+    found = locked()
+    older = {"apache-airflow-providers-apache-spark"} if sys.version_info < (3, 11) else set()
+    assert {name: found[name] for name in PINS if name not in older} == {
+        name: version for name, version in PINS.items() if name not in older
+    }
+
+
+def test_the_lock_covers_every_requirement_within_its_range(stated: Message) -> None:
+    found = locked()
+    missing = [each.name for each in requirements(stated) if canonicalize_name(each.name) not in found]
+    outside = [
+        str(each) for each in requirements(stated) if not each.specifier.contains(found.get(each.name.lower(), ""))
+    ]
+    assert (missing, outside) == ([], [])
