@@ -23,7 +23,7 @@ COMPONENTS = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-PATIENCE = 90.0
+PATIENCE = 150.0
 
 
 class AirflowStack:

@@ -5,7 +5,6 @@ A value that Airflow has yet to render (Jinja, the output of another task) is ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import yaml
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 STREAM_PLACE = "{stream}"
-_TABLE = re.compile(r"^[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)+$")
 
 
 def is_pending(value: Any) -> bool:
@@ -117,8 +116,9 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
 
     :raises ConfigurationError: ``target`` names no table, or one table for several streams
     """
-    if not isinstance(target, str) or not _TABLE.match(target.replace(STREAM_PLACE, "stream")):
+    if not isinstance(target, str):
         raise ConfigurationError("target", f"{target!r} is no table name", "write namespace.table, e.g. raw.orders")
+    check_identifier(target.replace(STREAM_PLACE, "stream"))
     if len(names) > 1 and STREAM_PLACE not in target:
         raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")
     return {name: target.replace(STREAM_PLACE, name) for name in names}

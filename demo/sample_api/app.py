@@ -85,7 +85,7 @@ class SampleApp:
         self.dataset = Dataset(options.sizes)
         self.faults = FaultPlan()
         self.journal = Journal()
-        self._cache: dict[tuple[str, str], Reply] = {}
+        self._cache: dict[tuple[str, str, frozenset[tuple[str, str]]], Reply] = {}
         self._cached_bytes = 0
         self._changed = False
         self._chance = random.Random(1)
@@ -138,7 +138,8 @@ class SampleApp:
 
     def _page(self, request: Request, path: str, query: Mapping[str, str], tweak: Tweak) -> Reply:
         host = request.headers.get("host", "")
-        place = (host, request.target)
+        # Clients differ in the order of their parameters, and shall find the pages that were made beforehand.
+        place = (host, path, frozenset(query.items()))
         if tweak is PLAIN and (cached := self._cache.get(place)) is not None:
             return cached
         try:

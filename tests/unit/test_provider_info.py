@@ -15,8 +15,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Asset
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 import airflow_provider_rfr
 from airflow_provider_rfr.get_provider_info import get_provider_info
@@ -25,7 +27,6 @@ from airflow_provider_rfr.hooks.lake import CATALOG_TYPES, LakeHook
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 DISTRIBUTION = "airflow-provider-rfr"
-FORM_FIELDS = {"host", "port", "login", "password", "schema", "extra", "description"}
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -89,14 +90,12 @@ def test_the_package_name_is_the_distributions_or_airflow_would_refuse_to_start(
 def test_airflow_finds_the_provider_its_connection_types_and_its_plugin() -> None:
     from airflow.plugins_manager import get_import_errors, get_plugin_info
 
-    manager = ProvidersManager()
-    assert manager.providers[DISTRIBUTION].version == airflow_provider_rfr.__version__
-    found = {name: hook for name in ("rfr_api", "rfr_lake") if (hook := manager.hooks[name]) is not None}
-    assert {name: hook.hook_name for name, hook in found.items()} == {
-        "rfr_api": ApiHook.hook_name,
-        "rfr_lake": LakeHook.hook_name,
-    }
-    assert all(hook.connection_testable for hook in found.values())
+    assert ProvidersManager().providers[DISTRIBUTION].version == airflow_provider_rfr.__version__
+    for hook in (ApiHook, LakeHook):
+        found = ProvidersManagerTaskRuntime().hooks[hook.conn_type]
+        assert found is not None
+        assert found.connection_testable
+        assert found.connection_id_attribute_name == hook.conn_name_attr
     assert "rfr" in {plugin["name"] for plugin in get_plugin_info()}
     assert not {path: error for path, error in get_import_errors().items() if "rfr" in path}
 
@@ -108,22 +107,17 @@ def test_a_connection_type_has_the_hooks_own_names(hook: type[ApiHook | LakeHook
     assert described["hook-name"] == hook.hook_name
 
 
-@pytest.mark.parametrize("name", ["rfr_api", "rfr_lake"])
-def test_airflow_reads_the_form_of_a_connection_type_from_it(name: str) -> None:
-    described = connection_type(name)
-    behaviour = described["ui-field-behaviour"]
-    assert set(behaviour) == {"hidden-fields", "relabeling", "placeholders"}
-    assert set(behaviour["hidden-fields"]) <= FORM_FIELDS
-    assert set(behaviour["relabeling"]) | set(behaviour["placeholders"]) <= FORM_FIELDS
-    manager = ProvidersManager()
-    assert manager.hooks[name] is not None
-    shown = {
-        widget.field_name: widget
-        for key, widget in manager.connection_form_widgets.items()
-        if key.startswith(f"extra__{name}__")
-    }
-    assert set(shown) == set(described["conn-fields"])
-    assert manager.field_behaviours[name]["relabeling"] == behaviour["relabeling"]
+def test_airflows_connection_form_is_what_it_describes() -> None:
+    forms = {form.connection_type: form for form in HookMetaService.hook_meta_data()}
+    for described in get_provider_info()["connection-types"]:
+        form, behaviour = forms[described["connection-type"]], described["ui-field-behaviour"]
+        assert form.standard_fields is not None
+        standard = form.standard_fields.model_dump(exclude_none=True)
+        standard["schema"] = standard.pop("url_schema")
+        assert {name for name, shown in standard.items() if shown["hidden"]} == set(behaviour["hidden-fields"])
+        for key, told in {"title": "relabeling", "placeholder": "placeholders"}.items():
+            assert {name: shown[key] for name, shown in standard.items() if key in shown} == behaviour[told]
+        assert set(form.extra_fields or {}) == set(described["conn-fields"])
 
 
 def test_whatever_may_be_secret_is_typed_unseen() -> None:
@@ -139,4 +133,4 @@ def test_the_form_offers_the_catalog_types_that_the_hook_takes() -> None:
 
 def test_airflow_knows_the_scheme_of_our_assets() -> None:
     assert Asset(uri="rfr://rfr_lake_default/raw/orders").uri == "rfr://rfr_lake_default/raw/orders"
-    assert "rfr" in ProvidersManager().asset_uri_handlers
+    assert "rfr" in ProvidersManagerTaskRuntime().asset_uri_handlers

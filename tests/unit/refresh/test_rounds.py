@@ -20,6 +20,7 @@ from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.cluster import TaskPlace
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
+from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
 from airflow_provider_rfr.refresh.round_task import run_round_task
@@ -152,6 +153,33 @@ def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: B
     others = [report for report in bench.reports if report.header.partitions_done >= 5]
     assert others, "the other partitions were not held up"
     assert time.monotonic() - began < 14
+
+
+def test_what_the_side_lane_read_is_not_read_again_while_others_are_still_read(bench: Bench) -> None:
+    source = bench.source("Hanging", partitions=5, pages=50, seconds=0.03, hang=3.0)
+    ledger, _, _ = bench.read(source, "hanging", round_seconds=0.3, concurrency=2)
+    assert_whole(ledger, 5, 50)
+    assert ledger.header is not None
+    assert ledger.header.pages == 250
+
+
+def test_a_resumed_generation_belongs_to_the_run_that_resumed_it(bench: Bench) -> None:
+    source = bench.source(partitions=2, pages=3)
+    bench.open(source)
+    ledger = bench.ledger()
+    ledger.take_over("publish", "run-2")
+    assert ledger.header is not None
+    assert ledger.header.run_key == "run-2"
+
+
+def test_a_generation_that_another_attempt_ended_meanwhile_is_not_taken_over(bench: Bench) -> None:
+    source = bench.source(partitions=2, pages=3)
+    bench.open(source)
+    late = bench.ledger()
+    other, _, _ = bench.read(source)
+    other.commit([], state=RefreshState.PUBLISHED, snapshot_id=1, published_rows=18)
+    with pytest.raises(FencedError, match="ended by another attempt"):
+        late.take_over("publish")
 
 
 def test_a_resume_asks_for_no_committed_page_but_the_overlap_check(bench: Bench) -> None:

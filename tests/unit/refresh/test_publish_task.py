@@ -1,0 +1,58 @@
+"""Data files of the target, and writing one again without the rows that lose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.data_files import FileLayout, load_file
+from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.schemas import target_schema
+from airflow_provider_rfr.refresh.keys import KeySearch, find_losers
+from airflow_provider_rfr.refresh.publish_task import PublishTask, drop_rows, write_files
+
+STORE = FileStore({})
+ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])
+
+
+def task(folder: Path, *key: tuple[str, ...]) -> PublishTask:
+    target = FileTarget(FileLayout(target_schema(ROWS)), STORE, f"{folder}/data", ROWS)
+    return PublishTask(
+        store=STORE, files=(), live_chains={}, target=target, schema=ROWS, generation=1, on_type_error="fail",
+        max_offenders=10, key_columns=key, row_filter=None, scratch=f"{folder}/scratch",
+    )  # fmt: skip
+
+
+def rows(count: int) -> pa.Table:
+    system = {
+        "_rfr_generation": pa.array([1] * count),
+        "_rfr_extracted_at": pa.array(range(count), pa.timestamp("us", tz="UTC")),
+        "_rfr_meta": pa.nulls(count, pa.string()),
+    }
+    own = {
+        "order-no": pa.array([number % 4 for number in range(count)]),
+        "nest": pa.array([{"a b": str(number % 4)} for number in range(count)]),
+        "1st": pa.array([f"row {number}" for number in range(count)]),
+    }
+    return pa.table({**own, **system}, schema=pa.schema([*ROWS, *SYSTEM_COLUMNS]))
+
+
+def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_written_again(tmp_path: Path) -> None:
+    for number, key in enumerate([("order-no",), ("nest", "a b")]):
+        subject = task(tmp_path / str(number), key)
+        (written,) = write_files(subject, rows(10))
+        assert written.keys is not None
+        losers = find_losers(KeySearch(STORE, (written.keys,), 0, 1))[written.keys]
+        assert sorted(losers) == [0, 1, 2, 3, 4, 5]
+        (again,) = drop_rows(subject, written, losers)
+        kept = load_file(STORE, again.file.location, subject.target.layout)
+        assert kept["1st"].to_pylist() == ["row 6", "row 7", "row 8", "row 9"]
+        assert kept["order-no"].to_pylist() == [2, 3, 0, 1]
+        assert kept["nest"].to_pylist() == [{"a b": "2"}, {"a b": "3"}, {"a b": "0"}, {"a b": "1"}]
+
+
+def test_no_rows_are_no_file(tmp_path: Path) -> None:
+    assert write_files(task(tmp_path), rows(0)) == []

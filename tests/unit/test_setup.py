@@ -1,0 +1,54 @@
+"""The set-up's choices, made by the real scripts with programs in Java's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def java(home: Path, version: str) -> Path:
+    """A program that tells a version and its home as Java does; returns the home."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '    java.home = {home}' >&2\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+def found_java(**environment: str) -> str:
+    """The home that the set-up chooses."""
+    command = ["bash", "-euo", "pipefail", "-c", f"source '{ROOT}/scripts/machine.sh'; find_java"]
+    clean = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return subprocess.run(
+        command, env={**clean, **environment}, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
+    ours, other = java(tmp_path / "ours", "21.0.4"), java(tmp_path / "other", "17.0.15")
+    assert found_java(JAVA_HOME=str(ours), PATH=f"{other}/bin:{os.environ['PATH']}") == str(ours)
+
+
+def test_a_java_that_is_too_new_is_passed_over_for_the_one_on_the_path(tmp_path: Path) -> None:
+    newest, other = java(tmp_path / "newest", "25.0.1"), java(tmp_path / "other", "17.0.15")
+    assert found_java(JAVA_HOME=str(newest), PATH=f"{other}/bin:{os.environ['PATH']}") == str(other)
+
+
+def test_a_link_on_the_path_leads_to_the_home(tmp_path: Path) -> None:
+    home = java(tmp_path / "jdk", "17.0.15")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert found_java(PATH=f"{tmp_path}/bin:{os.environ['PATH']}") == str(home)
+
+
+def test_every_script_is_sound_bash_and_stops_at_its_first_failure() -> None:
+    scripts = [*(ROOT / "scripts").glob("*.sh"), ROOT / ".ci" / "run"]
+    assert len(scripts) >= 5
+    for script in scripts:
+        subprocess.run(["bash", "-n", str(script)], check=True)
+        text = script.read_text()
+        assert "set -euo pipefail" in text or not text.startswith("#!"), script
+        assert os.access(script, os.X_OK) == text.startswith("#!"), script
