@@ -277,5 +277,6 @@ def _retyped(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
     if pa.types.is_large_list(wanted):
         values = _retyped(array.values, wanted.value_type)
-        return pa.LargeListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
-    return array
+        offsets = array.offsets.cast(pa.int64())
+        return pa.LargeListArray.from_arrays(offsets, values, type=wanted, mask=array.is_null())
+    return array if array.type == wanted else array.cast(wanted)

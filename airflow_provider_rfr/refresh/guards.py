@@ -1,8 +1,10 @@
-"""What has to be true before a publish: an empty or a shrunken result is published only where that was allowed."""
+"""What has to be true before a publish: rows that fit, and as many of them as was allowed."""
 
 from __future__ import annotations
 
-from airflow_provider_rfr.exceptions import PublishRefusedError
+from collections.abc import Mapping, Sequence
+
+from airflow_provider_rfr.exceptions import PublishRefusedError, TypeMismatchError
 from airflow_provider_rfr.refresh.config import PublishMode, RefreshOptions
 
 
@@ -21,3 +23,18 @@ def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) ->
             f"{rows} rows after {previous}: {shrunk:.0%} fewer, and max_shrink allows {options.max_shrink:.0%};"
             " nothing was published and readers keep the old table"
         )
+
+
+def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
+    """The error that lists the first offenders."""
+    lines = [
+        f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
+        f" {item['value']}, expected {item['expected']}"
+        for item in offenders
+    ]
+    more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
+    return TypeMismatchError(
+        f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
+        " nothing is fetched again; or set on_type_error to null",
+        offenders,
+    )

@@ -20,7 +20,6 @@ from airflow_provider_rfr.exceptions import (
     LedgerError,
     PublishRefusedError,
     ReconciliationError,
-    TypeMismatchError,
 )
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.file_target import FileTarget
@@ -30,7 +29,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.guards import check_guards
+from airflow_provider_rfr.refresh.guards import check_guards, type_mismatch
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
 from airflow_provider_rfr.refresh.keys import KeySearch, find_losers, key_columns
@@ -80,16 +79,25 @@ class Publisher:
         if (found := self._published(header)) is not None:
             return found
         tasks, target = self._plan(staged)
-        results = self._cluster.run(_run_publish, tasks)
-        self._check_results(results, staged)
-        written = [file for result in results for file in result.written]
-        written, removed = self._without_duplicates(tasks, written, staged)
-        check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
-        self._ledger.check_epoch()
+        try:
+            written, removed = self._write(tasks, staged)
+        except BaseException:
+            target.discard()
+            raise
         outcome = self._commit(header, target, written, staged - removed, removed)
         self._ledger.store.delete_folder(self._scratch())
         log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
         return outcome
+
+    def _write(self, tasks: Sequence[PublishTask], staged: int) -> tuple[list[WrittenFile], int]:
+        """Write the data files and check all that can be checked; returns them, and the rows dropped as duplicates."""
+        results = self._cluster.run(_run_publish, tasks)
+        self._check_results(results, staged)
+        written = [file for result in results for file in result.written]
+        written, removed = self._without_duplicates(tasks, written, staged)
+        check_guards(self._options, rows=staged - removed, previous=self._header().previous_rows)
+        self._ledger.check_epoch()
+        return written, removed
 
     def _check_staged(self) -> int:
         """Every partition complete, every page there once, and the counts those that were fetched."""
@@ -126,6 +134,9 @@ class Publisher:
         schema = self._stream.json_schema
         wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
         target = self._target.prepare(wanted, self._options.schema_evolution.value, inferred=schema is None)
+        header = self._header()
+        family = f"rfr-{self._ledger.id[:8]}-g{header.generation}-"
+        target = replace(target, family=family, label=f"e{header.epoch}-")
         where = self._options.replace_where
         base = PublishTask(
             store=self._ledger.store,
@@ -133,7 +144,7 @@ class Publisher:
             live_chains=self._book.live_chains,
             target=target,
             schema=target.rows,
-            generation=self._header().generation,
+            generation=header.generation,
             on_type_error=self._options.on_type_error.value,
             max_offenders=self._options.max_offenders,
             # Columns inferred from no rows lack the key's.
@@ -217,6 +228,7 @@ class Publisher:
                     replace_where=self._options.replace_where,
                     summary=summary,
                 )
+                self._collect(target, written)
                 return PublishOutcome(snapshot_id, rows, removed)
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
@@ -224,6 +236,12 @@ class Publisher:
                 if (found := self._published(header)) is not None:
                     return found
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
+
+    def _collect(self, target: FileTarget, written: Sequence[WrittenFile]) -> None:
+        try:
+            target.collect(file.file for file in written)
+        except OSError as error:
+            log.warning("published; files of earlier attempts could not be collected: %s", error)
 
     def _summary(self, header: LedgerHeader, rows: int, removed: int) -> Mapping[str, str]:
         values = {
@@ -251,21 +269,6 @@ class Publisher:
     def _header(self) -> LedgerHeader:
         assert self._ledger.header is not None
         return self._ledger.header
-
-
-def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
-    """The error that lists the first offenders."""
-    lines = [
-        f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
-        f" {item['value']}, expected {item['expected']}"
-        for item in offenders
-    ]
-    more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
-    return TypeMismatchError(
-        f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
-        " nothing is fetched again; or set on_type_error to null",
-        offenders,
-    )
 
 
 def _run_publish(place: object, task: PublishTask) -> PublishResult:

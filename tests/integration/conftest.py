@@ -149,7 +149,7 @@ def runner(lake: Lake, tmp_path: Path) -> Runner:
 
 @pytest.fixture
 def api() -> Iterator[SampleApi]:
-    """Eight partitions of 20 pages of 25 records, 10 ms each; and the other resources."""
+    """Eight partitions of 20 pages of 25 records, 40 ms each; and the other resources."""
     sizes = Sizes(records=400, customers=30, partitions=8, pages=20, page_records=25)
-    with SampleApi(sizes, latency_ms=10) as running:
+    with SampleApi(sizes, latency_ms=40) as running:
         yield running

@@ -13,7 +13,8 @@ from demo.sample_api.client import SampleApi
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
 
 PAGES = 8 * 20
-SECONDS_A_PAGE = 0.01
+SECONDS_A_PAGE = 0.04
+FLUSH_ON_A_BUSY_MACHINE = 0.1
 OPTIONS = {"round_seconds": 0.5, "concurrency": 8}
 
 PLACES = [
@@ -42,9 +43,14 @@ def assert_published_whole(lake: Lake, api: SampleApi, table: str = "raw.items")
 
 
 def allowed(pages_done: int) -> float:
-    """Pages that may be fetched again: 5 % of what was done, those on their way, and those of the shortest interval."""
+    """Pages that may be fetched again: 5 % of what was done, those on their way, and those that arrive
+    while one flush is written."""
     on_their_way = OPTIONS["concurrency"]
-    return 0.05 * pages_done + on_their_way + OPTIONS["concurrency"] * MIN_INTERVAL / SECONDS_A_PAGE
+    return (
+        0.05 * pages_done
+        + on_their_way
+        + OPTIONS["concurrency"] * (MIN_INTERVAL + FLUSH_ON_A_BUSY_MACHINE) / SECONDS_A_PAGE
+    )
 
 
 @pytest.mark.parametrize("place", PLACES)

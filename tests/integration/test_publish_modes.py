@@ -166,7 +166,7 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
 
     refused = runner.run(config("2026-01-06", [1], "2026-01-05"), expect=FAILED)
     for error in errors_by_stream(refused).values():
-        assert error["type"] == "ReconciliationError"
+        assert error["type"] == "PublishRefusedError"
         assert "500 rows do not match replace_where (day = '2026-01-05')" in error["message"]
     assert set(errors_by_stream(refused)) == set(streams)
     for table in tables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,3 +57,21 @@ def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_wri
 
 def test_no_rows_are_no_file(tmp_path: Path) -> None:
     assert write_files(task(tmp_path), rows(0)) == []
+
+
+def test_files_that_no_commit_names_are_collected_by_attempt_and_by_generation(tmp_path: Path) -> None:
+    subject = task(tmp_path)
+    first = replace(subject.target, family="rfr-1-g7-", label="e1-")
+    second = replace(first, label="e2-")
+    other = replace(first, family="rfr-1-g6-")
+    for target in (first, second, other):
+        list(target.write(rows(3)))
+    second.discard()
+    assert kinds(tmp_path) == ["rfr-1-g6-e1", "rfr-1-g7-e1"]
+    kept = [file for file, _ in second.write(rows(3))]
+    second.collect(kept)
+    assert kinds(tmp_path) == ["rfr-1-g6-e1", "rfr-1-g7-e2"]
+
+
+def kinds(folder: Path) -> list[str]:
+    return sorted(file.name.rpartition("-")[0].rpartition("-")[0] for file in (folder / "data").iterdir())
