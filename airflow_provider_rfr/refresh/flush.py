@@ -88,7 +88,10 @@ class FlushWriter:
 
 
 class Flusher(threading.Thread):
-    """Flushes in the background until stopped; then flushes the rest.
+    """Flushes when it is due, until stopped; then flushes the rest.
+
+    The threads that read do most of it, in passing: a thread of its own would first have to win the interpreter from
+    all of them, which takes longer than the flush. It is there for the times when no page arrives.
 
     :param take: returns the rows that wait
     :param full: set when they should not wait any longer
@@ -114,6 +117,7 @@ class Flusher(threading.Thread):
         self._began = time.monotonic()
         self._last = self._began
         self._over = False
+        self._busy = threading.Lock()
         self.error: BaseException | None = None
 
     def interval(self) -> float:
@@ -121,21 +125,34 @@ class Flusher(threading.Thread):
         return max(MIN_INTERVAL, self._fraction * (self._before + time.monotonic() - self._began))
 
     def run(self) -> None:
+        while not self._over:
+            rest = self._last + self.interval() - time.monotonic()
+            if rest > 0 and not self._full.wait(min(rest, 0.1)):
+                continue
+            self.flush_if_due()
+            # Somebody else may be at it: look again soon, but don't stand in the way.
+            time.sleep(0.002)
+
+    def flush_if_due(self) -> None:
+        """Flush if it is time and nobody else is at it; an error is told by :meth:`finish`."""
+        due = self._full.is_set() or time.monotonic() >= self._last + self.interval()
+        if not due or self._over or self.error is not None or not self._busy.acquire(blocking=False):
+            return
         try:
-            while not self._over:
-                rest = self._last + self.interval() - time.monotonic()
-                if rest <= 0 or self._full.wait(min(rest, 0.1)):
-                    self._flush()
+            self._flush()
         except BaseException as error:  # noqa: BLE001 - told by finish()
             self.error = error
+        finally:
+            self._busy.release()
 
     def finish(self) -> None:
         """Stop, write what is left, and raise what went wrong in the background."""
         self._over = True
         self.join()
-        if self.error is not None:
-            raise self.error
-        self._flush()
+        with self._busy:
+            if self.error is not None:
+                raise self.error
+            self._flush()
 
     def _flush(self) -> None:
         self._writer.write(self._take())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_rfr.exceptions import ReadInterrupted
@@ -19,17 +20,24 @@ UNWIND_SECONDS = 0.5
 
 
 def read_pages(
-    task: RoundTask, stream: PagedStream, scheduler: Scheduler, budget: Budget, closing: threading.Event
+    task: RoundTask,
+    stream: PagedStream,
+    scheduler: Scheduler,
+    budget: Budget,
+    closing: threading.Event,
+    flush: Callable[[], None],
 ) -> None:
     """Read until nothing is left, the time is up, or somebody closes the round.
 
     A page on its way at the end gets ``linger`` seconds; then its reader is told to stop, and a reader that hangs in
     the network is left behind: what it may still bring no longer counts.
+
+    :param flush: called after each page; writes what waits, if it is time
     """
     stop = threading.Event()
     context = ReadContext(limiter=BudgetLimiter(budget, stop), stop=stop)
     stream.bind(context)
-    reader = _Reader(task, stream, scheduler, context)
+    reader = _Reader(task, stream, scheduler, context, flush)
     threads = [
         threading.Thread(target=reader.run, name=f"rfr-read-{number}", daemon=True)
         for number in range(task.limits.threads)
@@ -74,6 +82,7 @@ class _Reader:
     stream: PagedStream
     scheduler: Scheduler
     context: ReadContext
+    flush: Callable[[], None]
 
     def run(self) -> None:
         last: Chain | None = None
@@ -106,3 +115,4 @@ class _Reader:
             token=request.token,
         )
         self.scheduler.deliver(request, FetchedPage(row, page))
+        self.flush()

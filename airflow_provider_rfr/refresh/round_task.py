@@ -48,7 +48,7 @@ def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | N
         fraction=task.limits.flush_fraction,
     )
     flusher.start()
-    read_pages(task, stream, scheduler, budget, closing or threading.Event())
+    read_pages(task, stream, scheduler, budget, closing or threading.Event(), flusher.flush_if_due)
     progress = scheduler.progress()
     flusher.finish()
     return TaskResult(tuple(writer.files), left.merged(progress), scheduler.figures + left.figures)
