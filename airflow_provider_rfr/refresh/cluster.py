@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_rfr.exceptions import RfrError, SparkJobError
 from airflow_provider_rfr.refresh.errors import portable_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
+from airflow_provider_rfr.refresh.lean import keep_spark_from_testing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -115,6 +116,8 @@ class Cluster:
         try:
             from pyspark import SparkConf, SparkContext
 
+            if self._preload:
+                keep_spark_from_testing()
             if "PYSPARK_GATEWAY_PORT" in os.environ:
                 # Started by spark-submit: its settings are in the JVM, and a SparkConf sees them only once connected.
                 SparkContext._ensure_initialized()

@@ -36,3 +36,14 @@ def without_pandas() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+def keep_spark_from_testing() -> None:
+    """Answer for ``pyspark.testing.utils``, which Spark asks at its first call whether there is NumPy.
+
+    The real module imports pandas and unittest for that answer, a second of a short refresh. No NumPy value is handed
+    to Spark in a process that runs no code of a user's.
+    """
+    answer = ModuleType("pyspark.testing.utils")
+    answer.have_numpy = False  # type: ignore[attr-defined]
+    sys.modules.setdefault(answer.__name__, answer)
