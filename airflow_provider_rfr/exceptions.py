@@ -99,10 +99,14 @@ class SourceError(RfrError):
         self.page = page
         super().__init__(message)
 
+    @property
+    def told(self) -> str:
+        """Message and request, without the place."""
+        return f"{self.message} [{self.request}]" if self.request else self.message
+
     def __str__(self) -> str:
         place = f" (partition {self.partition}, page {self.page})" if self.partition is not None else ""
-        asked = f" [{self.request}]" if self.request else ""
-        return f"{self.message}{asked}{place}"
+        return f"{self.told}{place}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, dict(self.__dict__))

@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shape", choices=[*SHAPES, "both"], default="both", help="both: A and B")
     parser.add_argument("--runs", type=int, default=3, help="of each side; figures are medians")
     parser.add_argument("--threads", type=int, default=32, help="of the baseline")
-    parser.add_argument("--concurrency", type=int, default=8, help="requests in flight of the product (8: its default)")
+    parser.add_argument("--concurrency", type=int, default=16, help="of the product (16: its default)")
     parser.add_argument("--crashes", type=int, default=1, help="kills at half, each with its resume; 0: none")
     parser.add_argument("--baseline-only", action="store_true")
     return parser.parse_args(arguments)

@@ -39,7 +39,7 @@ make_venv() {
 install_locked() {
   local python=$venv/bin/python project='.[pyspark,postgres,openlineage,dev]'
   if "$python" -m pip install -q --disable-pip-version-check -c constraints.txt uv; then
-    "$python" -m uv pip install -q --python "$python" -c constraints.txt -b constraints.txt -e "$project"
+    "$python" -m uv pip install -q --compile-bytecode --python "$python" -c constraints.txt -b constraints.txt -e "$project"
   else
     PIP_CONSTRAINT=constraints.txt "$python" -m pip install -q --disable-pip-version-check -e "$project"
   fi

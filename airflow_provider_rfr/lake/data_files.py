@@ -7,7 +7,7 @@ executor starts many processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -139,52 +139,6 @@ def store_file(
             writer.add_key_value_metadata(dict(footer))
     size = store.write(location, buffer.getvalue())
     return StoredFile(location, size, writer.writer.metadata, dict(partition or {}))
-
-
-def store_files(
-    store: FileStore,
-    locate: Callable[[int], str],
-    table: pa.Table,
-    layout: FileLayout,
-    *,
-    footer: Mapping[str, str] | None = None,
-) -> list[StoredFile]:
-    """Write one file for each partition that the rows fall into; none for no rows.
-
-    :param locate: the location of the n-th file, from 0
-    """
-    if not table.num_rows:
-        return []
-    parts = split_by_partition(table, layout)
-    return [
-        store_file(store, locate(number), rows, layout, partition=partition, footer=footer)
-        for number, (partition, rows) in enumerate(parts)
-    ]
-
-
-def write_data_file(
-    store: FileStore,
-    location: str,
-    table: pa.Table,
-    layout: FileLayout,
-    *,
-    partition: Mapping[str, Any] | None = None,
-    footer: Mapping[str, str] | None = None,
-) -> DataFile:
-    """:func:`store_file`, described in the same process."""
-    return store_file(store, location, table, layout, partition=partition, footer=footer).describe(layout)
-
-
-def write_data_files(
-    store: FileStore,
-    locate: Callable[[int], str],
-    table: pa.Table,
-    layout: FileLayout,
-    *,
-    footer: Mapping[str, str] | None = None,
-) -> list[DataFile]:
-    """:func:`store_files`, described in the same process."""
-    return [file.describe(layout) for file in store_files(store, locate, table, layout, footer=footer)]
 
 
 def split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:

@@ -11,7 +11,13 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, RefreshStoppedError, RfrError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    FencedError,
+    RefreshFailedError,
+    RefreshStoppedError,
+    RfrError,
+)
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secret_properties, secret_values
@@ -59,10 +65,17 @@ class Application:
                 self._refresh(stream)
             except Exception as error:
                 log.debug("%s failed", stream, exc_info=error)
+                self._tell_partitions(stream, error)
                 errors.append((stream, error))
         print(json.dumps(self._summary(errors)), flush=True)
         self._cluster.stop()
         return exit_code(errors)
+
+    def _tell_partitions(self, stream: str, error: Exception) -> None:
+        """Every failed partition on a line of its own: the error's sentence names the first of them only."""
+        if isinstance(error, RefreshFailedError):
+            for key, reason in error.failures.items():
+                say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
 
     def stop(self, reason: str) -> None:
         """End after the round at hand; without a hurry the process is ended hard."""

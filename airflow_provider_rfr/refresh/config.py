@@ -79,7 +79,7 @@ class RefreshOptions(_Document):
 
     mode: PublishMode = PublishMode.REPLACE
     replace_where: str | None = None
-    concurrency: int = Field(default=8, ge=1, le=4096)
+    concurrency: int = Field(default=16, ge=1, le=4096)
     round_seconds: float = Field(default=30.0, gt=0)
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     requests_per_second: float | None = Field(default=None, gt=0)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NAMED_FAILURES = 20
+
 
 @dataclass(slots=True)
 class RefreshFigures:
@@ -252,15 +254,23 @@ class _Phase:
 
 def failure(stream: str, book: PartitionBook) -> BaseException:
     """The attempt's error: the cause itself where there is one for all, else the list of partitions."""
-    failures = {book.keys[ordinal]: error for ordinal, error in book.failed.items()}
-    kinds = {type(error) for error in failures.values()}
-    if len(kinds) == 1 and not issubclass(next(iter(kinds)), (SourceError, SourceChangedError)):
-        return next(iter(failures.values()))
-    named = "; ".join(f"{key}: {error}" for key, error in list(failures.items())[:20])
-    more = f"; and {len(failures) - 20} more" if len(failures) > 20 else ""
+    kinds = {type(error) for error in book.failed.values()}
+    first = next(iter(book.failed.values()))
+    if len(kinds) == 1 and not isinstance(first, (SourceError, SourceChangedError)):
+        return first
+    failures = {book.keys[ordinal]: _reason(error) for ordinal, error in book.failed.items()}
+    named = "; ".join(f"{key}: {reason}" for key, reason in list(failures.items())[:NAMED_FAILURES])
+    more = f"; and {len(failures) - NAMED_FAILURES} more, each in the log" if len(failures) > NAMED_FAILURES else ""
     error = RefreshFailedError(
         f"{stream}: {len(failures)} of {len(book)} partitions could not be read, what was read is kept: {named}{more}",
-        {key: str(error) for key, error in failures.items()},
+        failures,
     )
-    error.__cause__ = next(iter(failures.values()))
+    error.__cause__ = first
     return error
+
+
+def _reason(error: BaseException) -> str:
+    """The error as it stands behind its partition's name."""
+    if isinstance(error, SourceError) and error.page is not None:
+        return f"page {error.page}: {error.told}"
+    return str(error)

@@ -15,7 +15,8 @@ from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.budget import Budget
 from airflow_provider_rfr.refresh.chains import Chain
 from airflow_provider_rfr.refresh.errors import secret_values
-from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
+from airflow_provider_rfr.refresh.flush import FlushWriter
+from airflow_provider_rfr.refresh.flusher import Flusher
 from airflow_provider_rfr.refresh.predecessor import adopt_predecessor
 from airflow_provider_rfr.refresh.reading import read_pages
 from airflow_provider_rfr.refresh.scheduler import Scheduler
@@ -40,13 +41,7 @@ def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | N
         on_source_change=task.on_source_change,
         secrets=secret_values(task.source.get("secrets")),
     )
-    flusher = Flusher(
-        writer,
-        scheduler.take_ready,
-        scheduler.full,
-        read_seconds=task.limits.read_seconds,
-        fraction=task.limits.flush_fraction,
-    )
+    flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
     flusher.start()
     read_pages(task, stream, scheduler, budget, closing or threading.Event(), flusher.flush_if_due)
     progress = scheduler.progress()

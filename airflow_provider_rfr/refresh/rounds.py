@@ -16,9 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, BudgetAddress, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, BudgetAddress, BudgetServer, DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
 from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
+from airflow_provider_rfr.refresh.driver_budgets import HeadStartBudget, SideLaneBudget
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -104,13 +105,14 @@ class Rounds:
         return BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
 
     def _head_start(self) -> None:
-        """The first round, in the driver, for as long as Spark takes to start."""
-        ordinals = self._book.open_ordinals()[:MAX_PARTITIONS_A_TASK]
+        """The first round, in the driver, while Spark starts."""
+        ordinals = self._book.open_ordinals()
         if not ordinals or self._cluster.ready.is_set():
             return
-        task = self._task(HEAD_START, ordinals, self._limits(self._options.concurrency, 1, seconds=None))
-        result = run_round_task(task, self._budget, _Either(self._cluster.ready, self._stopping))
-        self._commit([result])
+        limits = self._limits(self._options.concurrency, 1, seconds=None)
+        task = self._task(HEAD_START, ordinals[:MAX_PARTITIONS_A_TASK], limits)
+        budget = HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > MAX_PARTITIONS_A_TASK)
+        self._commit([run_round_task(task, budget, self._stopping)])
 
     def _spark_round(self, address: BudgetAddress) -> None:
         self._round += 1
@@ -151,7 +153,7 @@ class Rounds:
         limits = replace(self._limits(len(ordinals), 1, seconds=BEAT_SECONDS), linger=float("inf"))
         task = self._task(SIDE_LANE, ordinals, limits)
         self._lane_ordinals = frozenset(ordinals)
-        self._lane = self._pool.submit(run_round_task, task, _LaneBudget(self._budget), None)
+        self._lane = self._pool.submit(run_round_task, task, SideLaneBudget(self._budget), None)
 
     def _commit_lane(self) -> None:
         """Commit what the side lane has read, before anything is planned from where it began."""
@@ -192,6 +194,7 @@ class Rounds:
             seconds=seconds,
             bytes=max(1, self._options.round_bytes // tasks),
             read_seconds=time.monotonic() - self._began,
+            read_pages=self.figures.pages / tasks,
         )
 
     def _task(self, index: int, ordinals: Sequence[int], limits: RoundLimits) -> RoundTask:
@@ -214,29 +217,6 @@ class Rounds:
             if self._stopping.is_set():
                 self._budget.close_round()
                 return
-
-
-class _LaneBudget:
-    """The budget without the round's end: the side lane outlives rounds."""
-
-    def __init__(self, budget: DriverBudget) -> None:
-        self.reserve = budget.reserve
-        self.paused = budget.paused
-        self.penalize = budget.penalize
-
-    def beat(self, beat: Beat) -> bool:
-        return False
-
-
-class _Either(threading.Event):
-    """Set as soon as one of two events is."""
-
-    def __init__(self, first: threading.Event, second: threading.Event) -> None:
-        super().__init__()
-        self._events = (first, second)
-
-    def is_set(self) -> bool:
-        return any(event.is_set() for event in self._events)
 
 
 def _run_remote(address: BudgetAddress) -> Callable[[TaskPlace, RoundTask], TaskResult]:

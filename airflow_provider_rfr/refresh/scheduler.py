@@ -120,6 +120,16 @@ class Scheduler:
             self.full.clear()
         return rows
 
+    @property
+    def waiting(self) -> int:
+        """Rows that count and were not taken yet."""
+        return len(self._ready)
+
+    @property
+    def taken(self) -> int:
+        """Rows that count, so far."""
+        return self.figures.pages
+
     def load(self) -> tuple[int, int]:
         """Partitions that no thread has begun, and threads without work."""
         with self._changed:

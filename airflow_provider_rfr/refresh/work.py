@@ -68,7 +68,7 @@ class RoundLimits:
 
     :ivar seconds: of reading; None for "until told"
     :ivar read_seconds: that this attempt had read before
-    :ivar flush_fraction: share of the attempt's reading time after which a task flushes
+    :ivar read_pages: this task's share of the pages that this attempt had read before
     :ivar linger: seconds that a page on its way gets after the round's end
     """
 
@@ -76,7 +76,7 @@ class RoundLimits:
     seconds: float | None
     bytes: int
     read_seconds: float = 0.0
-    flush_fraction: float = 0.02
+    read_pages: float = 0.0
     linger: float = 2.0
 
 

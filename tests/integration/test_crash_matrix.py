@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.refresh.flush import MIN_INTERVAL
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, kill_group, shop
 
@@ -46,11 +45,7 @@ def allowed(pages_done: int) -> float:
     """Pages that may be fetched again: 5 % of what was done, those on their way, and those that arrive
     while one flush is written."""
     on_their_way = OPTIONS["concurrency"]
-    return (
-        0.05 * pages_done
-        + on_their_way
-        + OPTIONS["concurrency"] * (MIN_INTERVAL + FLUSH_ON_A_BUSY_MACHINE) / SECONDS_A_PAGE
-    )
+    return 0.05 * pages_done + on_their_way + OPTIONS["concurrency"] * FLUSH_ON_A_BUSY_MACHINE / SECONDS_A_PAGE
 
 
 @pytest.mark.parametrize("place", PLACES)

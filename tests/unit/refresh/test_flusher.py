@@ -1,0 +1,134 @@
+"""When a task flushes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
+from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
+from airflow_provider_rfr.refresh.flusher import Flusher
+from airflow_provider_rfr.refresh.rows import PageRow, page_row
+from airflow_provider_rfr.streams import NextPage, Page
+
+
+class Pages:
+    """Pages as the scheduler holds them."""
+
+    def __init__(self) -> None:
+        self.full = threading.Event()
+        self.taken = 0
+        self._ready: list[PageRow] = []
+        self._lock = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._ready)
+
+    def arrive(self) -> None:
+        with self._lock:
+            self.taken += 1
+            page = Page([{"id": self.taken}], NextPage(self.taken + 1))
+            self._ready.append(
+                page_row(page, generation=1, epoch=1, ordinal=0, key="{}", chain=0, number=self.taken, token=None)
+            )
+
+    def take_ready(self) -> list[PageRow]:
+        with self._lock:
+            rows, self._ready = self._ready, []
+        return rows
+
+
+class SlowStore(FileStore):
+    """A store whose every write takes a while."""
+
+    seconds = 0.15
+
+    def write(self, location: str, data: object) -> int:
+        time.sleep(self.seconds)
+        return super().write(location, data)
+
+
+def flusher(folder: Path, pages: Pages, store: FileStore | None = None, **options: float) -> Flusher:
+    label = FlushLabel(1, 1, 1, 0, 0, 0)
+    writer = FlushWriter(store or FileStore({}), str(folder), ledger_arrow_schema(), label, [])
+    settings = {"read_seconds": 1e6, "read_pages": 0.0, **options}
+    return Flusher(writer, pages, **settings)
+
+
+def test_at_no_moment_more_waits_than_the_share_and_few_files_are_written(tmp_path: Path) -> None:
+    pages = Pages()
+    flushing = flusher(tmp_path, pages)
+    for _ in range(2_000):
+        pages.arrive()
+        flushing.flush_if_due()
+        assert pages.waiting <= 0.005 * pages.taken
+    files = len(list(tmp_path.glob("*.parquet")))
+    # One a page up to two hundred pages; then each file is half a percent of what is there: 200 * ln(2000 / 200).
+    assert 450 <= files <= 750
+
+
+def test_the_attempts_earlier_pages_count(tmp_path: Path) -> None:
+    pages = Pages()
+    flushing = flusher(tmp_path, pages, read_pages=10_000)
+    for _ in range(100):
+        pages.arrive()
+        flushing.flush_if_due()
+    assert not list(tmp_path.glob("*.parquet"))
+    for _ in range(5):
+        pages.arrive()
+        flushing.flush_if_due()
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+def test_a_slow_api_s_pages_are_flushed_by_the_clock(tmp_path: Path) -> None:
+    pages = Pages()
+    flushing = flusher(tmp_path, pages, read_seconds=5.0, read_pages=1e6)
+    flushing.start()
+    pages.arrive()
+    deadline = time.monotonic() + 5
+    while not list(tmp_path.glob("*.parquet")):
+        assert time.monotonic() < deadline, "the page waits for others that don't come"
+        time.sleep(0.01)
+    flushing.finish()
+
+
+def test_where_the_store_is_slower_than_the_api_readers_wait_but_not_for_long(tmp_path: Path) -> None:
+    pages = Pages()
+    flushing = flusher(tmp_path, pages, SlowStore({}))
+    waits: list[float] = []
+
+    def read() -> None:
+        for _ in range(5):
+            pages.arrive()
+            began = time.monotonic()
+            flushing.flush_if_due()
+            waits.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flushing._over = True
+    assert any(0.02 < wait < SlowStore.seconds for wait in waits), "nobody waited"
+    # Whoever waited gave up long before the store had answered, or had its turn at writing.
+    assert max(waits) < 2 * SlowStore.seconds + 0.2
+
+
+def test_what_went_wrong_in_passing_is_told_at_the_end(tmp_path: Path) -> None:
+    class Broken(FileStore):
+        def write(self, location: str, data: object) -> int:
+            raise OSError("no space left on device")
+
+    pages = Pages()
+    flushing = flusher(tmp_path, pages, Broken({}))
+    flushing.start()
+    pages.arrive()
+    flushing.flush_if_due()
+    with pytest.raises(OSError, match="no space left"):
+        flushing.finish()
