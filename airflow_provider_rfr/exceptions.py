@@ -19,6 +19,7 @@
     │   ├── FencedError              a newer attempt took over
     │   └── ReconciliationError      fetched, staged and published counts differ
     ├── PublishRefusedError          a guard (empty, shrunken) stopped the publish
+    ├── RefreshBusyError             another run is at the same refresh, and on_busy is fail
     ├── SparkJobError                Spark could not start, or could not finish a job
     ├── RefreshStoppedError          the refresh was told to stop; the next attempt goes on
     └── RefreshFailedError           partitions failed; what was fetched stays for the retry
@@ -189,6 +190,10 @@ class ReconciliationError(LedgerError):
 
 class PublishRefusedError(RfrError):
     """A guard stopped the publish; readers keep the old table, the ledger keeps the new rows."""
+
+
+class RefreshBusyError(RfrError):
+    """Another run is at the same refresh; nothing was read or written."""
 
 
 class SparkJobError(RfrError):

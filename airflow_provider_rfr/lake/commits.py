@@ -19,6 +19,10 @@ class CommitConflictError(LedgerError):
     """The table moved on since it was loaded; nothing was written. Load it again and look."""
 
 
+class TargetChangedError(LedgerError):
+    """The table's columns or partitioning are no longer those that the files were written for; write them again."""
+
+
 def without_retries(table: Table) -> Table:
     """Make this object's commits strict, whatever the stored table properties allow other writers.
 
@@ -55,13 +59,16 @@ def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
     return dict(snapshot.summary.additional_properties)
 
 
-def newest_summary_with(table: Table, key: str) -> Mapping[str, str] | None:
-    """The newest summary on the main line that carries ``key`` (a maintenance job's snapshot lacks it)."""
+def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
+    """The newest summary on the main line that carries ``key`` (a maintenance job's snapshot lacks it).
+
+    :param value: that the key has to have; None for any
+    """
     metadata = table.metadata
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = summary_of(snapshot)
-        if key in summary:
+        if key in summary and value in (None, summary[key]):
             return {**summary, "snapshot-id": str(snapshot.snapshot_id)}
         parent = snapshot.parent_snapshot_id
         snapshot = metadata.snapshot_by_id(parent) if parent is not None else None

@@ -28,6 +28,9 @@ LEDGER_PROPERTIES = {
 }
 
 
-def ledger_name(target: str) -> str:
-    """The ledger's table name for a target: beside it, in the same namespace."""
-    return f"{target}__rfr_ledger"
+def ledger_name(target: str, part: str | None = None) -> str:
+    """The ledger's table name for a target, or for a part of it: beside it, in the same namespace.
+
+    :param part: as :func:`~airflow_provider_rfr.lake.row_filter.part_of` names it
+    """
+    return f"{target}__rfr_ledger" + (f"_{part}" if part else "")

@@ -34,28 +34,29 @@ _PARALLEL_READS = 16
 
 
 class LedgerTable:
-    """One target's ledger, as of its last :meth:`reload`."""
+    """The ledger of one target, or of a part of it, as of its last :meth:`reload`."""
 
-    def __init__(self, catalog: Catalog, target: str, table: Table) -> None:
+    def __init__(self, catalog: Catalog, name: str, table: Table) -> None:
         self._catalog = catalog
-        self.target = target
+        self._name = name
         self._table = table
         self._layout = FileLayout.of(table)
         self.store = FileStore(dict(table.io.properties))
         self.id = str(table.metadata.table_uuid)
 
     @classmethod
-    def load(cls, catalog: Catalog, target: str) -> LedgerTable | None:
+    def load(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable | None:
         """The ledger, or None before the first refresh."""
-        table = load_table(catalog, ledger_name(target))
-        return None if table is None else cls(catalog, target, table)
+        name = ledger_name(target, part)
+        table = load_table(catalog, name)
+        return None if table is None else cls(catalog, name, table)
 
     @classmethod
-    def load_or_create(cls, catalog: Catalog, target: str) -> LedgerTable:
+    def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
         """The ledger, new where there was none."""
-        name = ledger_name(target)
+        name = ledger_name(target, part)
         table = load_table(catalog, name) or create_table(catalog, name, LEDGER_SCHEMA, LEDGER_SPEC, LEDGER_PROPERTIES)
-        return cls(catalog, target, table)
+        return cls(catalog, name, table)
 
     @property
     def location(self) -> str:
@@ -69,7 +70,7 @@ class LedgerTable:
 
     def reload(self) -> None:
         """See the table as it is now."""
-        self._table = self._catalog.load_table(ledger_name(self.target))
+        self._table = self._catalog.load_table(self._name)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
         """The newest snapshot summary that carries ``key``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,6 +32,14 @@ class RowFilter:
         except (ValueError, TypeError) as error:
             raise ConfigurationError("options.replace_where", f"{self.text!r}: {error}") from None
         return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
+
+
+def part_of(replace_where: str | None) -> str | None:
+    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table."""
+    if replace_where is None:
+        return None
+    check_filter(replace_where)
+    return hashlib.blake2b(str(parser.parse(replace_where)).encode(), digest_size=6).hexdigest()
 
 
 def check_filter(text: str, field: str = "options.replace_where") -> None:

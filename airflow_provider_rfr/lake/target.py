@@ -15,7 +15,13 @@ from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsEr
 from pyiceberg.expressions import AlwaysTrue
 
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.commits import CommitConflictError, summary_of, without_retries
+from airflow_provider_rfr.lake.commits import (
+    CommitConflictError,
+    TargetChangedError,
+    newest_summary_with,
+    summary_of,
+    without_retries,
+)
 from airflow_provider_rfr.lake.data_files import FileLayout
 from airflow_provider_rfr.lake.evolution import Policy, apply_evolution, plan_evolution
 from airflow_provider_rfr.lake.file_target import FileTarget
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 PUBLISHED_PROPERTY = "rfr.published"
+LEDGER_KEY, GENERATION_KEY = "rfr.ledger", "rfr.generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class TargetTable:
         self.name = name
         self._table: Table | None = None
         self._wanted: _Wanted | None = None
+        self._layout: FileLayout | None = None
         self.reload()
 
     def reload(self) -> None:
@@ -67,15 +75,20 @@ class TargetTable:
         self._table = load_table(self._catalog, self.name)
 
     def published(self, ledger: str) -> Publication | None:
-        """The newest publication from this ledger."""
+        """The newest publication from this ledger.
+
+        The table's property tells the last one of all; those before it are told by their snapshots.
+        """
         if self._table is None:
             return None
-        text = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "")
-        parts = text.split(":")
-        if len(parts) != 3 or parts[0] != ledger:
+        parts = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "").split(":")
+        if len(parts) == 3 and parts[0] == ledger:
+            snapshot_id = int(parts[2])
+            return Publication(ledger, int(parts[1]), snapshot_id, summary_of(self._table.snapshot_by_id(snapshot_id)))
+        summary = newest_summary_with(self._table, LEDGER_KEY, ledger)
+        if summary is None:
             return None
-        snapshot_id = int(parts[2])
-        return Publication(ledger, int(parts[1]), snapshot_id, summary_of(self._table.snapshot_by_id(snapshot_id)))
+        return Publication(ledger, int(summary[GENERATION_KEY]), int(summary["snapshot-id"]), summary)
 
     def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
@@ -86,7 +99,7 @@ class TargetTable:
         transaction = self._transaction()
         rows = self._evolve(transaction)
         metadata, table = transaction.table_metadata, transaction._table
-        layout = FileLayout(metadata.schema(), metadata.spec(), dict(metadata.properties))
+        self._layout = layout = FileLayout(metadata.schema(), metadata.spec(), dict(metadata.properties))
         folder = metadata.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
         return FileTarget(layout, FileStore(dict(table.io.properties)), folder.rstrip("/"), rows)
 
@@ -102,9 +115,11 @@ class TargetTable:
         """Show the files, in one commit; returns the snapshot's id.
 
         :raises CommitConflictError: the table moved on since it was loaded; nothing was written
+        :raises TargetChangedError: somebody gave the table other columns since the files were planned
         """
         transaction = self._transaction()
         self._evolve(transaction)
+        self._check_layout(transaction)
         if mode == "append":
             snapshot_id = self._append(transaction, files, summary)
         elif replace_where is None:
@@ -128,6 +143,16 @@ class TargetTable:
         except NamespaceAlreadyExistsError:
             pass
         return self._catalog.create_table_transaction(self.name, target_schema(self._wanted.rows))
+
+    def _check_layout(self, transaction: Transaction) -> None:
+        """Files name columns by id, and whoever commits first decides which id a new column has."""
+        planned, now = self._layout, transaction.table_metadata
+        if planned is None:
+            raise TargetChangedError("no files were planned")
+        by_id = {column.field_id: column for column in now.schema().fields}
+        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        if not same or now.spec().fields != planned.spec.fields:
+            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
     def _evolve(self, transaction: Transaction) -> pa.Schema:
         """Stage the schema changes; returns the columns to read rows as."""

@@ -52,6 +52,14 @@ class OnRepeatedPage(str, Enum):
     ACCEPT = "accept"
 
 
+class OnBusy(str, Enum):
+    """What a refresh does while another run is at the same one."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    TAKE_OVER = "take_over"
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False)
 
@@ -73,6 +81,7 @@ class RefreshOptions(_Document):
     :ivar allow_empty: whether a refresh without rows may be published
     :ivar max_shrink: share of the last generation's rows (0 to 1) that may vanish; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
+    :ivar on_busy: what to do while another run is at the same refresh: wait, fail, or take it over
     :ivar force_restart: open a new generation although one could be resumed
     :ivar head_start: read in the driver while Spark starts
     """
@@ -91,6 +100,7 @@ class RefreshOptions(_Document):
     allow_empty: bool = False
     max_shrink: float | None = Field(default=None, ge=0, le=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)
+    on_busy: OnBusy = OnBusy.WAIT
     force_restart: bool = False
     head_start: bool = True
 

@@ -17,8 +17,9 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
 )
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.row_filter import check_filter
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh.busy import must_wait
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAMED_FAILURES = 20
+BUSY_POLL_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -81,8 +83,7 @@ class Refresh:
         report: Callable[[RoundReport], None],
         stopping: threading.Event,
     ) -> None:
-        if config.options.replace_where is not None:
-            check_filter(config.options.replace_where)
+        part = part_of(config.options.replace_where)
         self._config = config
         self._cluster = cluster
         self._report = report
@@ -91,7 +92,7 @@ class Refresh:
         self._stream: PagedStream = as_paged(load_stream(self._source, stream_name))
         name = config.target_of(stream_name)
         self._target = TargetTable(catalog, name)
-        self._ledger = Ledger(LedgerTable.load_or_create(catalog, name))
+        self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self.figures = RefreshFigures(stream_name, name)
 
     def run(self) -> RefreshFigures:
@@ -118,6 +119,8 @@ class Refresh:
             log.debug("the ledger can't be asked who holds it", exc_info=True)
 
     def _run(self) -> RefreshFigures:
+        with self._phase("wait"):
+            self._wait_for_others()
         with self._phase("open"):
             book = self._open()
         if book is None:
@@ -130,6 +133,18 @@ class Refresh:
             outcome = self._publisher(book).publish()
             self._finish(outcome)
         return self.figures
+
+    def _wait_for_others(self) -> None:
+        """Let another run's refresh of this table end, as ``on_busy`` says."""
+        key, options, told = self._config.run.key, self._config.options, False
+        while (why := must_wait(self.figures.target, self._ledger.header, key, options)) is not None:
+            if not told:
+                log.info("%s; waiting for it, since on_busy is wait", why)
+                told = True
+            if self._stopping.wait(BUSY_POLL_SECONDS):
+                raise RefreshStoppedError(f"{self.figures.stream}: stopped while it waited: {why}")
+            self._ledger.look_again()
+            self._target.reload()
 
     def _open(self) -> PartitionBook | None:
         prints = fingerprints_of(self._stream)

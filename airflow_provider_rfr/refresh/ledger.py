@@ -145,6 +145,11 @@ class Ledger:
         """Locations of the generation's committed files that hold pages."""
         return [name for name in self._table.committed_files(self._held().generation) if not _is_opening(name)]
 
+    def look_again(self) -> None:
+        """See what others did since; only before a generation is opened or taken over."""
+        self._table.reload()
+        self.header = read_header(self._table.summary(GENERATION_KEY))
+
     def check_epoch(self) -> None:
         """Look whether nobody took the generation over; raises :class:`FencedError`."""
         self._reload_expecting(self.header)

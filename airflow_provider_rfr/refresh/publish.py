@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 
 import pyarrow as pa
 
@@ -21,13 +19,14 @@ from airflow_provider_rfr.exceptions import (
     PublishRefusedError,
     ReconciliationError,
 )
-from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.commit_summary import commit_summary
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.guards import check_guards, type_mismatch
 from airflow_provider_rfr.refresh.header import LedgerHeader
@@ -78,16 +77,30 @@ class Publisher:
         check_guards(self._options, rows=staged, previous=header.previous_rows)
         if (found := self._published(header)) is not None:
             return found
+        for _ in range(_TRIES):
+            try:
+                outcome = self._write_and_commit(header, staged)
+            except TargetChangedError as error:
+                log.info("%s; they are written again", error)
+                continue
+            log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
+            return outcome
+        raise LedgerError(f"the columns of {self._target.name} change all the time; the retry publishes what was read")
+
+    def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(staged)
         try:
             written, removed = self._write(tasks, staged)
         except BaseException:
             target.discard()
             raise
-        outcome = self._commit(header, target, written, staged - removed, removed)
-        self._ledger.store.delete_folder(self._scratch())
-        log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
-        return outcome
+        try:
+            return self._commit(header, target, written, staged - removed, removed)
+        except TargetChangedError:
+            target.discard()
+            raise
+        finally:
+            self._ledger.store.delete_folder(self._scratch())
 
     def _write(self, tasks: Sequence[PublishTask], staged: int) -> tuple[list[WrittenFile], int]:
         """Write the data files and check all that can be checked; returns them, and the rows dropped as duplicates."""
@@ -218,7 +231,8 @@ class Publisher:
         self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
-        summary = self._summary(header, rows, removed)
+        stream, mode = self._stream.name, self._options.mode.value
+        summary = commit_summary(self._ledger.id, header, stream=stream, mode=mode, rows=rows, removed=removed)
         for attempt in range(_TRIES):
             try:
                 snapshot_id = self._target.commit(
@@ -242,25 +256,6 @@ class Publisher:
             target.collect(file.file for file in written)
         except OSError as error:
             log.warning("published; files of earlier attempts could not be collected: %s", error)
-
-    def _summary(self, header: LedgerHeader, rows: int, removed: int) -> Mapping[str, str]:
-        values = {
-            "ledger": self._ledger.id,
-            "generation": header.generation,
-            "epoch": header.epoch,
-            "attempts": header.attempts,
-            "stream": self._stream.name,
-            "mode": self._options.mode.value,
-            "rows": rows,
-            "duplicates-removed": removed,
-            "pages": header.pages,
-            "partitions": header.partitions,
-            "opened-at": header.opened_at.isoformat(),
-            "published-at": datetime.now(timezone.utc).isoformat(),
-            "delivery-id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self._ledger.id}:{header.generation}")),
-            **({"run-key": header.run_key} if header.run_key else {}),
-        }
-        return {f"rfr.{key}": str(value) for key, value in values.items()}
 
     def _scratch(self) -> str:
         header = self._header()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, read_header
 
 RefreshStatus = LedgerHeader
 
 
-def read_status(settings: LakeSettings, target: str) -> RefreshStatus | None:
+def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
     """The newest generation's header; None before the first refresh.
 
+    :param replace_where: the part of the target, as in the refresh's options
     :raises LedgerError: the ledger was written by a newer version of this package
     """
-    table = LedgerTable.load(open_catalog(settings), target)
+    table = LedgerTable.load(open_catalog(settings), target, part_of(replace_where))
     return None if table is None else read_header(table.summary(GENERATION_KEY))

