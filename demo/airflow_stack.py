@@ -31,14 +31,21 @@ class AirflowStack:
 
     :param home: ``AIRFLOW_HOME``: database, logs
     :param connections: by id, as Airflow's JSON
+    :param environment: goes before the stack's own settings
     """
 
-    def __init__(self, home: Path, dags: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        home: Path,
+        dags: Path,
+        connections: Mapping[str, Mapping[str, Any]],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.home = home
         self.port = free_port()
         self._token = ""
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.environment = {**os.environ, **self._settings(dags)}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = {**os.environ, **self._settings(dags), **(environment or {})}
         for name, connection in connections.items():
             self.environment[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
 
@@ -61,19 +68,26 @@ class AirflowStack:
     @property
     def pids(self) -> list[int]:
         """Process ids of the components."""
-        return [process.pid for process in self._processes]
+        return [process.pid for process in self._processes.values()]
 
     def stop(self) -> None:
         """End the components, and what they started, by their process groups."""
         for sent, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
-            for process in self._processes:
+            for process in self._processes.values():
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, sent)
             end = time.monotonic() + seconds
-            for process in self._processes:
+            for process in self._processes.values():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.1, end - time.monotonic()))
         self._processes.clear()
+
+    def restart(self, name: str, sent: signal.Signals = signal.SIGKILL) -> None:
+        """End one component's own process, not what it started, and start it anew."""
+        process = self._processes[name]
+        process.send_signal(sent)
+        process.wait(30)
+        self._start(name, COMPONENTS[name])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Airflow's public REST API, below ``/api/v2``.
@@ -138,22 +152,20 @@ class AirflowStack:
             raise RuntimeError(f"airflow db migrate: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def _start(self, name: str, arguments: list[str]) -> None:
-        with (self.home / f"{name}.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    ["airflow", *arguments],
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+        with (self.home / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                ["airflow", *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def _wait_until_healthy(self) -> None:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            for process, name in zip(self._processes, COMPONENTS, strict=True):
+            for name, process in self._processes.items():
                 if process.poll() is not None:
                     raise RuntimeError(f"airflow {name} ended: {(self.home / f'{name}.log').read_text()[-2000:]}")
             with contextlib.suppress(OSError, ValueError, RuntimeError):
