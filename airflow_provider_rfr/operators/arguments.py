@@ -135,6 +135,18 @@ def check_options(options: Any) -> None:
     parse_options({**{key: value for key, value in options.items() if key not in pending}, **unknown})
 
 
+def options_mapping(options: Any) -> Mapping[str, Any]:
+    """Options as they were rendered.
+
+    :raises ConfigurationError: they are no mapping
+    """
+    if options is None or isinstance(options, Mapping):
+        return options or {}
+    raise ConfigurationError(
+        "options", f"is {type(options).__name__}, not a mapping", "set render_template_as_native_obj on the DAG"
+    )
+
+
 def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
     """A file that may exist where the task runs: given by an absolute path, or relative to a folder not known yet."""
     file = source.get("file") if isinstance(source, Mapping) else None

@@ -1,4 +1,4 @@
-"""Watches the ledger while Spark runs, in a thread: a log line each round, a checkpoint in Airflow's task state."""
+"""Watches the ledger while Spark runs, in a thread: a log line each round, a checkpoint in one of Airflow's stores."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class LedgerFollower:
     A ledger that can't be read, or a store that can't be written, never fails the task: both only show things.
 
     :param read: the ledger's state of one table; None where there is none yet
+    :param recall: takes the states that the attempt finds, before it changes any
     :param remember: takes the checkpoint of all tables after each change
     :param tell: takes one line a round
     :param poll_interval: seconds between looks once the refresh runs for a while; 2 at first
@@ -39,10 +40,12 @@ class LedgerFollower:
         *,
         remember: Callable[[dict[str, Any]], None],
         tell: Callable[[str], None],
+        recall: Callable[[Mapping[str, RefreshStatus | None]], None] | None = None,
         poll_interval: float = 10.0,
     ) -> None:
         self._tables = tables
         self._read = read
+        self._recall = recall
         self._remember = remember
         self._tell = tell
         self._poll_interval = poll_interval
@@ -69,6 +72,8 @@ class LedgerFollower:
     def _follow(self) -> None:
         for table in self._tables:
             self._before[table] = self._look(table)
+        if self._recall is not None:
+            self._guarded("last checkpoint", self._recall, self._before)
         wait = min(FIRST_WAIT, self._poll_interval)
         while not self._done.wait(wait):
             began = time.monotonic()
@@ -80,7 +85,7 @@ class LedgerFollower:
         changed = [table for table in self._tables if self._take(table)]
         if changed:
             tables = {table: progress.checkpoint() for table, progress in self._shown.items()}
-            self._guarded("task state", self._remember, {"version": CHECKPOINT_VERSION, "tables": tables})
+            self._guarded("checkpoint", self._remember, {"version": CHECKPOINT_VERSION, "tables": tables})
 
     def _take(self, table: str) -> bool:
         """Whether there is news of this attempt; tells a round that is over."""

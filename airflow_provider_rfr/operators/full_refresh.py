@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
-from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
@@ -23,12 +22,16 @@ from airflow_provider_rfr.operators import environment, outcome, shipment
 from airflow_provider_rfr.operators.arguments import (
     check_arguments,
     check_streams,
+    options_mapping,
     shipped_source,
     stream_names,
     tables_of,
 )
 from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
+from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper, check_store, open_store
+from airflow_provider_rfr.operators.checkpoints.stores import TaskKey
 from airflow_provider_rfr.operators.follower import LedgerFollower
+from airflow_provider_rfr.operators.ledger_reader import LedgerReader
 from airflow_provider_rfr.refresh.config import parse_config, parse_options
 from airflow_provider_rfr.refresh.watchdog import process_started
 
@@ -37,9 +40,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_rfr.hooks.lake import LakeDocument
-    from airflow_provider_rfr.refresh.status import RefreshStatus
 
-CHECKPOINT_KEY = "rfr"
 STOP_GRACE_SECONDS = 3.5
 """Airflow ends a task hard five seconds after it asked it to stop."""
 
@@ -61,6 +62,9 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
     :param api_conn_id: connection of type ``rfr_api``; None if the source needs none (templated)
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
     :param poll_interval: seconds between looks at the ledger while Spark runs; 2 at first
+    :param checkpoint_store: where Airflow shows how far the refresh is, ``task_state``, ``variable`` or ``xcom``; what
+        a retry reads again depends on the ledger alone
+    :param keep_checkpoint: leave the checkpoint where it is once the tables are published
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
@@ -86,6 +90,8 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         api_conn_id: str | None = None,
         lake_conn_id: str = LakeHook.default_conn_name,
         poll_interval: float = 10.0,
+        checkpoint_store: str = "task_state",
+        keep_checkpoint: bool = False,
         name: str = "rfr-full-refresh",
         **kwargs: Any,
     ) -> None:
@@ -97,11 +103,20 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         self.api_conn_id = api_conn_id
         self.lake_conn_id = lake_conn_id
         self.poll_interval = poll_interval
+        self.checkpoint_store = checkpoint_store
+        self.keep_checkpoint = keep_checkpoint
+        self._keeper: CheckpointKeeper | None = None
         self._load: partial[None] | None = None
         if self.application_args and not self.application:
             raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
+        check_store(checkpoint_store)
         check_arguments(source, streams, target, options, self._dag_folder())
         self.outlets = [*self.outlets, *outlets_of(self.task_id, lake_conn_id, streams, target)]
+
+    @property
+    def stalled_tries(self) -> int | None:
+        """Tries in a row, up to this one, that brought the refresh no further; None while that can't be told."""
+        return None if self._keeper is None else self._keeper.stalled
 
     def render_template(
         self,
@@ -150,14 +165,18 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         self._hook = None
         # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
         self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
-        with shipment.private_folder() as folder, self._follower(context, lake, tuple(tables.values())):
+        reader = LedgerReader(lake, document["options"].get("replace_where"))
+        keeper = self._keeper = self._checkpoint_keeper(context, reader)
+        follower = self._follower(tuple(tables.values()), reader, keeper)
+        with shipment.private_folder() as folder, keeper, follower:
             self._load = partial(self._load_hook, folder, document)
             try:
                 super().execute(context)
             except AirflowException:
                 self._raise_failure()
                 raise
-        result = self._result(lake, tables)
+        result = self._result(reader, tables)
+        keeper.published(keep=self.keep_checkpoint)
         self.log.info(
             "Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(tables.values())
         )
@@ -180,17 +199,27 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
             "streams": names,
             "target": self.target,
             "lake": {"name": lake.name, "properties": lake.properties},
-            "options": parse_options(_mapping(self.options)).model_dump(mode="json"),
+            "options": parse_options(options_mapping(self.options)).model_dump(mode="json"),
             "run": {"key": run_key(context)},
         }
         parse_config(document)
         return document
 
-    def _follower(self, context: Context, lake: LakeDocument, tables: tuple[str, ...]) -> LedgerFollower:
+    def _checkpoint_keeper(self, context: Context, reader: LedgerReader) -> CheckpointKeeper:
+        return CheckpointKeeper(
+            open_store(self.checkpoint_store, context),
+            str(TaskKey.of(context)),
+            details=reader.details,
+            known=lambda: reader.is_complete,
+            first=getattr(context["ti"], "try_number", 1) == 1,
+        )
+
+    def _follower(self, tables: tuple[str, ...], reader: LedgerReader, keeper: CheckpointKeeper) -> LedgerFollower:
         return LedgerFollower(
             tables,
-            partial(_read_status, lake),
-            remember=partial(_remember, context),
+            reader.status,
+            recall=keeper.recall,
+            remember=keeper.remember,
             tell=self.log.info,
             poll_interval=self.poll_interval,
         )
@@ -233,11 +262,11 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         if hook.exit_code:
             raise outcome.silent_failure(hook.exit_code, hook.last_lines) from None
 
-    def _result(self, lake: LakeDocument, tables: Mapping[str, str]) -> dict[str, Any]:
+    def _result(self, reader: LedgerReader, tables: Mapping[str, str]) -> dict[str, Any]:
         word = self._hook.last_word if isinstance(self._hook, RefreshSparkHook) else None
         if word is not None:
             return outcome.result_of(word)
-        found = {table: _read_status(lake, table) for table in tables.values()}
+        found = {table: reader.status(table) for table in tables.values()}
         return outcome.result_of_ledger(
             tables, {table: status for table, status in found.items() if status is not None}
         )
@@ -261,28 +290,3 @@ def supervisor() -> dict[str, Any]:
 def _clear_number(context: Context) -> int:
     run = context.get("dag_run")
     return int(getattr(run, "clear_number", None) or 0)
-
-
-def _mapping(options: Any) -> Mapping[str, Any]:
-    """Options as they were rendered.
-
-    :raises ConfigurationError: they are no mapping
-    """
-    if options is None or isinstance(options, Mapping):
-        return options or {}
-    raise ConfigurationError(
-        "options", f"is {type(options).__name__}, not a mapping", "set render_template_as_native_obj on the DAG"
-    )
-
-
-def _read_status(lake: LakeDocument, table: str) -> RefreshStatus | None:
-    from airflow_provider_rfr.lake.catalog import LakeSettings
-    from airflow_provider_rfr.refresh.status import read_status
-
-    return read_status(LakeSettings(lake.name, lake.properties), table)
-
-
-def _remember(context: Context, checkpoint: dict[str, Any]) -> None:
-    store = context.get("task_state_store")
-    if store is not None:
-        store.set(CHECKPOINT_KEY, checkpoint, retention=NEVER_EXPIRE)

@@ -29,4 +29,5 @@ with DAG(
         retries=2,
         retry_delay=timedelta(seconds=1),
         poll_interval=1.0,
+        keep_checkpoint=True,
     )

@@ -54,6 +54,9 @@ class FakeStateStore:
             raise ValueError("None")
         self.values[key] = json.dumps(value)
 
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
 
 class Bench:
     """Runs the operator as a task would, and reads what the driver saw."""
@@ -183,6 +186,23 @@ def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> N
 def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
     with pytest.raises(SourceError, match="^the API is down$"):
         bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
+
+
+def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:
+    for tries in (1, 2):
+        with pytest.raises(RefreshFailedError, match="SIGKILL"):
+            bench.run({"kill": True})
+        assert bench.operator is not None
+        assert bench.operator.stalled_tries == tries
+        assert bench.store.get("rfr")["stalled"] == tries
+
+
+def test_a_published_refresh_leaves_no_checkpoint_unless_it_is_to_be_kept(bench: Bench) -> None:
+    bench.store.set("rfr", {"mine": True})
+    bench.run(keep_checkpoint=True)
+    assert bench.store.get("rfr") == {"mine": True}
+    bench.run()
+    assert bench.store.get("rfr") is None
 
 
 def test_a_killed_driver_is_told_as_such(bench: Bench) -> None:

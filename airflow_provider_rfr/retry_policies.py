@@ -1,0 +1,103 @@
+"""When a failed refresh is tried again, and after how long."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryDecision, RetryPolicy
+
+from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError
+from airflow_provider_rfr.operators.checkpoints.keeper import EXCUSED
+from airflow_provider_rfr.operators.outcome import NO_RETRY
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+LONGEST_WAIT = timedelta(days=7)
+
+
+class RefreshRetryPolicy(RetryPolicy):
+    """For tasks that refresh: waits as long as the API asks, and does not repeat what can't succeed.
+
+    * Rate limited: the next try comes when the API said, instead of after ``retry_delay``.
+    * Configuration, authentication and schema errors, and all others that a retry would only meet again: no retry.
+    * No page, no partition and no publish more than the last try: no retry. An attempt that was told to stop, or that
+      found another run at the table, is not blamed for that.
+    * Everything else: as the task's ``retries`` and ``retry_delay`` say.
+
+    A policy can't give more tries than ``retries``, so set that high.
+
+    :param stalled_tries: how many tries in a row may bring nothing before the task fails. With 1, the first try that
+        brings nothing is forgiven only if it is the task's first, which has no last try to be compared with
+    :param longest_wait: the task fails if the API asks for more
+    :raises ConfigurationError: one of them is below what makes sense
+    """
+
+    def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = LONGEST_WAIT) -> None:
+        if stalled_tries < 1:
+            raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is no number of tries", "write 1 or more")
+        if longest_wait <= timedelta(0):
+            raise ConfigurationError("longest_wait", f"{longest_wait} is no wait", "write e.g. timedelta(hours=6)")
+        self.stalled_tries = stalled_tries
+        self.longest_wait = longest_wait
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Runs in the worker, once the try has failed."""
+        if isinstance(exception, RateLimitedError):
+            return self._after(exception.retry_after)
+        hopeless = next((kind.__name__ for kind in type(exception).__mro__ if kind.__name__ in NO_RETRY), None)
+        if hopeless is not None:
+            return RetryDecision.fail(f"{hopeless}: a retry would meet the same")
+        if isinstance(exception, EXCUSED):
+            return RetryDecision.default()
+        stalled = _stalled(context)
+        if _tries(try_number, max_tries, context) > 1 and stalled is not None and stalled >= self.stalled_tries:
+            return RetryDecision.fail(f"no progress since the last try ({stalled} in a row brought no page)")
+        return RetryDecision.default()
+
+    def serialize(self) -> dict[str, Any]:
+        """JSON that :meth:`deserialize` makes the same policy of."""
+        return {
+            "__type": type(self).__name__,
+            "stalled_tries": self.stalled_tries,
+            "longest_wait": self.longest_wait.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> RefreshRetryPolicy:
+        """The policy that :meth:`serialize` described."""
+        return cls(data["stalled_tries"], timedelta(seconds=data["longest_wait"]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RefreshRetryPolicy) and other.serialize() == self.serialize()
+
+    def __hash__(self) -> int:
+        return hash((self.stalled_tries, self.longest_wait))
+
+    def _after(self, seconds: float) -> RetryDecision:
+        if not math.isfinite(seconds) or seconds <= 0:
+            return RetryDecision.retry(reason="rate limited; the API did not say for how long")
+        if seconds > self.longest_wait.total_seconds():
+            return RetryDecision.fail(f"the API asks to wait {seconds:,.0f} s, longer than longest_wait")
+        return RetryDecision.retry(timedelta(seconds=math.ceil(seconds)), f"the API asks to wait {seconds:,.0f} s")
+
+
+def _tries(try_number: int, max_tries: int, context: Context | None) -> int:
+    """Tries since the task was last cleared: a clear adds ``retries`` to the tries that there were."""
+    retries = getattr(_task(context), "retries", None)
+    before = max_tries - retries if isinstance(retries, int) else 0
+    return try_number - max(0, before)
+
+
+def _task(context: Context | None) -> Any:
+    return getattr(context["ti"], "task", None) if context is not None else None
+
+
+def _stalled(context: Context | None) -> int | None:
+    """What the operator found out: tries in a row without progress, None where it can't tell."""
+    stalled = getattr(_task(context), "stalled_tries", None)
+    return stalled if isinstance(stalled, int) else None

@@ -1,0 +1,165 @@
+"""One Airflow for all tests of this folder: scheduler with its workers, dag-processor, API server, triggerer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+from demo.airflow_stack import AirflowStack
+from demo.run import is_driver
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from tests.integration.conftest import Lake
+
+KEY = "canary-7d20b1-key"
+SIZES = Sizes(partitions=8, pages=20, page_records=25)
+LATENCY_MS = 60.0
+PATIENCE = 150.0
+ENDED = frozenset({"success", "failed"})
+SETTINGS = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "12",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__CORE__PARALLELISM": "2",
+    # A variable that every task of the stack inherits tells its processes from those of other stacks.
+}
+
+
+@dataclass
+class Story:
+    """What a test does to Airflow and sees of it.
+
+    :ivar lake: where the tables are
+    """
+
+    airflow: AirflowStack
+    api: SampleApi
+    lake: Lake
+
+    def start(self, dag: str, run: str, *, table: str = "items", config: Any = None, **options: Any) -> None:
+        """Trigger a run; ``config`` is the source's."""
+        conf = {
+            "table": table,
+            "config": {"partitions": SIZES.partitions, "page_size": 25, **(config or {})},
+            "options": {"round_seconds": 1, "concurrency": 4, **options},
+        }
+        self.airflow.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
+
+    def task(self, dag: str, run: str) -> dict[str, Any]:
+        return self.airflow.task(dag, run, "refresh")
+
+    def wait_for_state(self, dag: str, run: str, *states: str) -> dict[str, Any]:
+        """The task as soon as it is in one of the states."""
+        end, task = time.monotonic() + PATIENCE, {"state": None}
+        while time.monotonic() < end:
+            task = self.task(dag, run)
+            if task["state"] in states:
+                return task
+            time.sleep(0.3)
+        raise AssertionError(f"{dag} {run}: still {task}, not {states}:\n{self.log(dag, run)[-3000:]}")
+
+    def wait_for_end(self, dag: str, run: str) -> dict[str, Any]:
+        """The task when its run has ended."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"] in ENDED:
+                return self.task(dag, run)
+            time.sleep(0.3)
+        raise AssertionError(f"{dag} {run} did not end: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}")
+
+    def succeed(self, dag: str, run: str) -> dict[str, Any]:
+        """The task of a run that has to end well."""
+        task = self.wait_for_end(dag, run)
+        assert task["state"] == "success", self.log(dag, run)[-6000:]
+        return task
+
+    def clear(self, dag: str, run: str) -> None:
+        body = {"dag_run_id": run, "task_ids": ["refresh"], "dry_run": False, "only_failed": False}
+        self.airflow.call("POST", f"/dags/{dag}/clearTaskInstances", body)
+
+    def mark(self, dag: str, run: str, state: str) -> None:
+        self.airflow.call("PATCH", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh", {"new_state": state})
+
+    def forget_state(self, dag: str, run: str) -> None:
+        """What Airflow 3.4 does with a clear: the task's state is gone."""
+        self.airflow.call("DELETE", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/state-store?map_index=-1")
+
+    def result(self, dag: str, run: str) -> dict[str, Any]:
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/xcomEntries/return_value?deserialize=true"
+        return dict(self.airflow.call("GET", path)["value"])
+
+    def log(self, dag: str, run: str) -> str:
+        folder = self.airflow.home / "logs" / f"dag_id={dag}" / f"run_id={run}"
+        return "\n".join(file.read_text(errors="replace") for file in sorted(folder.rglob("*.log")))
+
+    def assert_whole(self, table: str) -> None:
+        ids = self.lake.rows(table)["id"].to_pylist()
+        truth = sorted(self.api.truth("/partitions/items")["ids"])
+        assert len(ids) == len(set(ids)), "rows are doubled"
+        assert sorted(ids) == truth, "rows are missing"
+
+    def has(self, table: str) -> bool:
+        return load_table(open_catalog(self.lake.settings), table) is not None
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything below Airflow's components, and orphans of it: they have its home in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("AIRFLOW_HOME") == str(self.airflow.home):
+                    found.append(process)
+        return found
+
+    def drivers(self) -> list[psutil.Process]:
+        return [process for process in self.processes() if is_driver(process)]
+
+    def supervisors(self) -> list[psutil.Process]:
+        """The task's supervisor and the process that runs the operator: the JVM's parents up to the scheduler's own."""
+        found = []
+        for driver in self.drivers():
+            with suppress(psutil.Error):
+                found += [parent for parent in driver.parents() if "airflow worker" in " ".join(parent.cmdline())]
+        return found
+
+    def kill(self, processes: list[psutil.Process]) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowStack, SampleApi, Lake]]:
+    folder = tmp_path_factory.mktemp("system")
+    lake = Lake(folder)
+    home = folder / "airflow"
+    home.mkdir()
+    dags = Path(__file__).parent / "dags"
+    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
+        extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+        connections: dict[str, dict[str, Any]] = {
+            "spark_default": {"conn_type": "spark", "host": "local[2]"},
+            "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+            "lake": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+        }
+        with AirflowStack(home, dags, connections, SETTINGS) as airflow:
+            for dag in ("on_demand", "in_time", "on_asset", "mapped", "by_day"):
+                airflow.wait_for_dag(dag)
+            yield airflow, api, lake
+
+
+@pytest.fixture
+def story(stack: tuple[AirflowStack, SampleApi, Lake]) -> Iterator[Story]:
+    airflow, api, lake = stack
+    api.reset()
+    yield Story(airflow, api, lake)
+    api.set_faults()

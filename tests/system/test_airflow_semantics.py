@@ -1,0 +1,134 @@
+"""What somebody does at Airflow's UI, and what the scheduler does by itself, to a refresh that is under way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.system.conftest import PATIENCE, SIZES, Story
+
+DAG = "on_demand"
+TOTAL = SIZES.partitions * SIZES.pages
+IN_FLIGHT = 4
+
+
+def interrupted(story: Story, run: str, table: str, dag: str = DAG) -> None:
+    """A refresh that is half read."""
+    story.start(dag, run, table=table)
+    story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
+
+
+def lost_at_most_what_was_on_its_way(story: Story) -> None:
+    pages = story.api.counts(path="/partitions/*")
+    # In flight, one overlap check for each of as many open chains, and 5 % of what was read.
+    assert pages["refetched"] <= 2 * IN_FLIGHT + 0.05 * TOTAL, twice(story)
+
+
+def twice(story: Story) -> list[str]:
+    """The pages that were served more than once, each time with its moment."""
+    served: dict[str, list[float]] = {}
+    for entry in story.api.log(path="/partitions/*"):
+        served.setdefault(str(entry["page"]), []).append(entry["at"])
+    return [f"{page}: {moments}" for page, moments in served.items() if len(moments) > 1]
+
+
+def test_a_retry_after_a_failed_page_goes_on(story: Story) -> None:
+    fault = {"kind": "error", "status": 400, "path": "/partitions/3/items", "after": 4, "times": 1}
+    story.api.set_faults(fault)
+    story.start(DAG, "failed-page", table="failed_page")
+    assert story.succeed(DAG, "failed-page")["try_number"] == 2
+    result = story.result(DAG, "failed-page")
+    assert (result["generation"], result["attempts"]) == (1, 2)
+    story.assert_whole("raw.failed_page")
+    lost_at_most_what_was_on_its_way(story)
+
+
+def test_a_sigkill_of_the_supervisor_leaves_two_drivers_and_one_result(story: Story) -> None:
+    interrupted(story, "supervisor", "supervisor")
+    drivers, supervisors = story.drivers(), story.supervisors()
+    assert drivers
+    assert supervisors
+    story.kill(supervisors)
+    task = story.succeed(DAG, "supervisor")
+    assert task["try_number"] >= 2
+    assert story.result(DAG, "supervisor")["generation"] == 1
+    story.assert_whole("raw.supervisor")
+    assert not [driver for driver in drivers if driver.is_running()], "the orphaned driver outlived its refresh"
+    lost_at_most_what_was_on_its_way(story)
+
+
+def test_a_task_that_runs_out_of_time_is_resumed_by_its_retry(story: Story) -> None:
+    story.start("in_time", "timeout", table="timeout", requests_per_second=14)
+    task = story.succeed("in_time", "timeout")
+    assert task["try_number"] >= 2, "the time was enough"
+    assert story.result("in_time", "timeout")["generation"] == 1
+    story.assert_whole("raw.timeout")
+
+
+def test_marked_failed_it_stops_and_cleared_it_resumes(story: Story) -> None:
+    interrupted(story, "mark-failed", "mark_failed")
+    story.mark(DAG, "mark-failed", "failed")
+    assert story.wait_for_end(DAG, "mark-failed")["state"] == "failed"
+    wait_for_no_driver(story)
+    before = story.api.counts(path="/partitions/*")["pages"]
+    assert before < TOTAL
+    assert not story.has("raw.mark_failed")
+    story.clear(DAG, "mark-failed")
+    story.wait_for_state(DAG, "mark-failed", "running")
+    story.succeed(DAG, "mark-failed")
+    assert story.result(DAG, "mark-failed")["generation"] == 1
+    story.assert_whole("raw.mark_failed")
+    lost_at_most_what_was_on_its_way(story)
+
+
+def test_marked_success_it_stops_and_the_next_run_resumes(story: Story) -> None:
+    interrupted(story, "mark-success", "mark_success")
+    story.mark(DAG, "mark-success", "success")
+    story.wait_for_end(DAG, "mark-success")
+    wait_for_no_driver(story)
+    assert not story.has("raw.mark_success")
+    story.start(DAG, "after-mark-success", table="mark_success", on_busy="take_over")
+    story.succeed(DAG, "after-mark-success")
+    assert story.result(DAG, "after-mark-success")["generation"] == 1
+    story.assert_whole("raw.mark_success")
+    lost_at_most_what_was_on_its_way(story)
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_a_cleared_refresh_begins_anew_if_it_was_published_and_resumes_if_not(story: Story, state: str) -> None:
+    """Airflow 3.3 keeps a task's state when it is cleared, 3.4 does not: the ledger decides either way."""
+    run = f"clear-{state}"
+    table = f"clear_{state}"
+    fault = {"kind": "error", "status": 401, "path": "/partitions/7/items", "after": 4, "times": 1}
+    story.api.set_faults(fault)
+    story.start(DAG, run, table=table)
+    assert story.wait_for_end(DAG, run)["state"] == "failed"
+    for generation in (1, 2):
+        if state == "absent":
+            story.forget_state(DAG, run)
+        story.clear(DAG, run)
+        story.wait_for_state(DAG, run, "running")
+        story.succeed(DAG, run)
+        assert story.result(DAG, run)["generation"] == generation
+        story.assert_whole(f"raw.{table}")
+    # The second generation read every page once more; the first was resumed.
+    assert story.api.counts(path="/partitions/*")["refetched"] <= TOTAL + 2 * IN_FLIGHT + 0.05 * TOTAL
+
+
+@pytest.mark.parametrize(("resume_within", "generation"), [(3600, 1), (0, 2)])
+def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
+    story: Story, resume_within: int, generation: int
+) -> None:
+    table = f"cancelled_{generation}"
+    interrupted(story, f"{table}-first", table)
+    story.airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{table}-first", {"state": "failed"})
+    wait_for_no_driver(story)
+    story.start(DAG, f"{table}-next", table=table, resume_within=resume_within, on_busy="take_over")
+    story.succeed(DAG, f"{table}-next")
+    assert story.result(DAG, f"{table}-next")["generation"] == generation
+    story.assert_whole(f"raw.{table}")
+
+
+def wait_for_no_driver(story: Story) -> None:
+    from tests.integration.conftest import wait_until
+
+    wait_until(lambda: not story.drivers(), 30)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, RetryAction, RetryDecision
+
+from airflow_provider_rfr import exceptions
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    ConfigurationError,
+    FencedError,
+    RateLimitedError,
+    RefreshBusyError,
+    RefreshFailedError,
+    RefreshStoppedError,
+    SchemaEvolutionError,
+    SourceDefinitionError,
+    SourceError,
+    TypeMismatchError,
+)
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.outcome import failure_of
+from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
+
+
+def decide(
+    error: BaseException,
+    *,
+    stalled: int | None = 0,
+    try_number: int = 2,
+    max_tries: int = 5,
+    retries: int = 5,
+    **settings: Any,
+) -> RetryDecision:
+    task = SimpleNamespace(stalled_tries=stalled, retries=retries)
+    context: Any = {"ti": SimpleNamespace(task=task)}
+    return RefreshRetryPolicy(**settings).evaluate(error, try_number, max_tries, context)
+
+
+def test_a_rate_limited_refresh_waits_as_long_as_the_api_said() -> None:
+    decision = decide(RateLimitedError("429", retry_after=90.2), stalled=3)
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=91))
+    assert decision.reason == "the API asks to wait 90 s"
+
+
+def test_the_wait_comes_from_the_drivers_last_word() -> None:
+    told = {"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "429", "retry_after": 700.0}
+    assert decide(failure_of(told)).retry_delay == timedelta(seconds=700)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wait_that_the_api_did_not_say_is_the_tasks_own(seconds: float) -> None:
+    decision = decide(RateLimitedError("429", retry_after=seconds), stalled=3)
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, None)
+
+
+def test_a_wait_that_is_too_long_fails() -> None:
+    decision = decide(RateLimitedError("429", retry_after=7200), longest_wait=timedelta(hours=1))
+    assert decision.action is RetryAction.FAIL
+    assert decision.reason == "the API asks to wait 7,200 s, longer than longest_wait"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigurationError("streams", "is empty"),
+        SourceDefinitionError("streams", "is empty"),
+        AuthenticationError("401"),
+        TypeMismatchError("not a number"),
+        SchemaEvolutionError("the column is gone"),
+        FencedError("taken over", epoch=1, newer_epoch=2),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_retry_would_only_meet_again_fails_at_once(error: Exception) -> None:
+    decision = decide(error, try_number=1)
+    assert decision.action is RetryAction.FAIL
+    assert type(error).__name__ in str(decision.reason)
+
+
+def test_another_error_after_progress_is_left_to_the_tasks_retries() -> None:
+    assert decide(RefreshFailedError("1 of 8 partitions")) == RetryDecision.default()
+    assert decide(OSError("no route")) == RetryDecision.default()
+
+
+def test_no_progress_since_the_last_try_fails() -> None:
+    decision = decide(SourceError("500"), stalled=1)
+    assert decision.action is RetryAction.FAIL
+    assert decision.reason == "no progress since the last try (1 in a row brought no page)"
+
+
+def test_the_first_try_has_no_last_try() -> None:
+    assert decide(SourceError("500"), stalled=1, try_number=1).action is RetryAction.DEFAULT
+
+
+def test_the_first_try_after_a_clear_has_no_last_try_either() -> None:
+    """Airflow goes on counting: two tries were made, the task was cleared, and may be tried five times more."""
+    assert decide(SourceError("500"), stalled=2, try_number=3, max_tries=7).action is RetryAction.DEFAULT
+    assert decide(SourceError("500"), stalled=3, try_number=4, max_tries=7).action is RetryAction.FAIL
+
+
+def test_more_tries_without_progress_may_be_allowed() -> None:
+    assert decide(SourceError("500"), stalled=2, stalled_tries=3).action is RetryAction.DEFAULT
+    assert decide(SourceError("500"), stalled=3, stalled_tries=3).action is RetryAction.FAIL
+
+
+@pytest.mark.parametrize("error", [RefreshBusyError("another run"), RefreshStoppedError("stopped")])
+def test_an_attempt_that_was_not_allowed_to_read_is_not_blamed(error: Exception) -> None:
+    assert decide(error, stalled=4).action is RetryAction.DEFAULT
+
+
+def test_nothing_is_decided_by_a_progress_that_nobody_knows() -> None:
+    assert decide(SourceError("500"), stalled=None).action is RetryAction.DEFAULT
+    assert RefreshRetryPolicy().evaluate(SourceError("500"), 3, 5, None).action is RetryAction.DEFAULT
+    other: Any = {"ti": SimpleNamespace(task=SimpleNamespace())}
+    assert RefreshRetryPolicy().evaluate(SourceError("500"), 3, 5, other).action is RetryAction.DEFAULT
+
+
+def test_every_error_of_the_package_gets_a_decision() -> None:
+    kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    for kind in kinds:
+        error = kind.__new__(kind)
+        error.retry_after = 1.0
+        assert isinstance(decide(error), RetryDecision), kind
+
+
+def test_it_is_serialised_and_made_again() -> None:
+    policy = RefreshRetryPolicy(stalled_tries=3, longest_wait=timedelta(hours=6))
+    data = json.loads(json.dumps(policy.serialize()))
+    assert RefreshRetryPolicy.deserialize(data) == policy != RefreshRetryPolicy()
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_a_dag_with_it_is_serialised() -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with DAG("d", schedule=None, start_date=datetime(2026, 1, 1)) as dag:
+        ResumableFullRefreshOperator(
+            task_id="r", source={"class": "a:B"}, streams="a", target="raw.a", retry_policy=RefreshRetryPolicy()
+        )
+    assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("r").has_retry_policy
+
+
+@pytest.mark.parametrize("settings", [{"stalled_tries": 0}, {"longest_wait": timedelta(0)}])
+def test_settings_without_sense_are_refused_while_the_dag_is_parsed(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        RefreshRetryPolicy(**settings)
