@@ -69,3 +69,12 @@ def test_the_baseline_is_measured_alone_and_ends_with_one_json_line() -> None:
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["tiny"]["baseline"]["wall_s"] > 0
     assert "wall, s" in done.stdout
+
+
+def test_the_scale_benchmark_runs_at_its_smallest() -> None:
+    command = [sys.executable, "-m", "benchmarks.scale", "--small", "--only", "open", "--only", "resume"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert [run["size"] for run in figures["open"]] == [1_000]
+    assert figures["resume"][0]["seconds"] > 0

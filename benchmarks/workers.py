@@ -1,0 +1,114 @@
+"""One Spark worker against two, when the API's latency is what a refresh waits for: ``python benchmarks/workers.py``.
+
+`concurrency` is a promise to the API, so it counts for the whole application: two workers with the concurrency of one
+read as fast as one. What scales is so many requests in flight for each core, where the API allows it. Both are
+measured. No gate: it prints figures, and ends with status 1 only when rows are missing or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.processes import Tree, Usage
+from benchmarks.product import ROOT, Product, RunFailed, last_line
+from benchmarks.shapes import SHAPES, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run: the whole of it, and its reading alone, in seconds."""
+
+    wall: float
+    read: float
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/workers.py", description=__doc__)
+    parser.add_argument("--latency-ms", type=float, default=200.0)
+    parser.add_argument("--per-core", type=int, default=4, help="requests in flight for each core; a worker has one")
+    parser.add_argument("--runs", type=int, default=1, help="of each setting; figures are medians")
+    return parser.parse_args(arguments)
+
+
+def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figures:
+    """One refresh on a cluster of so many workers of one core.
+
+    :raises RunFailed: it failed, or rows are missing or doubled
+    """
+    from tests.integration.standalone import Standalone
+
+    with shape.api() as api, Standalone(folder / "cluster", workers=workers) as cluster:
+        product = Product(shape, api.base_url, folder / "lake", concurrency)
+        product.folder.mkdir(parents=True)
+        document: dict[str, Any] = product.document()
+        # Executors alone read, so that the two settings differ in nothing but their number.
+        document["options"]["head_start"] = False
+        config = product.folder / "refresh.json"
+        config.write_text(json.dumps(document))
+        usage = submit(cluster.url, config, folder)
+        if sorted(product.published_ids()) != sorted(api.truth("/partitions/items")["ids"]):
+            raise RunFailed("rows are missing or doubled")
+    return Figures(usage.wall, float(last_line(usage)["seconds"]["read"]))
+
+
+def submit(master: str, config: Path, folder: Path) -> Usage:
+    """Run the application by spark-submit, the package by ``--py-files``."""
+    from airflow_provider_rfr.operators.shipment import zip_package
+
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.pyspark.python": sys.executable,
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", master]
+    command += ["--py-files", str(zip_package(folder))]
+    command += [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    command += [str(ROOT / "spark_apps" / "full_refresh.py"), "--config", str(config)]
+    with Tree(command, {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}) as tree:
+        usage = tree.wait()
+    last_line(usage)
+    return usage
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    shape = replace(SHAPES["A"], latency_ms=options.latency_ms)
+    print(f"{shape.title}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}", flush=True)
+    each = options.per_core
+    settings = {"one": (1, each), "two": (2, 2 * each), "two, concurrency of one": (2, each)}
+    found: dict[str, Figures] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="rfr-bench-") as folder:
+            for name, (workers, concurrency) in settings.items():
+                runs = [
+                    measure(shape, workers, concurrency, Path(folder) / f"{name}-{number}")
+                    for number in range(options.runs)
+                ]
+                found[name] = Figures(median(run.wall for run in runs), median(run.read for run in runs))
+                ratios = found["one"].wall / found[name].wall, found["one"].read / found[name].read
+                print(
+                    f"{name:26} {concurrency:3} in flight: wall {found[name].wall:6.1f} s ({ratios[0]:.2f} x),"
+                    f" reading {found[name].read:6.1f} s ({ratios[1]:.2f} x)",
+                    flush=True,
+                )
+    except RunFailed as error:
+        print(f"a measured run failed: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({name: {"wall_s": one.wall, "read_s": one.read} for name, one in found.items()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
