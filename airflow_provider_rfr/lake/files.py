@@ -17,6 +17,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 FOOTER_KEY = b"rfr"
+# The one setting of an S3 client that does not survive its copying.
+_RETRY_STRATEGY = "s3.retry-strategy-impl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +139,19 @@ def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...
     """One client a process and store: each holds connections of its own."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    return PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+    made = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+    return made if _RETRY_STRATEGY in dict(properties) else _with_single_put(made)
+
+
+def _with_single_put(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+    """The same S3 client, which stores an object of some megabytes in one request.
+
+    The one that PyIceberg makes begins a multipart upload for every object: three requests for a small file, and a
+    process that is killed between them leaves parts that cost money and that no listing shows.
+    """
+    if not isinstance(filesystem, pafs.S3FileSystem):
+        return filesystem
+    remake, (options,) = filesystem.__reduce__()
+    if "allow_delayed_open" not in options:  # an older PyArrow
+        return filesystem
+    return remake({**options, "allow_delayed_open": True})

@@ -6,11 +6,12 @@ import hashlib
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyiceberg.expressions import parser
+from pyiceberg.expressions import BooleanExpression, parser
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.schemas import target_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,20 @@ class RowFilter:
         """Rows that don't match: published, they would double when the same part is replaced again."""
         from pyiceberg.io.pyarrow import expression_to_pyarrow
 
+        return int(table.num_rows - table.filter(expression_to_pyarrow(self.bound())).num_rows)
+
+    def bound(self) -> BooleanExpression:
+        """The filter with the table's columns in it.
+
+        :raises ConfigurationError: it names a column that there isn't, or compares one with what it can't hold
+        """
         try:
-            bound = bind(self.schema, parser.parse(self.text), case_sensitive=True)
+            return bind(self.schema, parser.parse(self.text), case_sensitive=True)
         except (ValueError, TypeError) as error:
-            raise ConfigurationError("options.replace_where", f"{self.text!r}: {error}") from None
-        return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
+            columns = ", ".join(column.name for column in self.schema.fields)
+            raise ConfigurationError(
+                "options.replace_where", f"{self.text!r}: {error}", f"the columns are {columns}"
+            ) from None
 
 
 def part_of(replace_where: str | None) -> str | None:
@@ -40,6 +50,11 @@ def part_of(replace_where: str | None) -> str | None:
         return None
     check_filter(replace_where)
     return hashlib.blake2b(str(parser.parse(replace_where)).encode(), digest_size=6).hexdigest()
+
+
+def check_columns(text: str, rows: pa.Schema) -> None:
+    """Raise :class:`ConfigurationError` where rows of these columns can't be looked at by the filter."""
+    RowFilter(text, target_schema(rows)).bound()
 
 
 def check_filter(text: str, field: str = "options.replace_where") -> None:

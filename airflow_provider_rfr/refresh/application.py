@@ -21,6 +21,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secret_properties, secret_values
+from airflow_provider_rfr.refresh.jvm_archive import write_in_background
 
 log = logging.getLogger("airflow_provider_rfr")
 
@@ -68,6 +69,8 @@ class Application:
                 self._tell_partitions(stream, error)
                 errors.append((stream, error))
         print(json.dumps(self._summary(errors)), flush=True)
+        if not errors and self._cluster.is_local:
+            write_in_background()
         self._cluster.stop()
         return exit_code(errors)
 

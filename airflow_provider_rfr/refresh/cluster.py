@@ -75,8 +75,21 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Tasks that run at the same time."""
-        return max(1, int(self.context.defaultParallelism))
+        """Tasks that run at the same time, as the cluster is now: executors come and go.
+
+        Spark's own figure is at least two outside the local mode, also where one core is all there is.
+        """
+        context = self.context
+        if self.is_local:
+            return max(1, int(context.defaultParallelism))
+        found = context._jsc.sc().statusStore().executorList(True)
+        cores = sum(int(found.apply(index).totalCores()) for index in range(found.size()))
+        return max(1, cores // int(context.getConf().get("spark.task.cpus") or 1))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether everything runs in the driver's own processes; False while there is no context."""
+        return self.ready.is_set() and self._context is not None and str(self._context.master).startswith("local")
 
     @property
     def driver_host(self) -> str:
@@ -109,7 +122,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End the application; a local one ends with this process, and need not be waited for."""
-        if self.ready.is_set() and self._context is not None and not str(self._context.master).startswith("local"):
+        if self.ready.is_set() and self._context is not None and not self.is_local:
             self._context.stop()
 
     def _start(self) -> None:

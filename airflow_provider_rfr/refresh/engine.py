@@ -16,8 +16,9 @@ from airflow_provider_rfr.exceptions import (
     SourceChangedError,
     SourceError,
 )
+from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.row_filter import part_of
+from airflow_provider_rfr.lake.row_filter import check_columns, part_of
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.busy import must_wait
 from airflow_provider_rfr.refresh.cluster import Cluster
@@ -28,7 +29,7 @@ from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_o
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
-from airflow_provider_rfr.streams.loader import load_stream
+from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from airflow_provider_rfr.streams.plan import unique_slices
 
@@ -88,8 +89,12 @@ class Refresh:
         self._cluster = cluster
         self._report = report
         self._stopping = stopping
-        self._source = config.source.as_source()
-        self._stream: PagedStream = as_paged(load_stream(self._source, stream_name))
+        source = config.source.as_source()
+        self._stream: PagedStream = as_paged(load_stream(source, stream_name))
+        if part is not None and (schema := self._stream.json_schema) is not None:
+            check_columns(str(config.options.replace_where), arrow_schema(schema, "json_schema"))
+        # Executors elsewhere have no such file.
+        self._source = inline_source(source)
         name = config.target_of(stream_name)
         self._target = TargetTable(catalog, name)
         self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))

@@ -13,6 +13,8 @@ import os
 import shutil
 from pathlib import Path
 
+SWITCH = "RFR_CLASS_ARCHIVE"
+"""Environment variable: ``off`` neither writes nor uses the archive."""
 FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -25,7 +27,9 @@ def driver_java_options() -> list[str]:
 
 
 def archive_path() -> Path | None:
-    """Where this Java's and this Spark's class archive lies or would lie; None without Java or Spark."""
+    """Where this Java's and this Spark's class archive lies or would lie; None without Java or Spark, or if off."""
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "false"):
+        return None
     java, jars = _java(), _spark_jars()
     if java is None or jars is None:
         return None

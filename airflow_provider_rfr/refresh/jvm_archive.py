@@ -1,12 +1,17 @@
 """Write the class archive: ``python -m airflow_provider_rfr.refresh.jvm_archive``.
 
-Runs one small Spark job whose JVM writes the archive as it exits (about ten seconds and 150 MB, once a machine).
+Runs one small Spark job whose JVM writes the archive as it exits (about ten seconds and 150 MB, once a machine). The
+first refresh of a machine that has none starts this when it has published, and waits for nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_provider_rfr.refresh.jvm import FAST_START, archive_path
@@ -18,12 +23,43 @@ def write_archive() -> Path | None:
     if archive is None or archive.is_file():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
-    draft = archive.with_suffix(f".{os.getpid()}")
-    _run_small_job([*FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
-    if not draft.is_file():
-        return None
-    draft.replace(archive)
+    draft = archive.with_suffix(".draft")
+    with _alone(archive.with_suffix(".lock")) as alone:
+        if not alone:
+            return None
+        _run_small_job([*FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
+        if not draft.is_file():
+            return None
+        draft.replace(archive)
     return archive
+
+
+def write_in_background() -> subprocess.Popen[bytes] | None:
+    """Have another process write it where it is missing; None where there is nothing to do."""
+    archive = archive_path()
+    if archive is None or archive.is_file():
+        return None
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_GATEWAY")}
+    return subprocess.Popen(
+        ["nice", "-n", "19", sys.executable, "-m", __name__],
+        env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[bool]:
+    """Whether no other process writes it now; the lock goes with its process."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def _run_small_job(options: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Rounds: read in tasks, commit what they flushed, plan the next, until every partition is complete or has failed.
 
 A round ends when its time or size is up, when a task has stood idle for a second while another has partitions to
-share, or when the driver is asked to stop. A page that is on its way then gets two more seconds; after that its
-partition is left to a side lane in the driver, so that one slow answer keeps no executor core waiting.
+share, when executors came that have none of the work, or when the driver is asked to stop. A page that is on its way
+then gets two more seconds; after that its partition is left to a side lane in the driver, so that one slow answer
+keeps no executor core waiting.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class Rounds:
         results: list[TaskResult] = []
         tasks = self._plan()
         if tasks:
-            watcher = threading.Thread(target=self._close_when_stopping, args=(done := threading.Event(),), daemon=True)
-            watcher.start()
+            done = threading.Event()
+            threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
             try:
                 results += self._cluster.run(_run_remote(address), tasks)
             finally:
@@ -212,9 +213,11 @@ class Rounds:
             accept_repeats=self._options.on_repeated_page is OnRepeatedPage.ACCEPT,
         )
 
-    def _close_when_stopping(self, done: threading.Event) -> None:
+    def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:
+        """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
+        most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
         while not done.wait(0.2):
-            if self._stopping.is_set():
+            if self._stopping.is_set() or len(tasks) < min(most, self._cluster.cores):
                 self._budget.close_round()
                 return
 

@@ -332,11 +332,14 @@ def test_what_only_the_source_and_the_table_can_tell_to_be_wrong_is_a_configurat
         config = runner.config(source=source_of(api, streams), streams=list(names), options=options)
         return errors_by_stream(runner.run(config, expect=CONFIGURATION))
 
+    asked = api.counts()["requests"]
     errors = run("typo", "nowhere", "orders", replace_where="dya = '2026-01-01'")
     assert "money" in errors["typo"]["message"]
     assert "nowhere" in errors["nowhere"]["message"]
     assert errors["orders"]["type"] == "ConfigurationError"
     assert "dya" in errors["orders"]["message"]
+    assert "the columns are id, reference" in errors["orders"]["message"]
+    assert api.counts()["requests"] == asked, "a filter over a column that there isn't was found after the reading"
     assert not lake.has("raw.orders")
 
 

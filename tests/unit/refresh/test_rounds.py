@@ -145,6 +145,25 @@ def test_a_round_ends_by_its_size_and_the_next_goes_on(bench: Bench) -> None:
     assert len(bench.reports) > 2
 
 
+def test_executors_that_come_in_a_round_get_their_part_of_its_work(bench: Bench) -> None:
+    source = bench.source(partitions=4, pages=20, seconds=0.05)
+    ledger, book = bench.open(source)
+    rounds = bench.rounds(ledger, book, source, round_seconds=30.0)
+    cluster: Any = rounds._cluster
+    cluster.cores, tasks = 1, []
+    run = cluster.run
+
+    def run_and_count(function: Any, items: Sequence[Any]) -> list[Any]:
+        tasks.append(len(items))
+        return list(run(function, items))
+
+    cluster.run = run_and_count
+    threading.Timer(0.4, setattr, (cluster, "cores", 3)).start()
+    rounds.read_all()
+    assert_whole(ledger, 4, 20)
+    assert tasks[:2] == [1, 3]
+
+
 def test_a_page_that_hangs_over_the_rounds_end_is_left_to_the_side_lane(bench: Bench) -> None:
     source = bench.source("Hanging", partitions=6, pages=8, seconds=0.05, hang=4.0)
     began = time.monotonic()
