@@ -3,9 +3,10 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 RUN := scripts/run.sh
+CHAOS_ARGS ?= --kills 1000 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench setup lock clean
+.PHONY: help demo test lint format bench chaos compose-check setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
@@ -13,6 +14,8 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make format  write the code as ruff would have it"
 	@echo "make bench   the benchmark; BENCH_ARGS go to it"
+	@echo "make chaos   1,000 kills, with a reader looking on; CHAOS_ARGS instead of '$(CHAOS_ARGS)'"
+	@echo "make compose-check  docker-compose.yaml without containers: each image's steps, each service, the ready DAG"
 	@echo "make setup   only the set-up: .venv from constraints.txt, and Java"
 	@echo "make lock    write constraints.txt anew, with the newest versions that pyproject.toml allows"
 	@echo "make clean   remove .venv and all caches"
@@ -36,6 +39,12 @@ format: setup
 
 bench: setup
 	@$(RUN) python -m benchmarks.refresh $(BENCH_ARGS)
+
+chaos: setup
+	@$(RUN) python -m tests.chaos $(CHAOS_ARGS)
+
+compose-check: setup
+	@docker/bare_machine.sh --image
 
 setup:
 	@PYTHON="$(PYTHON)" scripts/setup.sh

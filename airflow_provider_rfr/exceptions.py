@@ -25,6 +25,7 @@
     └── RefreshFailedError           partitions failed; what was fetched stays for the retry
 
     ReadInterrupted                  not an error: the reader was asked to stop
+    └── BackoffInterrupted           ... while it waited to repeat a request
 """
 
 from __future__ import annotations
@@ -221,6 +222,10 @@ class RefreshFailedError(RfrError):
 
 class ReadInterrupted(Exception):
     """The reader was asked to stop before this page was complete; nothing of it counts."""
+
+
+class BackoffInterrupted(ReadInterrupted):
+    """The reader waited to repeat a request that had failed; what that request may still spend must not start anew."""
 
 
 def _rebuild(kind: type[Exception], message: str, attributes: dict[str, Any]) -> Any:

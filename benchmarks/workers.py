@@ -93,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="rfr-bench-") as folder:
             for name, (workers, concurrency) in settings.items():
                 runs = [
-                    measure(shape, workers, concurrency, Path(folder) / f"{name}-{number}")
+                    # No comma in the path: it would part --py-files.
+                    measure(shape, workers, concurrency, Path(folder) / f"{workers}-{concurrency}-{number}")
                     for number in range(options.runs)
                 ]
                 found[name] = Figures(median(run.wall for run in runs), median(run.read for run in runs))

@@ -123,8 +123,14 @@ class FileStore:
     def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
         parsed = urlparse(location)
         if parsed.scheme in ("", "file"):
-            return pafs.LocalFileSystem(), location.removeprefix("file://")
+            return pafs.LocalFileSystem(), _local_path(location)
         return _remote(location, tuple(sorted(self.properties.items())))
+
+
+def _local_path(location: str) -> str:
+    """The path in ``/x``, ``file:/x``, ``file:///x`` and ``file://localhost/x``: catalogs and Hadoop write them all."""
+    path = location.removeprefix("file:")
+    return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
 
 
 def _remote(location: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.FileSystem, str]:

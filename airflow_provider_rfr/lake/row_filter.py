@@ -28,7 +28,12 @@ class RowFilter:
         """Rows that don't match: published, they would double when the same part is replaced again."""
         from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-        return int(table.num_rows - table.filter(expression_to_pyarrow(self.bound())).num_rows)
+        bound = self.bound()
+        # A column of the table that these rows lack is null in them.
+        absent = [column for column in self.schema.as_arrow() if column.name not in table.column_names]
+        for column in absent:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+        return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
 
     def bound(self) -> BooleanExpression:
         """The filter with the table's columns in it.

@@ -258,7 +258,8 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
             return
         word = hook.last_word
         if word is not None and "error" in word:
-            raise outcome.failure_of(word["error"], max(0, len(word.get("errors", ())) - 1)) from None
+            errors = word.get("errors") or [word["error"]]
+            raise outcome.failure_of(outcome.decisive(errors), len(errors) - 1) from None
         if hook.exit_code:
             raise outcome.silent_failure(hook.exit_code, hook.last_lines) from None
 
@@ -288,5 +289,6 @@ def supervisor() -> dict[str, Any]:
 
 
 def _clear_number(context: Context) -> int:
-    run = context.get("dag_run")
-    return int(getattr(run, "clear_number", None) or 0)
+    """Tries of this task before its last clear; a run's ``clear_number`` counts the clears of other tasks, too."""
+    ti = context["ti"]
+    return max(0, int(getattr(ti, "max_tries", 0) or 0) - int(getattr(context.get("task"), "retries", 0) or 0))

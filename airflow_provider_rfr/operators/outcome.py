@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
 FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
-_MORE = ("pages_fetched", "partitions", "duplicates_removed", "seconds")
+_MORE = ("pages_fetched", "pages_skipped", "partitions", "duplicates_removed", "seconds")
 MAX_SENTENCE = 2_000
 
 NO_RETRY = {
@@ -74,6 +74,12 @@ def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["target"]: {name: one[name] for name in ("stream", *FIGURES) if name in one} for one in every}
 
 
+def decisive(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The error that decides whether the task is tried again: the first that a retry may mend, else the first."""
+    hopeful = (error for error in errors if not isinstance(failure_of(error), AirflowFailException))
+    return next(hopeful, errors[0])
+
+
 def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     """The exception for an error that the driver told; one that no retry helps is Airflow's failing one.
 
@@ -84,9 +90,9 @@ def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     message = one_line(str(error.get("message") or kind))
     told = message if not stream or message.startswith(f"{stream}:") else f"{stream}: {message}"
     told += f" (and {more} more)" if more else ""
-    decisive = kind if kind in NO_RETRY else cause
-    if decisive in NO_RETRY:
-        remedy = str(error.get("remedy") or NO_RETRY[decisive])
+    final = kind if kind in NO_RETRY else cause
+    if final in NO_RETRY:
+        remedy = str(error.get("remedy") or NO_RETRY[final])
         return AirflowFailException(_sentence(told, remedy))
     sentence = _sentence(told, str(error.get("remedy") or ""))
     if "RateLimitedError" in (kind, cause):

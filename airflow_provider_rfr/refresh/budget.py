@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any, Protocol
 
 from airflow_provider_rfr.exceptions import ReadInterrupted
@@ -103,6 +104,9 @@ class DriverBudget:
             self._idle_since.clear()
             self._queued.clear()
             self._closed.clear()
+            if self.requests_per_second:
+                # The turns of readers that the last round's end interrupted come back: nobody sent anything in them.
+                self._next = min(self._next, time.monotonic() + 1.0 / self.requests_per_second)
 
     def close_round(self) -> None:
         """Tell all tasks at their next beat that the round is over."""
@@ -123,13 +127,17 @@ class BudgetServer:
 
     def __init__(self, budget: DriverBudget, host: str, secret: bytes, *, bind: str | None = None) -> None:
         self._budget = budget
-        self._listener = Listener((bind or host, 0), authkey=secret)
+        self._secret = secret
+        self._closed = threading.Event()
+        # Who connects is asked for the secret in a thread of its own: one that says nothing keeps nobody waiting.
+        self._listener = Listener((bind or host, 0), backlog=128)
         port = self._listener.address[1]
         self.address = BudgetAddress((host, port), secret, budget.requests_per_second is not None)
         threading.Thread(target=self._accept, name="rfr-budget", daemon=True).start()
 
     def close(self) -> None:
         """Serve nobody any more."""
+        self._closed.set()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -137,8 +145,9 @@ class BudgetServer:
             try:
                 connection = self._listener.accept()
             except OSError:
-                return
-            except Exception:  # noqa: BLE001 - a stranger without the secret must not end the service
+                # A peer that was gone before it was accepted is no reason to leave the others alone.
+                if self._closed.wait(0.05):
+                    return
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="rfr-budget-peer", daemon=True).start()
 
@@ -148,6 +157,8 @@ class BudgetServer:
         }
         task: int | None = None
         try:
+            deliver_challenge(connection, self._secret)
+            answer_challenge(connection, self._secret)
             while True:
                 name, *arguments = connection.recv()
                 if name == "beat":
@@ -155,9 +166,11 @@ class BudgetServer:
                     connection.send((self._budget.beat(arguments[0]), self._budget.paused()))
                 else:
                     connection.send(calls[name](*arguments))
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError, AuthenticationError, AssertionError):
             if task is not None:
                 self._budget.done(task)
+        finally:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)

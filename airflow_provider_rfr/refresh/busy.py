@@ -25,7 +25,7 @@ def busy_seconds(
 
     A publish commits nothing to the ledger until it ends, so it may be silent for longer.
     """
-    if header is None or header.state is not RefreshState.OPEN or _same_task(header.run_key, run_key):
+    if header is None or header.state is not RefreshState.OPEN or same_task(header.run_key, run_key):
         return None
     complete = header.partitions > 0 and header.partitions_done == header.partitions
     reading = max(LEAST_SILENCE_SECONDS, ROUNDS_OF_SILENCE * options.round_seconds)
@@ -53,7 +53,7 @@ def must_wait(
     return told
 
 
-def _same_task(holder: str | None, run_key: str | None) -> bool:
+def same_task(holder: str | None, run_key: str | None) -> bool:
     """Whether both are the same task of the same run; the last part of a key counts its clears."""
     if holder is None or run_key is None:
         return holder is run_key

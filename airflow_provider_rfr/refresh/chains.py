@@ -58,6 +58,7 @@ class Chain:
         self.overran = False
         self.total: int | None = None
         self.delivered = 0
+        self.waiting = False
         self._token_at = token_at
         self._accept_repeats = accept_repeats
         self._seen = array("Q", work.seen)

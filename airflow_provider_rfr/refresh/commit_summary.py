@@ -10,11 +10,12 @@ from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 
 
 def commit_summary(
-    ledger: str, header: LedgerHeader, *, stream: str, mode: str, rows: int, removed: int
+    ledger: str, header: LedgerHeader, *, stream: str, mode: str, rows: int, removed: int, skipped: int
 ) -> Mapping[str, str]:
     """Properties of the commit that publishes ``header``'s generation; the delivery id is the same for every try.
 
     :param removed: rows dropped because a later one has the same primary key
+    :param skipped: pages without records, because an error of theirs was ignored
     """
     values = {
         "ledger": ledger,
@@ -26,6 +27,7 @@ def commit_summary(
         "rows": rows,
         "duplicates-removed": removed,
         "pages": header.pages,
+        "pages-skipped": skipped,
         "partitions": header.partitions,
         "opened-at": header.opened_at.isoformat(),
         "published-at": datetime.now(timezone.utc).isoformat(),

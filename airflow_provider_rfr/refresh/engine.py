@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    ConfigurationError,
     FencedError,
+    PublishRefusedError,
     RefreshFailedError,
     RefreshStoppedError,
     SourceChangedError,
     SourceError,
+    TypeMismatchError,
 )
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
@@ -23,6 +25,7 @@ from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.busy import must_wait
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.figures import Phase, RefreshFigures
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_of
@@ -41,30 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAMED_FAILURES = 20
+FINAL = (AuthenticationError, ConfigurationError, SourceChangedError)
 BUSY_POLL_SECONDS = 2.0
-
-
-@dataclass(slots=True)
-class RefreshFigures:
-    """What a refresh ends with; seconds by phase."""
-
-    stream: str
-    target: str
-    generation: int = 0
-    snapshot_id: int | None = None
-    pages: int = 0
-    pages_fetched: int = 0
-    pages_refetched: int = 0
-    overlap_checks: int = 0
-    pages_skipped: int = 0
-    partitions: int = 0
-    rows: int = 0
-    duplicates_removed: int = 0
-    attempts: int = 0
-    epoch: int = 0
-    rounds: int = 0
-    resumed: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Refresh:
@@ -135,7 +116,11 @@ class Refresh:
         with self._phase("spark_start"):
             self._cluster.context  # noqa: B018 - waits, and raises what the start raised
         with self._phase("publish"):
-            outcome = self._publisher(book).publish()
+            try:
+                outcome = self._publisher(book).publish()
+            except (PublishRefusedError, TypeMismatchError):
+                self._ledger.commit([], refused=True)
+                raise
             self._finish(outcome)
         return self.figures
 
@@ -251,25 +236,10 @@ class Refresh:
         self.figures.snapshot_id = outcome.snapshot_id
         self.figures.rows = outcome.rows
         self.figures.duplicates_removed = outcome.duplicates_removed
+        self.figures.pages_skipped = outcome.pages_skipped
 
-    def _phase(self, name: str) -> _Phase:
-        return _Phase(self.figures.seconds, name)
-
-
-class _Phase:
-    """Adds the seconds spent inside to one phase."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds = seconds
-        self._name = name
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *exc: object) -> None:
-        spent = time.monotonic() - self._began
-        self._seconds[self._name] = round(self._seconds.get(self._name, 0.0) + spent, 3)
+    def _phase(self, name: str) -> Phase:
+        return Phase(self.figures.seconds, name)
 
 
 def failure(stream: str, book: PartitionBook) -> BaseException:
@@ -285,7 +255,8 @@ def failure(stream: str, book: PartitionBook) -> BaseException:
         f"{stream}: {len(failures)} of {len(book)} partitions could not be read, what was read is kept: {named}{more}",
         failures,
     )
-    error.__cause__ = first
+    # What a retry can mend is told as the cause, so that a 403 of one partition does not end the retries of all.
+    error.__cause__ = next((one for one in book.failed.values() if not isinstance(one, FINAL)), first)
     return error
 
 

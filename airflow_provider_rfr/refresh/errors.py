@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError
+from airflow_provider_rfr.streams.rest.redaction import Redactor
 
 _SECRET_NAME = re.compile("secret|password|token|credential|access-key|account-key|sas", re.IGNORECASE)
 
@@ -28,10 +29,8 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """``text`` with every secret value taken out."""
-    for value in sorted(set(secrets), key=len, reverse=True):
-        text = text.replace(value, "***")
-    return text
+    """``text`` with every secret value taken out, also as it looks in an address, in JSON and in basic auth."""
+    return Redactor(list(secrets)).text(text)
 
 
 def secret_values(*containers: Any) -> list[str]:

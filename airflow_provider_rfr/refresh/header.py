@@ -34,6 +34,8 @@ class LedgerHeader:
     :ivar epoch: the attempt that may commit
     :ivar read_fingerprint: of what decides which requests are made
     :ivar publish_fingerprint: of what decides how rows are typed
+    :ivar progressed_at: when pages were last added; a take-over alone is no progress
+    :ivar refused: the publish was refused for what was read, and would be again
     :ivar run_key: the run that holds the generation
     :ivar records: records on live chains
     :ivar pages: page rows committed, superseded chains included
@@ -49,6 +51,8 @@ class LedgerHeader:
     publish_fingerprint: str
     opened_at: datetime
     committed_at: datetime
+    progressed_at: datetime | None = None
+    refused: bool = False
     run_key: str | None = None
     attempts: int = 1
     rounds: int = 0
@@ -72,7 +76,9 @@ class LedgerHeader:
 
     def advanced(self, **changes: Any) -> LedgerHeader:
         """The header of the next commit."""
-        return replace(self, committed_at=datetime.now(timezone.utc), **changes)
+        now = datetime.now(timezone.utc)
+        progress = now if changes.get("pages", self.pages) > self.pages else self.progressed_at
+        return replace(self, committed_at=now, progressed_at=progress, **changes)
 
 
 def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
@@ -108,6 +114,8 @@ _PARSERS: dict[str, Any] = {
     "run_key": str,
     "opened_at": datetime.fromisoformat,
     "committed_at": datetime.fromisoformat,
+    "progressed_at": datetime.fromisoformat,
+    "refused": lambda text: text == "true",
 }
 _FIELDS = {
     name: (PREFIX + name.replace("_", "-"), _PARSERS.get(name, int)) for name in LedgerHeader.__dataclass_fields__

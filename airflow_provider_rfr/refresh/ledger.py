@@ -112,6 +112,7 @@ class Ledger:
                 epoch=held.epoch + 1,
                 attempts=held.attempts + 1,
                 publish_fingerprint=publish_fingerprint,
+                refused=False,
                 run_key=run_key or held.run_key,
                 pages=rows + sum(table.num_rows for table in tables),
                 records=book.records,

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from airflow_provider_rfr.refresh.busy import same_task
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.streams.core import Stream
@@ -73,10 +74,12 @@ def decide(
         return Decision(Opening.NEW, f"generation {header.generation} is published")
     if options.force_restart and not own:
         return Decision(Opening.NEW, f"force_restart: generation {header.generation} is abandoned")
-    return _decide_open(header, prints, options, now or datetime.now(timezone.utc))
+    return _decide_open(header, prints, options, now or datetime.now(timezone.utc), same_task(header.run_key, run_key))
 
 
-def _decide_open(header: LedgerHeader, prints: Fingerprints, options: RefreshOptions, now: datetime) -> Decision:
+def _decide_open(
+    header: LedgerHeader, prints: Fingerprints, options: RefreshOptions, now: datetime, own: bool
+) -> Decision:
     number = header.generation
     if prints.read != header.read_fingerprint:
         return Decision(
@@ -87,7 +90,11 @@ def _decide_open(header: LedgerHeader, prints: Fingerprints, options: RefreshOpt
     complete = header.partitions_done == header.partitions and header.partitions > 0
     if prints.publish != header.publish_fingerprint and not complete:
         return Decision(Opening.NEW, f"the schema changed since generation {number} was begun, so it is abandoned")
-    age = (now - header.committed_at).total_seconds()
+    if header.refused and not own and prints.publish == header.publish_fingerprint:
+        return Decision(
+            Opening.NEW, f"generation {number} was read whole and refused at its publish, so this run reads anew"
+        )
+    age = (now - (header.progressed_at or header.opened_at)).total_seconds()
     if age > options.resume_within:
         return Decision(
             Opening.NEW,

@@ -14,11 +14,13 @@ class PublishOutcome:
 
     :ivar rows: in this generation
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
+    :ivar pages_skipped: pages without records, because an error of theirs was ignored
     """
 
     snapshot_id: int
     rows: int
     duplicates_removed: int = 0
+    pages_skipped: int = 0
 
 
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
@@ -26,5 +28,8 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
     rows = publication.summary.get("rfr.rows")
     removed = publication.summary.get("rfr.duplicates-removed")
     return PublishOutcome(
-        publication.snapshot_id, int(rows) if rows else header.published_rows or header.records, int(removed or 0)
+        publication.snapshot_id,
+        int(rows) if rows else header.published_rows or header.records,
+        int(removed or 0),
+        int(publication.summary.get("rfr.pages-skipped", 0)),
     )

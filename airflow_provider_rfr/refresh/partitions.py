@@ -163,6 +163,12 @@ def check_gapless(table: pa.Table, cursors: Mapping[int, Cursor]) -> None:
             )
 
 
+def skipped_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> int:
+    """Pages of live chains that an ignored error left without records."""
+    rows = table.filter(pc.is_valid(table["skipped"])).select(["partition_ordinal", "chain"]).to_pylist()
+    return sum(row["chain"] == cursors[row["partition_ordinal"]].chain for row in rows)
+
+
 def _records_by_partition(
     ordinal: np.ndarray[Any, Any], chain: np.ndarray[Any, Any], count: np.ndarray[Any, Any], live: Mapping[int, int]
 ) -> dict[int, int]:
@@ -175,4 +181,12 @@ def _records_by_partition(
     return {number: int(sums[number]) for number in live}
 
 
-__all__ = ["CURSOR_COLUMNS", "OPENING_COLUMNS", "PartitionBook", "check_gapless", "cursors_of", "open_book"]
+__all__ = [
+    "CURSOR_COLUMNS",
+    "OPENING_COLUMNS",
+    "PartitionBook",
+    "check_gapless",
+    "cursors_of",
+    "open_book",
+    "skipped_pages",
+]

@@ -34,7 +34,13 @@ from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, ru
 from airflow_provider_rfr.refresh.keys import KeySearch, find_losers, key_columns
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
-from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
+from airflow_provider_rfr.refresh.partitions import (
+    CURSOR_COLUMNS,
+    PartitionBook,
+    check_gapless,
+    cursors_of,
+    skipped_pages,
+)
 from airflow_provider_rfr.refresh.publish_task import (
     PublishResult,
     PublishTask,
@@ -69,6 +75,7 @@ class Publisher:
         self._target = target
         self._stream = stream
         self._options = options
+        self._skipped = 0
 
     def publish(self) -> PublishOutcome:
         """Check, type, write, commit; raises before the commit, or not at all."""
@@ -114,10 +121,13 @@ class Publisher:
 
     def _check_staged(self) -> int:
         """Every partition complete, every page there once, and the counts those that were fetched."""
-        table = self._ledger.read_pages(CURSOR_COLUMNS)
+        table = self._ledger.read_pages((*CURSOR_COLUMNS, "skipped"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
             check_gapless(table, cursors)
+            self._skipped = skipped_pages(table, cursors)
+        if self._skipped:
+            log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
         unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
         if unfinished:
             raise LedgerError(
@@ -232,8 +242,12 @@ class Publisher:
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         stream, mode = self._stream.name, self._options.mode.value
-        summary = commit_summary(self._ledger.id, header, stream=stream, mode=mode, rows=rows, removed=removed)
+        summary = commit_summary(
+            self._ledger.id, header, stream=stream, mode=mode, rows=rows, removed=removed, skipped=self._skipped
+        )
         for attempt in range(_TRIES):
+            # Whoever took over meanwhile may not have published yet, so that the target can't tell.
+            self._ledger.check_epoch()
             try:
                 snapshot_id = self._target.commit(
                     files,
@@ -243,7 +257,7 @@ class Publisher:
                     summary=summary,
                 )
                 self._collect(target, written)
-                return PublishOutcome(snapshot_id, rows, removed)
+                return PublishOutcome(snapshot_id, rows, removed, self._skipped)
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
                 self._target.reload()

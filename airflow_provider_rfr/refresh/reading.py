@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_provider_rfr.exceptions import ReadInterrupted
+from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetLimiter
 from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, PageRequest
 from airflow_provider_rfr.refresh.rows import page_row
@@ -90,6 +90,8 @@ class _Reader:
             last = request.chain
             try:
                 self._read(request)
+            except BackoffInterrupted:
+                self.scheduler.release(request, overran=True)
             except ReadInterrupted:
                 self.scheduler.release(request)
             except Exception as error:  # noqa: BLE001 - told by name when the attempt ends

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
 from airflow_provider_rfr.streams.page import Page
 from airflow_provider_rfr.streams.state import NextPage
 
@@ -55,7 +55,17 @@ def decode_token(text: str | None) -> Any:
 
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
-    return b"\n".join(map(orjson.dumps, records))
+    try:
+        return b"\n".join(map(orjson.dumps, records))
+    except TypeError:
+        return b"\n".join(_encode(record, number) for number, record in enumerate(records, start=1))
+
+
+def _encode(record: Mapping[str, Any], number: int) -> bytes:
+    try:
+        return orjson.dumps(record)
+    except TypeError as error:
+        raise SourceError(f"record {number} of the page can't be written as JSON: {error}") from None
 
 
 def checksum_of(records: bytes) -> str:

@@ -90,16 +90,23 @@ class Scheduler:
             if expired and chain.restarts < MAX_RESTARTS and request.number <= chain.pages + 1:
                 self.figures += TaskFigures(refetched=chain.pages)
                 chain.restart()
+            elif expired and request.number > chain.pages + 1:
+                # Ahead of its turn: it is asked for again in its turn, and only then starts the chain again.
+                chain.release(request)
             elif request.number == 0:
                 chain.error = self._told(error, chain, chain.pages)
             else:
                 chain.deliver(request, self._told(error, chain, request.number))
             self._changed.notify_all()
 
-    def release(self, request: PageRequest) -> None:
-        """The reader was interrupted; the page counts as never asked for."""
+    def release(self, request: PageRequest, *, overran: bool = False) -> None:
+        """The reader was interrupted; the page counts as never asked for.
+
+        :param overran: it waited to repeat a request: the round can't wait for that, and must not begin it anew
+        """
         with self._changed:
             request.chain.release(request)
+            request.chain.waiting |= overran
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -140,7 +147,7 @@ class Scheduler:
         with self._changed:
             self._closing = self._frozen = True
             for chain in self._all:
-                chain.overran = chain.open and chain.busy
+                chain.overran = chain.open and (chain.busy or chain.waiting)
             return [chain.progress() for chain in self._all if chain.number != chain.work.chain or _moved(chain)]
 
     def _claim(self, last: Chain | None) -> PageRequest | None:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_provider_rfr.exceptions import ReadInterrupted
+from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
 
 
 class Limiter(Protocol):
@@ -46,10 +46,10 @@ class ReadContext:
     def sleep(self, seconds: float) -> None:
         """Wait, unless the reader is stopped.
 
-        :raises ReadInterrupted: it was
+        :raises BackoffInterrupted: it was
         """
         if self.stop.wait(seconds):
-            raise ReadInterrupted("the reader was asked to stop")
+            raise BackoffInterrupted("the reader was asked to stop")
 
     def check(self) -> None:
         """:raises ReadInterrupted: the reader was asked to stop"""

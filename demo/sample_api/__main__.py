@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from demo.sample_api.app import Options, SampleApp
 from demo.sample_api.dataset import Sizes
+from demo.sample_api.faults import Fault
 from demo.sample_api.protocol import HttpProtocol
 
 
@@ -30,6 +31,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--latency-ms", type=float, default=0.0, help="of each answer")
     parser.add_argument("--api-key", help="wanted in X-Api-Key or as a bearer token")
     parser.add_argument("--faults", default="[]", help="JSON list, as for POST /_admin/faults")
+    parser.add_argument("--changes", default="[]", help="JSON list, each as for POST /_admin/change")
+    parser.add_argument("--diary", help="a file that tells each page that was given, also after a kill")
     parser.add_argument("--warm", action="store_true", help="make the partitions' pages before the start")
     parser.add_argument("--until-stdin-closes", action="store_true", help="end with whoever holds our stdin")
     return parser.parse_args(arguments)
@@ -37,8 +40,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def build(options: argparse.Namespace) -> SampleApp:
     sizes = Sizes(options.records, options.customers, options.partitions, options.pages, options.page_records)
-    app = SampleApp(Options(sizes, options.latency_ms / 1000, options.api_key))
+    app = SampleApp(Options(sizes, options.latency_ms / 1000, options.api_key, diary=options.diary))
     app.faults.replace(json.loads(options.faults))
+    for change in json.loads(options.changes):
+        app.change(Fault.from_json(change))
     return app
 
 

@@ -5,6 +5,7 @@
 * ``GET /_admin/log?since=N&path=GLOB``: the data requests
 * ``GET /_admin/counts?since=N&path=GLOB&detail=1``: pages served once, and more often
 * ``GET /_admin/wait?pages=N``: answers once N different pages were served
+* ``POST /_admin/change``: a fault of a kind that changes data (``shrink``, ``edit``), at once
 * ``POST /_admin/reset``: forget requests, faults and changes of the data
 * ``GET /_admin/truth/COLLECTION``: ids and checksum as they are now; ``/customers/orders`` and
   ``/partitions/items`` stand for the children of all
@@ -21,6 +22,7 @@ import orjson
 
 from demo.sample_api.app import Delivery, Request, SampleApp, split_target
 from demo.sample_api.dataset import records_of
+from demo.sample_api.faults import Fault
 from demo.sample_api.records import checksum
 from demo.sample_api.replies import Reply, error_reply, json_reply
 
@@ -55,6 +57,9 @@ def _reply(app: SampleApp, request: Request, name: str, query: Mapping[str, str]
         return json_reply({"ok": True})
     if name == "reset" and request.method == "POST":
         app.reset()
+        return json_reply({"ok": True})
+    if name == "change" and request.method == "POST":
+        app.change(Fault.from_json(orjson.loads(request.body)))
         return json_reply({"ok": True})
     raise KeyError(PREFIX + name)
 

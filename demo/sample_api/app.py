@@ -12,6 +12,7 @@ from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
 from demo.sample_api.dataset import Dataset, Sizes
+from demo.sample_api.diary import Diary
 from demo.sample_api.faults import CHANGES, Fault, FaultKind, FaultPlan
 from demo.sample_api.journal import Entry, Journal
 from demo.sample_api.pages import PLAIN, Tweak, page_of
@@ -61,12 +62,14 @@ class Options:
     """:ivar latency: seconds that each answer takes at least
     :ivar api_key: wanted in ``X-Api-Key`` or as a bearer token, None for an open API
     :ivar cache_bytes: pages are kept as bytes up to this many
+    :ivar diary: file that survives a kill of the API; see `demo.sample_api.diary`
     """
 
     sizes: Sizes = field(default_factory=Sizes)
     latency: float = 0.0
     api_key: str | None = None
     cache_bytes: int = 1 << 30
+    diary: str | None = None
 
 
 _MANNERS = {
@@ -89,6 +92,7 @@ class SampleApp:
         self._cached_bytes = 0
         self._changed = False
         self._chance = random.Random(1)
+        self._diary = Diary(options.diary) if options.diary is not None else None
 
     def reset(self) -> None:
         """Forget requests, faults and changes of the data."""
@@ -111,8 +115,27 @@ class SampleApp:
             return self._delivery(refusal, entry)
         hits = self.faults.hit(path, query)
         if not hits:
-            return self._delivery(self._page(request, path, query, PLAIN), entry)
-        return self._faulty(request, path, query, entry, hits)
+            delivery = self._delivery(self._page(request, path, query, PLAIN), entry)
+        else:
+            delivery = self._faulty(request, path, query, entry, hits)
+        if self._diary is not None and delivery.manner in (Manner.WHOLE, Manner.DRIP):
+            self._diary.note(path, query, delivery.reply)
+        return delivery
+
+    def change(self, fault: Fault) -> None:
+        """Change the data at once, and not with the next request.
+
+        :raises ValueError: the fault changes no data, or names no collection
+        :raises KeyError: there is no such collection
+        """
+        if fault.collection is None or fault.kind not in (FaultKind.SHRINK, FaultKind.EDIT):
+            raise ValueError("a change is a shrink or an edit, and names its collection")
+        if fault.kind is FaultKind.SHRINK:
+            self.dataset.shrink(fault.collection, fault.records)
+        else:
+            self.dataset.edit(fault.collection)
+        self._changed = True
+        self._forget_pages()
 
     def warm(self, origin: str, page_size: int) -> None:
         """Make every page of the partitions beforehand, so that no reader waits for its making."""
@@ -198,7 +221,8 @@ def split_target(target: str) -> tuple[str, dict[str, str]]:
 def _tweak(hits: list[Fault]) -> Tweak:
     leave_out = sum(fault.records for fault in hits if fault.kind is FaultKind.SHORT_PAGE)
     repeat = any(fault.kind is FaultKind.REPEAT_CURSOR for fault in hits)
-    return Tweak(leave_out, repeat) if leave_out or repeat else PLAIN
+    stale = any(fault.kind is FaultKind.REPEAT_PAGE for fault in hits)
+    return Tweak(leave_out, repeat, stale) if leave_out or repeat or stale else PLAIN
 
 
 def _instead(fault: Fault) -> Reply | None:

@@ -39,6 +39,8 @@ class SampleApi:
         faults: Sequence[Mapping[str, Any]] = (),
         warm: bool = False,
         port: int = 0,
+        changes: Sequence[Mapping[str, Any]] = (),
+        diary: Path | None = None,
     ) -> None:
         self.sizes = sizes or Sizes()
         self.api_key = api_key
@@ -48,6 +50,8 @@ class SampleApi:
         self._command = [sys.executable, "-m", "demo.sample_api", "--until-stdin-closes", f"--port={port}"]
         self._command += [f"--{name.replace('_', '-')}={size}" for name, size in asdict(self.sizes).items()]
         self._command += [f"--latency-ms={latency_ms}", f"--faults={json.dumps(list(faults))}"]
+        self._command += [f"--changes={json.dumps(list(changes))}"]
+        self._command += [f"--diary={diary}"] if diary is not None else []
         self._command += ["--warm"] if warm else []
         self._command += [f"--api-key={api_key}"] if api_key is not None else []
 
@@ -89,6 +93,17 @@ class SampleApi:
             return
         process.terminate()
         process.communicate()
+
+    def kill(self) -> None:
+        """SIGKILL. What it knew is gone, except for its diary."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def change(self, change: Mapping[str, Any]) -> None:
+        """Change the data now; a fault of kind ``shrink`` or ``edit`` that names its ``collection``."""
+        self._call("POST", "change", change)
 
     def set_faults(self, *faults: Mapping[str, Any]) -> None:
         """Put these faults in the place of all present ones; none: everything works again."""

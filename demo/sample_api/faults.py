@@ -33,6 +33,7 @@ class FaultKind(str, Enum):
     MALFORMED = "malformed"  # 200 with half of the JSON, and a Content-Length that fits it
     REDIRECT = "redirect"  # 302 to `location`
     REPEAT_CURSOR = "repeat_cursor"  # the next cursor (or link) is the one just used: an endless loop
+    REPEAT_PAGE = "repeat_page"  # the records of the page before, under this page's number
     EXPIRE_TOKEN = "expire_token"  # 410, for requests that carry a cursor
     SHORT_PAGE = "short_page"  # the last `records` records of the page are left out, more pages follow
     SHRINK = "shrink"  # delete the first `records` of the collection, then answer

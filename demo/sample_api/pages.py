@@ -25,6 +25,7 @@ class Tweak:
 
     leave_out: int = 0
     repeat_cursor: bool = False
+    repeat_page: bool = False
 
 
 PLAIN = Tweak()
@@ -99,7 +100,8 @@ def _reply(
     place: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    records = collection.part(start, start + size)
+    shown = max(start - size, 0) if tweak.repeat_page else start
+    records = collection.part(shown, shown + size)
     if tweak.leave_out:
         records = records[: -tweak.leave_out]
     page = f"{collection.path} {place or f'at {start}'} size {size}"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -374,3 +375,40 @@ class TestProcess:
     def test_a_taken_port_is_an_error_at_once(self, api: SampleApi) -> None:
         with pytest.raises(RuntimeError, match="at its start"):
             SampleApi(SIZES, port=api.port).start()
+
+
+def test_a_repeated_page_has_the_records_of_the_page_before(api: SampleApi) -> None:
+    api.set_faults({"kind": "repeat_page", "path": "/partitions/1/items", "query": {"page": 3}})
+    pages = [get(api, "/partitions/1/items", page=page, page_size=10).json for page in (2, 3, 4)]
+    assert pages[1]["data"] == pages[0]["data"]
+    assert [page["page"] for page in pages] == [2, 3, 4]
+    assert pages[2]["data"][0]["id"] == pages[0]["data"][-1]["id"] + 11
+
+
+def test_a_change_happens_at_once(api: SampleApi) -> None:
+    before = api.truth("/partitions/items")["ids"]
+    api.change({"kind": "shrink", "collection": "/partitions/items", "records": 2})
+    assert len(api.truth("/partitions/items")["ids"]) == len(before) - 2 * SIZES.partitions
+    with pytest.raises(ValueError, match="a shrink or an edit"):
+        api.change({"kind": "shrink"})
+
+
+def test_the_diary_outlives_a_kill_and_goes_on(tmp_path: Path) -> None:
+    diary = tmp_path / "diary.jsonl"
+    change = {"kind": "edit", "collection": "/partitions/items"}
+    for _ in range(2):
+        with SampleApi(SIZES, diary=diary, changes=[change]) as killed:
+            get(killed, "/partitions/0/items", page=1, page_size=3)
+            killed.kill()
+    lines = [orjson.loads(line) for line in diary.read_text().splitlines()]
+    assert [line["records"] for line in lines] == [[[1, 1], [2, 1], [3, 1]]] * 2
+    assert lines[0]["path"] == "/partitions/0/items"
+
+
+def test_the_diary_names_only_pages_that_were_given_whole(tmp_path: Path) -> None:
+    diary = tmp_path / "diary.jsonl"
+    faults = [{"kind": "malformed", "times": 1}, {"kind": "error", "after": 1, "times": 1}]
+    with SampleApi(SIZES, diary=diary, faults=faults) as running:
+        for _ in range(3):
+            get(running, "/invoices", page=1, per_page=4)
+    assert len(diary.read_text().splitlines()) == 1

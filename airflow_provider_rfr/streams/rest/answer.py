@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -76,7 +78,19 @@ class Failure:
     permanent: bool = False
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{19,}")
 Outcome: TypeAlias = Answer | Failure
+
+
+def _loads(body: bytes) -> Any:
+    """The JSON value; integers of more than 64 bits come as text, since as floats two ids could become the same."""
+    value = orjson.loads(body)
+    return json.loads(body, parse_int=_exact) if _LONG_NUMBER.search(body) else value
+
+
+def _exact(digits: str) -> int | str:
+    number = int(digits) if len(digits) < 21 else None
+    return number if number is not None and -(2**63) <= number < 2**64 else digits
 
 
 def _parse(body: bytes, headers: Mapping[str, str]) -> Any:
@@ -88,7 +102,7 @@ def _parse(body: bytes, headers: Mapping[str, str]) -> Any:
     try:
         if charset and charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
             body = body.decode(charset).encode()
-        return orjson.loads(body)
+        return _loads(body)
     except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
         problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
     if not body.strip():

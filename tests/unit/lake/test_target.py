@@ -9,8 +9,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
-from airflow_provider_rfr.lake.row_filter import part_of
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.row_filter import RowFilter, part_of
+from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import TargetTable
 
 NAME = "raw.daily"
@@ -80,3 +83,20 @@ def test_a_part_has_one_name_however_its_filter_is_spaced() -> None:
     assert part_of("day = '2026-01-05'") == part_of("day='2026-01-05'")
     assert part_of("day = '2026-01-05'") != part_of("day = '2026-01-06'")
     assert part_of(None) is None
+
+
+def test_a_column_of_the_filter_that_the_rows_lack_is_null_in_them(catalog: SqlCatalog) -> None:
+    schema = target_schema(pa.schema([("id", pa.int64()), ("day", pa.string())]))
+    rows_without = pa.table({"id": [1, 2]})
+    assert RowFilter("day = 'monday'", schema).count_outside(rows_without) == 2
+    assert RowFilter("day is null", schema).count_outside(rows_without) == 0
+    with pytest.raises(ConfigurationError, match="the columns are id, day"):
+        RowFilter("dya = 'monday'", schema).count_outside(rows_without)
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
+def test_a_local_file_is_found_by_every_form_of_its_address(tmp_path: Path, prefix: str) -> None:
+    store = FileStore({})
+    assert store.write(f"{prefix}{tmp_path}/a b%20c.txt", b"x") == 1
+    assert (tmp_path / "a b%20c.txt").read_bytes() == b"x"
+    assert store.list(f"{prefix}{tmp_path}") == [(f"{prefix}{tmp_path}/a b%20c.txt", 1)]

@@ -66,7 +66,8 @@ class Bench:
         self.store = FakeStateStore()
         self.events = OutletEventAccessors()
         self.operator: ResumableFullRefreshOperator | None = None
-        self.clear_number = 0
+        self.tries_before_clear = 0
+        self.clears_of_the_run = 0
 
     def make(self, play: dict[str, Any], **arguments: Any) -> ResumableFullRefreshOperator:
         whole: dict[str, Any] = {
@@ -82,10 +83,18 @@ class Bench:
 
     def run(self, play: dict[str, Any] | None = None, **arguments: Any) -> Any:
         operator = self.make(play or {}, **arguments)
-        ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+        ti = SimpleNamespace(
+            dag_id="d",
+            run_id="r",
+            task_id="refresh",
+            map_index=-1,
+            stats_tags={},
+            max_tries=operator.retries + self.tries_before_clear,
+        )
         context = {
             "ti": ti,
-            "dag_run": SimpleNamespace(clear_number=self.clear_number),
+            "task": operator,
+            "dag_run": SimpleNamespace(clear_number=self.clears_of_the_run),
             "task_state_store": self.store,
             "outlet_events": self.events,
         }
@@ -136,9 +145,15 @@ def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
 
 
 def test_a_clear_makes_another_run_of_it(bench: Bench) -> None:
-    bench.clear_number = 2
+    bench.tries_before_clear = 2
     bench.run()
     assert bench.seen["document"]["run"]["key"] == "d/r/refresh/-1/2"
+
+
+def test_a_clear_of_another_task_of_the_run_does_not(bench: Bench) -> None:
+    bench.clears_of_the_run = 1
+    bench.run()
+    assert bench.seen["document"]["run"]["key"] == "d/r/refresh/-1/0"
 
 
 def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: Capture) -> None:

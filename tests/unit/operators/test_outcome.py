@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import FencedError, RateLimitedError, ReconciliationError, RefreshFailedError
 from airflow_provider_rfr.operators.outcome import (
+    decisive,
     failure_of,
     figures_by_table,
     result_of,
@@ -122,3 +123,10 @@ def test_a_submit_that_failed_is_told_by_its_innermost_cause() -> None:
     lines = ["noise", "Exception in thread main java.lang.X: outer", "at a.b", "Caused by: java.net.Y: refused", "at c"]
     assert "Caused by: java.net.Y: refused" in str(silent_failure(1, lines))
     assert "outer" in str(silent_failure(1, lines[:3]))
+
+
+def test_one_error_that_no_retry_helps_does_not_end_the_retries_of_the_others() -> None:
+    refused = {"type": "PublishRefusedError", "message": "no rows", "stream": "a"}
+    broken = {"type": "RefreshFailedError", "cause": "SourceError", "message": "503", "stream": "b"}
+    assert decisive([refused, broken]) is broken
+    assert decisive([refused, refused]) is refused

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -114,3 +116,47 @@ def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
     threading.Timer(0.05, stop.set).start()
     with pytest.raises(ReadInterrupted):
         BudgetLimiter(budget, stop).acquire()
+
+
+def test_turns_of_an_interrupted_round_come_back_so_a_slow_rate_never_stands_still() -> None:
+    """Sixteen readers at five a second wait for three seconds of turns; a round here has half a second."""
+    budget = DriverBudget(5.0)
+    sent = []
+    for _ in range(4):
+        budget.open_round()
+        stop = threading.Event()
+
+        def read(stop: threading.Event = stop) -> None:
+            limiter = BudgetLimiter(budget, stop)
+            try:
+                while True:
+                    limiter.acquire()
+                    sent.append(time.monotonic())
+            except ReadInterrupted:
+                return
+
+        readers = [threading.Thread(target=read) for _ in range(16)]
+        for reader in readers:
+            reader.start()
+        time.sleep(0.5)
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert 5 <= len(sent) <= 12, "the rate was neither kept nor used"
+    assert max(sent) - min(sent) > 1.2, "no request went out in the last rounds"
+
+
+@pytest.mark.parametrize("rude", ["resets", "says nothing"])
+def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
+    served: tuple[DriverBudget, BudgetServer], rude: str
+) -> None:
+    _, server = served
+    strangers = [socket.create_connection(server.address.address) for _ in range(3)]
+    if rude == "resets":
+        for stranger in strangers:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stranger.close()
+    served_one = threading.Thread(target=lambda: server.address.connect().beat(Beat(0, 0, 0)), daemon=True)
+    served_one.start()
+    served_one.join(5)
+    assert not served_one.is_alive()

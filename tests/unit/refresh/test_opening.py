@@ -24,6 +24,7 @@ def header(**changes: Any) -> LedgerHeader:
         "publish_fingerprint": "publish",
         "opened_at": NOW - timedelta(hours=3),
         "committed_at": NOW - timedelta(hours=1),
+        "progressed_at": NOW - timedelta(hours=1),
         "partitions": 10,
         "partitions_done": 6,
         "run_key": "run-1",
@@ -88,3 +89,21 @@ def test_force_restart_restarts_once_a_run_and_not_at_each_retry() -> None:
 @pytest.mark.parametrize("changes", [{}, {"run_key": None, "snapshot_id": 5, "published_rows": 0, "previous_rows": 12}])
 def test_a_header_survives_its_summary(changes: dict[str, Any]) -> None:
     assert read_header(header(**changes).to_summary()) == header(**changes)
+
+
+def test_a_take_over_is_no_progress() -> None:
+    stuck = header(pages=5, progressed_at=NOW - timedelta(hours=2), committed_at=NOW)
+    assert stuck.advanced(epoch=3).progressed_at == stuck.progressed_at
+    assert stuck.advanced(pages=6).progressed_at != stuck.progressed_at
+    assert opening(stuck, resume_within=7000) is Opening.NEW
+    assert opening(stuck, resume_within=7300) is Opening.RESUME
+
+
+def test_what_a_publish_refused_is_typed_anew_by_its_own_run_and_read_anew_by_the_next() -> None:
+    key = "shop/monday/refresh/-1/0"
+    refused = header(partitions_done=10, refused=True, run_key=key)
+    assert opening(refused, run_key=key) is Opening.RESUME
+    assert opening(refused, run_key="shop/monday/refresh/-1/1") is Opening.RESUME
+    assert opening(refused, run_key="shop/tuesday/refresh/-1/0") is Opening.NEW
+    corrected = Fingerprints("read", "corrected")
+    assert opening(refused, corrected, run_key="shop/tuesday/refresh/-1/0") is Opening.RESUME

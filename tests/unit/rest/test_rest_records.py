@@ -122,3 +122,13 @@ def test_without_filter_and_transformations_a_record_is_what_the_api_sent(api, m
     record = {"id": 1, "text": "ü", "f": 1.5, "n": None, "big": 2**63, "list": [{}]}
     api.answers({"data": [record]})
     assert make().read_page({}, None).records == [record]
+
+
+def test_a_number_of_more_than_64_bits_keeps_its_digits() -> None:
+    from airflow_provider_rfr.streams.rest.answer import _loads
+
+    ids = _loads(
+        b'[{"id": 123456789012345678901234, "n": 1.5}, {"id": 18446744073709551615}, {"id": -9223372036854775809}]'
+    )
+    assert [item["id"] for item in ids] == ["123456789012345678901234", 2**64 - 1, "-9223372036854775809"]
+    assert ids[0]["n"] == 1.5

@@ -1,0 +1,39 @@
+"""``python -m tests.chaos --kills 1000 --seed 7``: a line for each scenario, the figures, and one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.campaign import Campaign, figures
+
+SHOWN = ("seed", "kills", "rows_lost", "rows_doubled", "half_tables", "pages_refetched")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
+    parser.add_argument("--seconds", type=float, default=None, help="stop after the scenario at hand then")
+    parser.add_argument("--keep", type=Path, default=None, help="a folder that is kept, with the logs of what failed")
+    options = parser.parse_args()
+    seed = random.randrange(2**32) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rfr-chaos-") as folder:
+        campaign = Campaign(seed, options.keep or Path(folder), lambda line: print(line, flush=True))
+        campaign.run(options.kills, seconds=options.seconds)
+    result = {**figures(campaign), "seconds": round(time.monotonic() - began)}
+    for name in SHOWN:
+        print(f"  {name.replace('_', ' '):20} {result[name]:>12,}")
+    print(json.dumps(result))
+    return 0 if campaign.report.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

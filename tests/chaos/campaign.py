@@ -1,0 +1,91 @@
+"""Scenario after scenario, until the wanted number of kills is reached."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from tests.chaos.battle import Battle
+from tests.chaos.plan import Scenario, scenarios
+from tests.chaos.report import Report
+
+SCENARIOS_A_LAKE = 20
+
+
+class Campaign:
+    """Runs the scenarios of one seed, one after another, on lakes that are replaced now and then.
+
+    A lake serves several scenarios, so that most refreshes replace a table that somebody reads.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        say: Callable[[str], None] = print,
+        plan: Callable[[int], Iterator[Scenario]] = scenarios,
+    ) -> None:
+        self.seed = seed
+        self._plan = plan
+        self.report = Report()
+        self._folder, self._say = folder, say
+        self._lake: LakeSettings | None = None
+        self._fresh = 0
+
+    def run(self, kills: int, *, seconds: float | None = None) -> Report:
+        """Fight until so many SIGKILLs hit, or the time is up; the scenario at hand is always fought to its end."""
+        until = None if seconds is None else time.monotonic() + seconds
+        for scenario in self._plan(self.seed):
+            if self.report.kills >= kills or (until is not None and time.monotonic() >= until):
+                break
+            self._fight(scenario)
+        return self.report
+
+    def _fight(self, scenario: Scenario) -> None:
+        lake = self._lake_for(scenario)
+        folder = self._folder / f"scenario-{scenario.number}"
+        folder.mkdir(parents=True)
+        began, notes, unfinished = time.monotonic(), len(self.report.notes), self.report.unfinished
+        battle = Battle(scenario, lake, folder, self.report)
+        battle.before = rows_now(lake, f"raw.{scenario.stream}")
+        battle.fight()
+        for note in self.report.notes[notes:]:
+            self._say(f"  ! {note}")
+        if self.report.unfinished > unfinished:
+            # What this refresh left open would be the next one's to go on with, under another source.
+            self._lake = None
+        elif len(self.report.notes) == notes:
+            shutil.rmtree(folder)
+        took = time.monotonic() - began
+        self._say(f"{scenario.number} {scenario.stream}: {took:.1f} s, {self.report.kills} kills in all")
+
+    def _lake_for(self, scenario: Scenario) -> LakeSettings:
+        if self._lake is None or scenario.number % SCENARIOS_A_LAKE == 0:
+            if self._lake is not None and self.report.clean:
+                shutil.rmtree(self._folder / f"lake-{self._fresh}")
+            self._fresh += 1
+            folder = self._folder / f"lake-{self._fresh}"
+            folder.mkdir(parents=True)
+            properties = {
+                "type": "sql",
+                "uri": f"sqlite:///{folder}/catalog.db",
+                "warehouse": f"file://{folder}/warehouse",
+            }
+            self._lake = LakeSettings("rfr", properties)
+        return self._lake
+
+
+def rows_now(lake: LakeSettings, target: str) -> Any:
+    """The table that readers have now; None where there is none."""
+    catalog = open_catalog(lake)
+    return catalog.load_table(target).scan().to_arrow() if catalog.table_exists(target) else None
+
+
+def figures(campaign: Campaign) -> dict[str, Any]:
+    """For the last line."""
+    report = {name: getattr(campaign.report, name) for name in campaign.report.__dataclass_fields__}
+    return {"seed": campaign.seed, **report, "clean": campaign.report.clean}

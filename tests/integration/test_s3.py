@@ -1,0 +1,297 @@
+"""A whole refresh on an S3-compatible store: tables, ledger and files by PyIceberg's FileIO, and where its key goes."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from moto.server import ThreadedMotoServer
+
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.lake.catalog import open_catalog
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from demo.sample_api.client import SampleApi
+from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, kill_group, shop
+
+KEY_ID = "canary-id-8f21"
+SECRET = "canary-secret-77b0c4-key"
+BUCKET = "lake"
+PAGES = 8 * 20
+CONFIG = {"partitions": 8, "page_size": 25}
+OPTIONS = {"round_seconds": 0.5, "concurrency": 8, "head_start": False}
+
+
+class Store:
+    """The S3-compatible store, looked into past the product."""
+
+    def __init__(self, endpoint: str) -> None:
+        import boto3  # type: ignore[import-untyped]
+
+        self.endpoint = endpoint
+        self._client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=KEY_ID,
+            aws_secret_access_key=SECRET,
+        )
+
+    def make_bucket(self) -> None:
+        for item in self.objects():
+            self._client.delete_object(Bucket=BUCKET, Key=item)
+        self._client.create_bucket(Bucket=BUCKET)
+
+    def objects(self) -> list[str]:
+        try:
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+            return [item["Key"] for page in pages for item in page.get("Contents", ())]
+        except self._client.exceptions.NoSuchBucket:
+            return []
+
+    def tag(self, key: str) -> str:
+        return str(self._client.head_object(Bucket=BUCKET, Key=key)["ETag"]).strip('"')
+
+    def read(self, key: str) -> bytes:
+        return bytes(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def store(endpoint: str) -> Store:
+    store = Store(endpoint)
+    store.make_bucket()
+    return store
+
+
+@pytest.fixture
+def lake(tmp_path: Path, store: Store) -> Lake:
+    return Lake(
+        tmp_path,
+        {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": f"s3://{BUCKET}/warehouse",
+            "s3.endpoint": store.endpoint,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": KEY_ID,
+            "s3.secret-access-key": SECRET,
+        },
+    )
+
+
+def items(runner: Runner, api: SampleApi) -> Path:
+    return runner.config(source=shop(api, **CONFIG), streams=["items"], options=OPTIONS)
+
+
+def assert_whole(lake: Lake, api: SampleApi) -> None:
+    ids = lake.rows("raw.items")["id"].to_pylist()
+    assert len(ids) == len(set(ids)), "rows are doubled"
+    assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
+
+
+def test_a_kill_in_a_round_on_s3_is_gone_on_with(lake: Lake, runner: Runner, api: SampleApi, store: Store) -> None:
+    config = items(runner, api)
+    process = runner.start(config)
+    api.wait_for_pages(PAGES // 2)
+    kill_group(process)
+    before = api.counts(path="/partitions/*")
+    assert not lake.has("raw.items")
+    figures = runner.run(config).figures
+    assert_whole(lake, api)
+    assert (figures["generation"], figures["attempts"]) == (1, 2)
+    again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - figures["overlap_checks"]
+    assert again <= 4 * OPTIONS["concurrency"]
+    assert any(name.startswith("warehouse/raw/items/data/") for name in store.objects())
+    assert not (lake.folder / "warehouse").exists()
+
+
+def test_a_small_object_is_stored_in_one_request_which_leaves_no_parts_when_it_is_cut_off(
+    lake: Lake, store: Store
+) -> None:
+    files = FileStore(lake.properties)
+    files.write(f"s3://{BUCKET}/some/object", b"small")
+    assert files.read(f"s3://{BUCKET}/some/object") == b"small"
+    assert "-" not in store.tag("some/object"), "a tag with a dash counts the parts of an upload"
+    assert files.list(f"s3://{BUCKET}/some") == [(f"s3://{BUCKET}/some/object", 5)]
+    assert files.delete([f"s3://{BUCKET}/some/object", f"s3://{BUCKET}/some/other"]) == 1
+    assert files.list(f"s3://{BUCKET}/some") == []
+    assert files.read_footer(f"s3://{BUCKET}/some/object") is None
+
+
+@pytest.mark.parametrize("place", ["after a flush", "before a ledger commit", "before the target commit"])
+def test_a_kill_at_a_named_place_on_s3_is_gone_on_with(place: str, lake: Lake, runner: Runner, api: SampleApi) -> None:
+    config = items(runner, api)
+    # A place inside a task is reached in the driver, so it reads there.
+    environment = {"RFR_TEST_KILL": place}
+    if place == "after a flush":
+        document = json.loads(config.read_text())
+        config.write_text(json.dumps({**document, "options": {**OPTIONS, "head_start": True}}))
+    runner.run(config, app=CRASHING_APP, environment=environment, expect=-9)
+    assert not lake.has("raw.items")
+    figures = runner.run(config).figures
+    assert_whole(lake, api)
+    assert (figures["generation"], figures["attempts"]) == (1, 2)
+
+
+def test_a_second_refresh_on_s3_replaces_the_first_and_collects_it(
+    lake: Lake, runner: Runner, api: SampleApi, store: Store
+) -> None:
+    config = items(runner, api)
+    runner.run(config)
+    figures = runner.run(config).figures
+    assert_whole(lake, api)
+    assert figures["generation"] == 2
+    ledger = [name for name in store.objects() if "__rfr_ledger" in name and name.endswith(".parquet")]
+    assert ledger
+    assert all("/generation=2/" in name for name in ledger)
+
+
+@pytest.fixture
+def connections(lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {
+        "catalog_type": "sql",
+        "warehouse": lake.properties["warehouse"],
+        "s3_endpoint": lake.properties["s3.endpoint"],
+        "s3_region": "us-east-1",
+        "s3_access_key_id": KEY_ID,
+        "s3_secret_access_key": SECRET,
+    }
+    made: dict[str, dict[str, Any]] = {
+        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
+        "SHOP": {"conn_type": "rfr_api", "host": api.base_url},
+        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
+    }
+    for name, connection in made.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+
+
+class Onlooker:
+    """Keeps the command lines and environments of all that this process starts, as another user of the machine and
+    as a child of the driver could see them."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, str] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Onlooker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    text = " ".join([*process.cmdline(), *map(str, process.environ().items())])
+                except psutil.Error:
+                    continue
+                self.seen[process.pid] = self.seen.get(process.pid, "") + text
+
+
+def run_operator(**arguments: Any) -> dict[str, Any]:
+    """One try of one run, as the task runner would make it."""
+    operator = ResumableFullRefreshOperator(
+        task_id="refresh",
+        source={"file": str(SHOP), "config": CONFIG},
+        streams=["items"],
+        target="raw.items",
+        api_conn_id="shop",
+        lake_conn_id="lake",
+        options=OPTIONS,
+        # All of Spark's settings go to the log, and the event log keeps them and the jobs' properties.
+        verbose=True,
+        **arguments,
+    )
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=0)}
+    inside = contextvars.copy_context()
+    inside.run(ExecutorSafeguard.tracker.set, operator)
+    return dict(inside.run(operator.execute, context))
+
+
+def test_the_stores_secret_key_is_seen_nowhere(
+    connections: None,
+    lake: Lake,
+    api: SampleApi,
+    store: Store,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    with Onlooker() as onlooker:
+        log = {"enabled": "true", "dir": f"file://{events}", "compress": "false"}
+        result = run_operator(conf={f"spark.eventLog.{key}": value for key, value in log.items()})
+    assert_whole(lake, api)
+    assert result["rows"] == PAGES * 25
+    processes = "".join(onlooker.seen.values())
+    assert "full_refresh.py" in processes
+    printed = capfd.readouterr()
+    logs = printed.out + printed.err + caplog.text
+    assert "spark.eventLog.dir" in logs
+    conf = b"".join(file.read_bytes() for file in events.rglob("*") if file.is_file())
+    assert b"spark.eventLog.dir" in conf
+    objects = store.objects()
+    assert any(name.endswith(".metadata.json") for name in objects)
+    tables = b"".join(store.read(name) for name in objects)
+    catalog = (tmp_path / "catalog.db").read_bytes()
+    for place in (processes.encode(), logs.encode(), conf, json.dumps(result).encode(), tables, catalog):
+        assert SECRET.encode() not in place
+        assert KEY_ID.encode() not in place
+
+
+def test_a_store_that_does_not_answer_is_told_of_without_its_key(
+    connections: None, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    connection = json.loads(os.environ["AIRFLOW_CONN_LAKE"])
+    extra = {**json.loads(connection["extra"]), "warehouse": "s3://no-such-bucket/warehouse"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({**connection, "extra": json.dumps(extra)}))
+    began = time.monotonic()
+    with pytest.raises(Exception) as raised:
+        run_operator()
+    assert time.monotonic() - began < 90
+    printed = capfd.readouterr()
+    chain = []
+    error: BaseException | None = raised.value
+    while error is not None:
+        chain.append(f"{error!r} {error}")
+        error = error.__cause__ or error.__context__
+    told = " ".join(chain) + printed.out + printed.err
+    assert SECRET not in told
+    assert KEY_ID not in told
+    assert "no-such-bucket" in told
+
+
+def test_the_lake_connection_opens_the_catalog_on_s3(connections: None, lake: Lake) -> None:
+    assert LakeHook("lake").test_connection()[0]
+    settings = LakeHook("lake").get_lake_settings()
+    assert open_catalog(settings).properties["s3.endpoint"] == lake.properties["s3.endpoint"]
+    assert SECRET not in repr(settings)

@@ -1,0 +1,238 @@
+"""A refresh on a real cluster: Spark standalone with two workers, executors without Airflow, and what dies there."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from airflow.exceptions import AirflowFailException
+from airflow.sdk.bases.operator import ExecutorSafeguard
+
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.shipment import zip_package
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, kill_group, wait_until
+from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
+
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS, PAGES = 8, 40
+OPTIONS = {"concurrency": 8, "round_seconds": 2.0, "head_start": False}
+CONFIG = {"partitions": PARTITIONS, "page_size": 10}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return executor_python(tmp_path_factory.mktemp("executor") / "python")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return zip_package(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone")) as running:
+        yield running
+
+
+@pytest.fixture
+def slow_api() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(partitions=PARTITIONS, pages=PAGES, page_records=10), latency_ms=120) as running:
+        yield running
+
+
+@pytest.fixture
+def submitter(cluster: Standalone, runner: Runner, package: Path, python: Path) -> Iterator[ClusterRunner]:
+    cluster.wait_until_idle()
+    made = ClusterRunner(runner, cluster, package, python)
+    yield made
+    made.end()
+
+
+def items(runner: Runner, api: SampleApi, **options: Any) -> Path:
+    # By a relative path, which leads nowhere from an executor's folder.
+    source = {"file": "demo/shop.yaml", "config": {"base_url": api.base_url, **CONFIG}, "secrets": {"api_key": "open"}}
+    return runner.config(source=source, streams=["items"], options={**OPTIONS, **options})
+
+
+def assert_whole(lake: Lake, api: SampleApi) -> None:
+    ids = lake.rows("raw.items")["id"].to_pylist()
+    assert len(ids) == len(set(ids)), "rows are doubled"
+    assert sorted(ids) == sorted(api.truth("/partitions/items")["ids"]), "rows are missing or foreign"
+
+
+def outcome_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output[-6000:]
+    return figures_of(output)
+
+
+def test_the_executors_python_has_neither_airflow_nor_this_package(python: Path) -> None:
+    for name in ("airflow", "airflow_provider_rfr", "pyspark", "sqlalchemy"):
+        answer = subprocess.run([str(python), "-c", f"import {name}"], capture_output=True, text=True, cwd="/")
+        assert f"No module named '{name}'" in answer.stderr
+
+
+def test_a_plain_spark_submit_refreshes_with_executors_that_get_the_package_by_py_files(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    process = submitter.start(items(submitter, slow_api))
+    slow_api.wait_for_pages(20, 30)
+    found = {one.pid: one for one in cluster.executors()}
+    assert len(found) == 2, "both workers have their part"
+    workers = cluster.python_workers()
+    assert workers
+    for one in [*found.values(), *workers]:
+        assert "airflow" not in one.environ().get("PYTHONPATH", "").lower()
+    figures = outcome_of(process)
+    assert_whole(lake, slow_api)
+    assert (figures["attempts"], figures["pages"], figures["pages_refetched"]) == (1, PARTITIONS * PAGES, 0)
+
+
+def test_an_executor_that_is_killed_in_a_round_costs_the_application_nothing_but_time(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    process = submitter.start(items(submitter, slow_api))
+    slow_api.wait_for_pages(60)
+    cluster.executors()[0].send_signal(signal.SIGKILL)
+    figures = outcome_of(process)
+    assert_whole(lake, slow_api)
+    assert (figures["attempts"], figures["generation"]) == (1, 1)
+    # What was on its way in one of two executors, and what it read since its last flush.
+    assert slow_api.counts(path="/partitions/*")["refetched"] <= OPTIONS["concurrency"]
+
+
+def test_a_worker_that_is_killed_in_a_round_leaves_the_refresh_to_the_other(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    process = submitter.start(items(submitter, slow_api))
+    slow_api.wait_for_pages(60)
+    worker = cluster.workers.pop(0)
+    orphans = worker.children(recursive=True)
+    worker.send_signal(signal.SIGKILL)
+    try:
+        figures = outcome_of(process)
+    finally:
+        psutil.wait_procs(orphans, timeout=10)
+        cluster.add_worker()
+        cluster.wait_for_workers(2)
+    assert_whole(lake, slow_api)
+    assert (figures["attempts"], figures["generation"]) == (1, 1)
+    assert not any(one.is_running() for one in orphans), "an executor ends with its worker"
+
+
+def test_a_driver_that_is_killed_in_a_round_is_gone_on_with(
+    submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    config = items(submitter, slow_api)
+    process = submitter.start(config)
+    slow_api.wait_for_pages(100)
+    kill_group(process)
+    cluster.wait_until_idle()
+    wait_until(lambda: not cluster.executors())
+    before = slow_api.counts(path="/partitions/*")
+    assert not lake.has("raw.items")
+    figures = submitter.run(config).figures
+    assert_whole(lake, slow_api)
+    assert (figures["attempts"], figures["generation"]) == (2, 1)
+    again = slow_api.counts(path="/partitions/*")["refetched"] - before["refetched"] - figures["overlap_checks"]
+    assert again <= 2 * OPTIONS["concurrency"]
+
+
+@pytest.mark.parametrize("place", ["before the target commit", "after the target commit"])
+def test_a_driver_that_is_killed_in_the_publish_fetches_no_page_again(
+    place: str, submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
+) -> None:
+    config = items(submitter, slow_api)
+    submitter.run(config, app=CRASHING_APP, environment={"RFR_TEST_KILL": place}, expect=None)
+    assert lake.has("raw.items") is (place == "after the target commit")
+    before = slow_api.counts(path="/partitions/*")
+    cluster.wait_until_idle()
+    figures = submitter.run(config).figures
+    assert_whole(lake, slow_api)
+    assert figures["generation"] == 1
+    assert slow_api.counts(path="/partitions/*")["pages"] == before["pages"]
+    assert slow_api.counts(path="/partitions/*")["refetched"] == before["refetched"]
+
+
+@pytest.fixture
+def connections(cluster: Standalone, lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.wait_until_idle()
+    host, _, port = cluster.url.rpartition(":")
+    extra = json.dumps({"catalog_type": "sql", "warehouse": lake.properties["warehouse"]})
+    made: dict[str, dict[str, Any]] = {
+        "SPARK_DEFAULT": {"conn_type": "spark", "host": host, "port": int(port)},
+        "SHOP": {"conn_type": "rfr_api", "host": slow_api.base_url},
+        "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+    }
+    for name, connection in made.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+
+
+def run_operator(python: Path, **arguments: Any) -> dict[str, Any]:
+    """One try of one run, as the task runner would make it."""
+    operator = ResumableFullRefreshOperator(
+        task_id="refresh",
+        source={"file": str(SHOP), "config": CONFIG},
+        streams=["items"],
+        target="raw.items",
+        api_conn_id="shop",
+        lake_conn_id="lake",
+        options=OPTIONS,
+        conf=executor_settings(python),
+        **arguments,
+    )
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=0)}
+    inside = contextvars.copy_context()
+    inside.run(ExecutorSafeguard.tracker.set, operator)
+    return dict(inside.run(operator.execute, context))
+
+
+def test_the_operator_refreshes_on_a_cluster_and_no_executor_gets_the_drivers_java_options(
+    connections: None, cluster: Standalone, python: Path, slow_api: SampleApi, lake: Lake
+) -> None:
+    commands: dict[int, list[str]] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            for one in cluster.executors():
+                try:
+                    commands[one.pid] = [*one.cmdline(), *one.environ().values()]
+                except psutil.Error:
+                    continue
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = run_operator(python)
+    finally:
+        done.set()
+        watcher.join()
+    assert_whole(lake, slow_api)
+    assert (result["generation"], result["attempts"], result["pages"]) == (1, 1, PARTITIONS * PAGES)
+    assert len(commands) == 2
+    for command in commands.values():
+        text = " ".join(command)
+        assert not any(option in text for option in ("TieredStopAtLevel", "UseSerialGC", "SharedArchiveFile", ".jsa"))
+
+
+def test_a_driver_in_a_standalone_cluster_is_refused_in_words_that_say_what_to_do(
+    connections: None, python: Path, slow_api: SampleApi
+) -> None:
+    with pytest.raises(AirflowFailException, match="a standalone cluster runs no Python driver; use client"):
+        run_operator(python, deploy_mode="cluster")
+    assert slow_api.counts(path="/partitions/*")["requests"] == 0
