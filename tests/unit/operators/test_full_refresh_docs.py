@@ -1,0 +1,27 @@
+"""The DAGs in docs/full_refresh.md are DAGs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+ROOT = Path(__file__).resolve().parents[3]
+CHAPTER = (ROOT / "docs" / "full_refresh.md").read_text()
+EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)```", CHAPTER, re.DOTALL))
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[DAG] = []
+    leave = DAG.__exit__
+    monkeypatch.setattr(DAG, "__exit__", lambda dag, *error: (made.append(dag), leave(dag, *error))[1])
+    exec(compile(EXAMPLES[name].replace("/path/to", str(ROOT)), f"{name}.py", "exec"), {"__name__": name})
+    assert [dag.dag_id for dag in made] == [name]
+    assert made[0].task_ids == ["refresh"]
+
+
+def test_backfills_and_mapped_tasks_have_an_example() -> None:
+    assert {"shop_by_day", "shop_mapped"} <= set(EXAMPLES)
