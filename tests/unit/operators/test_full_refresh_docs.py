@@ -16,8 +16,13 @@ EXAMPLES = dict(re.findall(r"```python\n# \$AIRFLOW_HOME/dags/(\w+)\.py\n(.*?)``
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[DAG] = []
-    leave = DAG.__exit__
-    monkeypatch.setattr(DAG, "__exit__", lambda dag, *error: (made.append(dag), leave(dag, *error))[1])
+    enter = DAG.__enter__
+
+    def note(dag: DAG) -> DAG:
+        made.append(dag)
+        return enter(dag)
+
+    monkeypatch.setattr(DAG, "__enter__", note)
     exec(compile(EXAMPLES[name].replace("/path/to", str(ROOT)), f"{name}.py", "exec"), {"__name__": name})
     assert [dag.dag_id for dag in made] == [name]
     assert made[0].task_ids == ["refresh"]
