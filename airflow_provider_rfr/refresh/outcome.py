@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_rfr.lake.target import Publication
+from airflow_provider_rfr.exceptions import FencedError
+from airflow_provider_rfr.lake.target import Publication, TargetTable
 from airflow_provider_rfr.refresh.header import LedgerHeader
 
 
@@ -33,3 +34,22 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
         int(removed or 0),
         int(publication.summary.get("rfr.pages-skipped", 0)),
     )
+
+
+def published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
+    """What the target shows of this generation, None where it is not published.
+
+    :raises FencedError: a newer attempt published it, or a newer generation
+    """
+    found = target.published(ledger)
+    if found is None or found.generation < header.generation:
+        return None
+    epoch = int(found.summary.get("rfr.epoch", 0))
+    if found.generation > header.generation or epoch > header.epoch:
+        raise FencedError(
+            f"generation {found.generation}, epoch {epoch} was published meanwhile, so generation"
+            f" {header.generation}, epoch {header.epoch} is not",
+            epoch=header.epoch,
+            newer_epoch=max(epoch, header.epoch + 1),
+        )
+    return outcome_of(found, header)

@@ -14,7 +14,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import (
-    FencedError,
     LedgerError,
     PublishRefusedError,
     ReconciliationError,
@@ -33,7 +32,7 @@ from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
 from airflow_provider_rfr.refresh.keys import KeySearch, find_losers, key_columns
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.outcome import PublishOutcome, published_already
 from airflow_provider_rfr.refresh.partitions import (
     CURSOR_COLUMNS,
     PartitionBook,
@@ -82,7 +81,7 @@ class Publisher:
         header = self._header()
         staged = self._check_staged()
         check_guards(self._options, rows=staged, previous=header.previous_rows)
-        if (found := self._published(header)) is not None:
+        if (found := published_already(self._target, self._ledger.id, header)) is not None:
             return found
         for _ in range(_TRIES):
             try:
@@ -140,18 +139,6 @@ class Publisher:
                     f" {cursor.records} are staged; nothing is published"
                 )
         return sum(cursor.records for cursor in cursors.values())
-
-    def _published(self, header: LedgerHeader) -> PublishOutcome | None:
-        found = self._target.published(self._ledger.id)
-        if found is None or found.generation < header.generation:
-            return None
-        if found.generation > header.generation:
-            raise FencedError(
-                f"generation {found.generation} was published meanwhile, so generation {header.generation} is not",
-                epoch=header.epoch,
-                newer_epoch=header.epoch + 1,
-            )
-        return outcome_of(found, header)
 
     def _plan(self, rows: int) -> tuple[list[PublishTask], FileTarget]:
         schema = self._stream.json_schema
@@ -261,7 +248,7 @@ class Publisher:
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
                 self._target.reload()
-                if (found := self._published(header)) is not None:
+                if (found := published_already(self._target, self._ledger.id, header)) is not None:
                     return found
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 

@@ -28,7 +28,7 @@ def is_stopped(process: subprocess.Popen[str]) -> bool:
         ("before a flush", FENCED),
         ("before a ledger commit", FENCED),
         ("after a ledger commit", FENCED),
-        ("before the target commit", 0),
+        ("before the target commit", FENCED),
         ("after the target commit", 0),
     ],
 )
