@@ -46,7 +46,7 @@ def connections(lake: Lake, slow_api: SampleApi, monkeypatch: pytest.MonkeyPatch
     return {name: os.environ[name] for name in made}
 
 
-def run_task(clear_number: int = 0, *, stoppable: bool = False) -> dict[str, Any]:
+def run_task(tries_before_clear: int = 0, *, stoppable: bool = False) -> dict[str, Any]:
     """One try of one run, as the task runner would make it.
 
     :param stoppable: SIGTERM asks it to stop, as Airflow does
@@ -62,8 +62,15 @@ def run_task(clear_number: int = 0, *, stoppable: bool = False) -> dict[str, Any
     )
     if stoppable:
         signal.signal(signal.SIGTERM, lambda number, frame: operator.on_kill())
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
-    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=clear_number)}
+    ti = SimpleNamespace(
+        dag_id="d",
+        run_id="r",
+        task_id="refresh",
+        map_index=-1,
+        stats_tags={},
+        max_tries=operator.retries + tries_before_clear,
+    )
+    context: Any = {"ti": ti, "task": operator}
     inside = contextvars.copy_context()
     inside.run(ExecutorSafeguard.tracker.set, operator)
     return dict(inside.run(operator.execute, context))
@@ -88,7 +95,7 @@ def test_a_published_run_gives_its_first_commit_again_and_a_cleared_one_a_new_ge
     again = run_task()
     assert (again["generation"], again["snapshot_id"], again["rows"]) == (1, first["snapshot_id"], 1600)
     assert slow_api.counts(path="/partitions/*")["requests"] == pages
-    cleared = run_task(clear_number=1)
+    cleared = run_task(tries_before_clear=1)
     assert cleared["generation"] == 2
     assert cleared["snapshot_id"] != first["snapshot_id"]
     assert lake.rows("raw.items").num_rows == 1600

@@ -230,7 +230,7 @@ def run_operator(**arguments: Any) -> dict[str, Any]:
         **arguments,
     )
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1, stats_tags={})
-    context: Any = {"ti": ti, "dag_run": SimpleNamespace(clear_number=0)}
+    context: Any = {"ti": ti, "task": operator}
     inside = contextvars.copy_context()
     inside.run(ExecutorSafeguard.tracker.set, operator)
     return dict(inside.run(operator.execute, context))

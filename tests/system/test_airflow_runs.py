@@ -71,7 +71,8 @@ def test_a_run_that_an_asset_caused_has_no_logical_date_and_refreshes(story: Sto
 
 
 def test_a_second_run_on_the_same_target_waits_or_fails_as_on_busy_says(story: Story) -> None:
-    story.start(DAG, "busy-first", table="busy", requests_per_second=12)
+    # Half a minute, since a task takes some seconds to start.
+    story.start(DAG, "busy-first", table="busy", requests_per_second=5)
     story.api.wait_for_pages(10, timeout=PATIENCE)
     story.start(DAG, "busy-fails", table="busy", on_busy="fail")
     assert story.wait_for_state(DAG, "busy-fails", "up_for_retry", "failed")["try_number"] == 1
