@@ -1,0 +1,103 @@
+"""Every error this package raises on purpose.
+
+::
+
+    RfrError
+    ├── ConfigurationError           what the user wrote is wrong; a retry can't help
+    │   └── SourceDefinitionError    ... in a source's YAML file or definition
+    ├── PreflightError               the machine lacks what a refresh needs
+    ├── SourceError                  the API's answer, or its silence
+    │   ├── AuthenticationError      401, 403, a token that can't be obtained
+    │   ├── RateLimitedError         the API asked to wait longer than a refresh waits
+    │   ├── TokenExpiredError        a page token is no longer accepted
+    │   └── RepeatedPageError        a token or a page came twice: the chain would never end
+    ├── SourceChangedError           committed pages no longer match the source
+    ├── SchemaError                  rows, declared schema and table don't fit together
+    │   ├── TypeMismatchError        values that don't fit their column, with the first offenders
+    │   └── SchemaEvolutionError     the table can't take the new schema
+    ├── LedgerError                  the ledger refuses
+    │   ├── FencedError              a newer attempt took over
+    │   └── ReconciliationError      fetched, staged and published counts differ
+    ├── PublishRefusedError          a guard (empty, shrunken) stopped the publish
+    ├── RefreshBusyError             another run is at the same refresh, and on_busy is fail
+    ├── SparkJobError                Spark could not start, or could not finish a job
+    ├── RefreshStoppedError          the refresh was told to stop; the next attempt goes on
+    ├── RefreshFailedError           partitions failed; what was fetched stays for the retry
+    ├── TriggerConfigError           a triggers block is wrong; all its problems at once
+    ├── TemplateError                a webhook's template is wrong, or meets a variable that it can't print
+    ├── SealError                    a sealed document can't be opened, or is not as it was sealed
+    └── DeliveryError                webhooks could not be delivered
+
+    ReadInterrupted                  not an error: the reader was asked to stop
+    └── BackoffInterrupted           ... while it waited to repeat a request
+"""
+
+from __future__ import annotations
+
+from airflow_provider_rfr.exceptions.base import (
+    ConfigurationError,
+    PreflightError,
+    RfrError,
+)
+from airflow_provider_rfr.exceptions.refresh import (
+    FencedError,
+    LedgerError,
+    PublishRefusedError,
+    ReconciliationError,
+    RefreshBusyError,
+    RefreshFailedError,
+    RefreshStoppedError,
+    SchemaError,
+    SchemaEvolutionError,
+    SparkJobError,
+    TypeMismatchError,
+)
+from airflow_provider_rfr.exceptions.source import (
+    AuthenticationError,
+    BackoffInterrupted,
+    RateLimitedError,
+    ReadInterrupted,
+    RepeatedPageError,
+    SourceChangedError,
+    SourceDefinitionError,
+    SourceError,
+    TokenExpiredError,
+)
+from airflow_provider_rfr.exceptions.webhooks import (
+    DeliveryError,
+    SealError,
+    TemplateError,
+    TriggerConfigError,
+    TriggerProblem,
+)
+
+__all__ = [
+    "RfrError",
+    "ConfigurationError",
+    "SourceDefinitionError",
+    "PreflightError",
+    "SourceError",
+    "AuthenticationError",
+    "RateLimitedError",
+    "TokenExpiredError",
+    "RepeatedPageError",
+    "SourceChangedError",
+    "SchemaError",
+    "TypeMismatchError",
+    "SchemaEvolutionError",
+    "LedgerError",
+    "FencedError",
+    "ReconciliationError",
+    "PublishRefusedError",
+    "RefreshBusyError",
+    "SparkJobError",
+    "TemplateError",
+    "RefreshStoppedError",
+    "RefreshFailedError",
+    "TriggerProblem",
+    "TriggerConfigError",
+    "SealError",
+    "DeliveryError",
+    "ReadInterrupted",
+    "BackoffInterrupted",
+]
