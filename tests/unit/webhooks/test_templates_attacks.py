@@ -1,0 +1,328 @@
+"""What breaks pybars3, and other hostile templates and values: each ends soon, in text or an error with a place."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import sys
+import threading
+import time
+from collections import defaultdict
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.webhooks import TemplateError, render
+from airflow_provider_rfr.webhooks.templates import compile_template, render_payload
+
+
+class Harmless:
+    """A value that would run code if its attributes were looked up."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    def run(self) -> str:
+        self.ran = True
+        return "ran"
+
+
+VARIABLES: dict[str, Any] = {
+    "name": "acme",
+    "s": "{0.root[secret]}",
+    "secret": "s3cret",
+    "o": Harmless(),
+    "n": 1,
+    "xs": [1, 2, 3],
+    "m": {"k": "v"},
+}
+
+
+def outcome(template: str, *, json_mode: bool = False) -> str:
+    """What is rendered, or ``refused``: with a place, and in few words."""
+    try:
+        text = render(template, VARIABLES, json_mode=json_mode)
+    except TemplateError as error:
+        found = error
+    else:
+        text.encode("utf-8")
+        return text
+    assert 1 <= found.line <= template.count("\n") + 1
+    assert 1 <= found.column <= len(template) + 1
+    assert len(str(found)) < 1000
+    return "refused"
+
+
+INJECTIONS = [
+    "{{foo.[a', __import__('os').system('touch RAN'), 'b]}}",
+    "{{[x') or __import__('os').system('touch RAN') or str('x]}}",
+    "{{lookup m [a', __import__('os').system('touch RAN'), 'b]}}",
+    "{{lookup m (lookup m [a', __import__('os').system('touch RAN'), 'b])}}",
+    "{{lookup m \"a', __import__('os').system('touch RAN'), 'b\"}}",
+    '{{lookup m "\\") or __import__(\\"os\\").system(\\"touch RAN\\")"}}',
+    "{{#each [a', __import__('os').system('touch RAN'), 'b]}}{{/each}}",
+    "{{default m.[\n__import__('os').system('touch RAN')\n] 'x'}}",
+    "{{[x'''\n__import__('os').system('touch RAN')\n''']}}",
+    "{{opt a__import__('os').system('touch RAN')=1}}",
+]
+
+
+@pytest.mark.parametrize("template", INJECTIONS)
+def test_no_text_of_a_template_is_executed(template: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert outcome(template) in ("", "x", "refused")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{name.__class__}}",
+        "{{o.__init__.__globals__}}",
+        "{{o.run}}",
+        "{{o.ran}}",
+        "{{lookup o 'run'}}{{o}}",
+        "{{s.format}}",
+        "{{name.upper}}",
+        "{{m.items}}",
+        "{{m.__class__}}",
+        "{{xs.append}}",
+        "{{fromkeys}}",
+        "{{#fromkeys}}{{/fromkeys}}",
+        "{{#each fromkeys}}{{/each}}",
+        "{{@root.fromkeys}}",
+        "{{@root.__class__}}",
+        "{{__class__}}",
+        "{{get}}",
+        "{{_parent}}",
+    ],
+)
+def test_no_attribute_is_reached_and_no_secret_printed(template: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        render(template, VARIABLES)
+    assert "s3cret" not in str(caught.value)
+    assert not VARIABLES["o"].ran
+
+
+HOSTILE = [
+    "\n" + "{{#a}}      " * 12 + "x",
+    "{{#if n}}" * 5000,
+    "{{#if n}}{{/if}}" * 4000,
+    "{{#if n}}" + "{{else if n}}" * 4900 + "{{/if}}",
+    "{{#if 0}}" + "{{else if 0}}" * 4900 + "x{{/if}}",
+    "(" * 60_000,
+    "{{n" + "(" * 60_000,
+    "{{not " + "(" * 60_000 + "}}",
+    "{{not n" + ")" * 60_000 + "}}",
+    "{{and " + "n " * 30_000 + "}}",
+    "{{log " + "n " * 900 + "}}",
+    "{{log " + "a=1 " * 15_000 + "}}",
+    "{{#each xs}}{{log " + "n " * 900 + "}}{{/each}}",
+    "{{#each xs as |" + "a " * 30_000 + "|}}{{/each}}",
+    "{{" + "../" * 20_000 + "n}}",
+    "{{" + "./" * 30_000 + "n}}",
+    "{{@" + "../" * 20_000 + "n}}",
+    "{{" + "[a]." * 15_000 + "n}}",
+    '{{lookup m "' + '\\"' * 30_000,
+    '{{lookup m "' + '\\"' * 30_000 + '"}}',
+    "{{" + "'" * 60_001 + "}}",
+    "{{[" * 20_000,
+    "{{!" * 20_000,
+    "{{!--" * 12_000,
+    "{{!--" + "-" * 60_000 + "}}",
+    "{{" * 30_000,
+    "{" * 60_000,
+    "}" * 60_000,
+    "\\{{" * 20_000,
+    "\\" * 60_000,
+    "{{n}}" * 13_000,
+    "{{~n~}} " * 8_000,
+    "\n{{! }}\n" * 8_000,
+    "{{lookup m " + "9" * 60_000 + "}}",
+    "{{lookup m -" + "9" * 299 + "}}",
+    "{{" + "9" * 60_000 + "}}",
+    "{{n" + "\u3000" * 20_000 + "}}",
+    "{{date '2024-01-01T00:00:00Z' '" + "%A" * 20_000 + "'}}",
+    "{{date '2024-01-01T00:00:00Z' '%999999999d'}}",
+    "{{date '2024-01-01T00:00:00Z' '%'}}",
+    "{{date '2024-01-01T00:00:00Z' timezone='../../../../etc/passwd'}}",
+    "{{date '2024-01-01T00:00:00Z' timezone='" + "a" * 60_000 + "'}}",
+    "{{date '2024-01-01T00:00:00Z' timezone='\0'}}",
+    "{{date '0001-01-01T00:00:00+23:59'}}",
+    "{{date '9999-12-31T23:59:59Z' timezone='Asia/Tokyo'}}",
+    "{{date '2024-13-01T00:00:00Z'}}",
+    "{{date '" + "2" * 60_000 + "'}}",
+    "{{urlencode (urlencode (urlencode '" + "\U0001f680" * 10_000 + "'))}}",
+    "{{json (json (json (json (json (json (json '" + '\\"' * 5_000 + "')))))))}}",
+    "{{" + " ".join(f"x{index}=(not n)" for index in range(5000)) + "}}",
+    "".join(f"{{{{log {'n ' * (index % 300)}{'a=n ' * (index // 300)}}}}}" for index in range(150)),
+    "\ud800{{n}}\udfff",
+    "\0",
+    "{{\0}}",
+    "{{'\0'}}",
+    "{{n}}\ufeff{{n}}",
+]
+
+
+@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_templates_end_soon_in_text_or_an_error_with_a_place(template: str) -> None:
+    started = time.thread_time()
+    outcome(template)
+    outcome(template, json_mode=True)
+    assert time.thread_time() - started < 4
+
+
+def test_hostile_values_end_soon_in_text_or_an_error() -> None:
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    loop: dict[str, Any] = {}
+    loop["loop"] = loop
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    values = [
+        cyclic,
+        loop,
+        deep,
+        {1: 2},
+        {None: 1},
+        {(): 1},
+        "\ud800",
+        "x" * 10_000_000,
+        ["y"] * 1_000_000,
+        1e400,
+        b"b",
+    ]
+    values += [
+        {str(index): index for index in range(100_000)},
+        Ellipsis,
+        type,
+        iter([1]),
+        (x for x in [1]),
+        -(10**4000),
+    ]
+    templates = [
+        "{{v}}",
+        "{{json v}}",
+        "{{#each v}}{{#each this}}{{@key}}{{/each}}{{/each}}",
+        "{{#each v}}{{#with @root.v}}{{../n}}{{/with}}{{/each}}",
+        "{{#if (eq v w)}}{{/if}}",
+        "{{len v}}{{join v}}",
+        "{{#v}}{{n}}{{/v}}",
+        "{{lookup v 'loop'}}",
+        "{{upper v}}",
+        "{{#each v}}{{#if (eq @root.v this)}}{{/if}}{{/each}}",
+        "{{#if v.loop.loop.loop}}x{{/if}}",
+    ]
+    for value in values:
+        for template in templates:
+            started = time.thread_time()
+            try:
+                render(template, {"v": value, "w": value, "n": 1}).encode("utf-8")
+            except TemplateError:
+                pass
+            assert time.thread_time() - started < 4, (template, type(value))
+
+
+def test_maps_that_are_no_dicts_are_read_and_not_changed() -> None:
+    counts: defaultdict[str, int] = defaultdict(int)
+    counts["a"] = 1
+    variables = {"d": counts, "p": MappingProxyType({"k": "v"})}
+    assert render("{{d.a}}{{#if d.b}}x{{/if}}{{p.k}}{{#each p}}{{@key}}{{/each}}", MappingProxyType(variables)) == "1vk"
+    with pytest.raises(TemplateError):
+        render("{{d.b}}", variables)
+    assert dict(counts) == {"a": 1}
+
+
+class OddText(str):
+    def __str__(self) -> str:
+        return "other"
+
+    def __format__(self, form: str) -> str:
+        return "other"
+
+    def encode(self, *args: Any) -> bytes:
+        return b"other"
+
+
+class OddNumber(enum.IntEnum):
+    FIVE = 5
+
+
+def test_scalars_that_override_their_methods_are_still_what_they_are() -> None:
+    variables = {"s": OddText("own"), "n": OddNumber.FIVE}
+    for json_mode in (False, True):
+        assert render("[{{json s}}{{json n}}{{n}}]", variables, json_mode=json_mode) == '["own"55]'
+    assert render("{{s}}", variables) == "own"
+    payload = render_payload(["{{s}}", "{{n}}", "{{s}}{{n}}"], variables)
+    assert payload == ["own", 5, "own5"]
+    assert [type(each) for each in payload] == [str, int, str]
+
+
+@pytest.mark.parametrize("value", [range(3), {1, 2}, iter([1]), b"abc", datetime.date(2024, 1, 1)])
+def test_what_json_does_not_have_is_not_taken_for_an_empty_list(value: object) -> None:
+    with pytest.raises(TemplateError, match="'v' is a"):
+        render("{{#each v}}{{this}}{{else}}none{{/each}}", {"v": value})
+
+
+@pytest.mark.parametrize("template", [5, None, b"x", ["x"], {"a": 1}])
+def test_a_template_that_is_no_text_is_an_error(template: Any) -> None:
+    with pytest.raises(TemplateError, match="a template is text"):
+        render(template, {})
+
+
+@pytest.mark.parametrize(
+    "template", ["{{[\ud800]}}", "{{#[\ud800]}}{{/x}}", "{{xa}}", "{{#each [\ud800]}}", "{{f\ud800 1}}"]
+)
+def test_errors_can_be_logged_whatever_names_hold(template: str) -> None:
+    with pytest.raises(TemplateError) as caught:
+        render(template, {"\ud800": [1], "xa\ud800": 1})
+    str(caught.value).encode("utf-8")
+
+
+def test_a_small_stack_ends_in_an_error_and_not_in_another_exception() -> None:
+
+    def below(frames: int, template: str) -> None:
+        if frames:
+            below(frames - 1, template)
+        else:
+            compile_template(template)
+
+    for frames in range(700, sys.getrecursionlimit(), 20):
+        try:
+            # Each time another one, as equal structures are read once.
+            below(frames, "{{log " + "n " * (frames // 20) + "(not " * 20 + "n" + ")" * 20 + "}}")
+        except TemplateError as error:
+            found = error
+            break
+    else:
+        pytest.fail("the stack was never too small")
+    assert "nested too deeply" in str(found)
+
+
+def test_eight_threads_with_hostile_templates_end_as_one_does() -> None:
+    templates = [template for template in HOSTILE if len(template) < 2000] + INJECTIONS
+
+    def outcomes() -> list[str]:
+        found = []
+        for template in templates:
+            try:
+                found.append(render(template + " ", VARIABLES))
+            except TemplateError as error:
+                found.append(str(error))
+        return found
+
+    alone = outcomes()
+    together: list[list[str]] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=lambda: together.append(outcomes())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert together == [alone] * 8

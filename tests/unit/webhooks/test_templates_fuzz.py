@@ -1,0 +1,152 @@
+"""20,000 templates made of pieces of templates: each ends in text or a ``TemplateError``, in bounded time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import Any
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.webhooks import TemplateError, render
+
+SEED = int(os.environ.get("RFR_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
+TEMPLATES = 20_000
+PER_EXAMPLE = 10
+SLOWEST = 2.0
+"""Seconds of processor time; the slowest take a few milliseconds, unless another process has the core."""
+
+MARKS = (
+    r"{{ }} {{{ }}} {{~ ~}} {{& {{# {{/ {{^ {{! {{!-- --}} {{> {{* {{{{ }}}} \{{ \\{{ ( ) = a= | ' [ ] / \ ~ { } : ,"
+)
+NAMES = (
+    "n s xs m m.k .. . ../ this @index @key @root @root.n @../index [a b] 'k' 1 -1 1.5 true false null undefined x i"
+)
+WORDS = "as |x| else if each with unless json lookup eq len join date upper missing as|"
+PIECES = [
+    *MARKS.split(" "),
+    *NAMES.split(" "),
+    *WORDS.split(" "),
+    '"',
+    '"k"',
+    "é",
+    "\U0001f680",
+    "\ud800",
+    "\0",
+    "\u2028",
+]
+PIECES += [
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\n  ",
+    "as |x i|",
+    "{{else}}",
+    "{{^}}",
+    "{{else if n}}",
+    "{{! c }}",
+    "{{!-- }} --}}",
+]
+TAGS = [
+    *(
+        "{{n}}",
+        "{{s}}",
+        "{{json m}}",
+        "{{this}}",
+        "{{../n}}",
+        "{{@index}}",
+        "{{x}}",
+        "{{~n~}}",
+        "{{{s}}}",
+        "{{lookup m 'k'}}",
+    ),
+    *(
+        "{{#if n}}",
+        "{{/if}}",
+        "{{#each xs}}",
+        "{{#each xs as |x i|}}",
+        "{{/each}}",
+        "{{#with m}}",
+        "{{/with}}",
+        "{{#m}}",
+        "{{/m}}",
+    ),
+    *(
+        "{{#unless z}}",
+        "{{/unless}}",
+        "{{^z}}",
+        "{{/z}}",
+        "{{#each m}}",
+        "{{else each xs}}",
+        '"',
+        '{"a": ',
+        "}",
+        "[",
+        "]",
+        "\n",
+    ),
+    *(
+        "{{join xs ', '}}",
+        "{{date t '%Y'}}",
+        "{{default missing s}}",
+        "{{#if (and n (eq s 's'))}}",
+        "{{len (lookup m 'k')}}",
+    ),
+]
+VARIABLES: dict[str, Any] = {
+    "n": 42,
+    "s": 's"\\\n\ud800',
+    "z": 0,
+    "xs": ["a", {"k": 1}, None, [1]],
+    "m": {"k": "v", "a b": [1], "1": None},
+    "t": "2024-05-06T07:08:09Z",
+}
+
+loose = st.lists(st.sampled_from(PIECES), max_size=14)
+tagged = st.lists(st.sampled_from(TAGS) | st.sampled_from(PIECES), max_size=12)
+
+
+@st.composite
+def nested(draw: st.DrawFn, depth: int = 0) -> list[str]:
+    """Blocks that are closed, with pieces in them that may not belong there."""
+    opening = draw(st.sampled_from([tag for tag in TAGS if tag[:3] in ("{{#", "{{^")]))
+    closing = "{{/" + opening[3:].split()[0].strip("}") + "}}"
+    body = draw(st.lists(st.sampled_from(TAGS), max_size=3))
+    inner = draw(nested(depth + 1)) if depth < 3 and draw(st.booleans()) else []
+    return [opening, *body, *inner, closing]
+
+
+templates = st.one_of(loose, tagged, nested()).map("".join)
+
+
+@seed(SEED)
+@settings(
+    max_examples=TEMPLATES // PER_EXAMPLE,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.lists(templates, min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
+def check(several: list[str]) -> None:
+    for template in several:
+        started = time.thread_time()
+        for json_mode in (False, True):
+            try:
+                render(template, VARIABLES, json_mode=json_mode).encode("utf-8")
+            except TemplateError as error:
+                found = error
+            else:
+                continue
+            lines = template.split("\n")
+            assert 1 <= found.line <= len(lines)
+            assert 1 <= found.column <= len(lines[found.line - 1]) + 1
+        assert time.thread_time() - started < SLOWEST
+
+
+def test_any_template_ends_in_text_or_an_error_with_a_place_in_bounded_time() -> None:
+    print(json.dumps({"templates": TEMPLATES, "seed": SEED}))
+    check()

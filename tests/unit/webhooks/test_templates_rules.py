@@ -1,0 +1,522 @@
+"""The sixteen rules that templates keep, each by its number. Rule 16's properties have modules of their own as well."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.webhooks import TemplateError, render
+from airflow_provider_rfr.webhooks.handlebars import grammar
+from airflow_provider_rfr.webhooks.handlebars.cache import TextCache
+from airflow_provider_rfr.webhooks.templates import compile_template
+
+ROOM = Path(grammar.__file__).parent
+PACKAGE = ROOM.parents[1]
+
+
+def refused(template: str, variables: dict[str, Any] | None = None, **options: Any) -> TemplateError:
+    with pytest.raises(TemplateError) as caught:
+        render(template, variables or {}, **options)
+    return caught.value
+
+
+# 1
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        '{"a":1{{#if yes}},"b":2}',
+        "a {{n",
+        "a{{#if n}}",
+        "{{n}}{{#",
+        "{{lookup map 'k1}}",
+        "{{[abc}}",
+        "{{!-- a }}",
+        "a{{!",
+    ],
+)
+def test_rule_1_nothing_is_left_unread_and_nothing_is_cut_off(template: str) -> None:
+    refused(template, {"n": 1, "yes": True, "map": {}})
+
+
+@pytest.mark.parametrize("question", ["x x)", "x (x", "x =", "(x)", "", "x xx=", "x }}", "?", "x ?"])
+def test_rule_1_the_grammars_answer_counts_only_where_it_has_read_all(question: str) -> None:
+    assert isinstance(grammar.asked(question), grammar.Refusal)
+
+
+def test_rule_1_the_grammar_is_the_one_that_is_known() -> None:
+    path = ("path", ["x"])
+    assert version("pybars3") == "0.9.7"
+    assert grammar.asked("x") == ("escapedexpand", path, [])
+    assert grammar.asked('x x "" 0 true false null undefined') == (
+        "escapedexpand",
+        path,
+        [path, *(("literalparam", value) for value in ('""', 0, True, False, None, None))],
+    )
+    assert grammar.asked("x (x (x) xx=x) xx=(x x) xx=0") == (
+        "escapedexpand",
+        path,
+        [
+            ("subexpr", path, [("subexpr", path, []), ("kwparam", "xx", path)]),
+            ("kwparam", "xx", ("subexpr", path, [path])),
+            ("kwparam", "xx", ("literalparam", 0)),
+        ],
+    )
+
+
+def test_rule_1_what_the_grammar_is_not_asked_for_is_what_it_would_answer() -> None:
+    assert grammar.KNOWN
+    assert {question: grammar.asked(question) for question in grammar.KNOWN} == grammar.KNOWN
+
+
+# 2
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{lookup m '}}'}}", "braces"),
+        ('{{lookup m "\\"}}"}}', "quote"),
+        ("{{m.[}}]}}", "braces"),
+        ("a{{!-- {{n}} }} --}}b", "ab"),
+        ("a{{! n }}b", "ab"),
+        ("\\{{n}} \\\\{{n}}", "{{n}} \\42"),
+        (" {{~n~}} ", "42"),
+        (" {{~{n}~}} ", "42"),
+        ("{{{n}}}", "42"),
+    ],
+)
+def test_rule_2_the_lexer_knows_quotes_brackets_comments_escapes_and_tildes(template: str, text: str) -> None:
+    assert render(template, {"n": 42, "m": {"}}": "braces", '"}}': "quote"}}) == text
+
+
+def test_rule_2_three_braces_where_two_belong_are_an_error_that_says_what_to_do() -> None:
+    error = refused('{"a":{{n}}}', {"n": 1})
+    assert "put a space" in str(error)
+    assert (error.line, error.column) == (1, 9)
+
+
+# 3
+
+
+@pytest.mark.parametrize("template", ["a\n  {{#if n}}b", "a\n  {{#if n}}b{{/each}}", "a\n  {{#if n}}{{#if n}}{{/if}}"])
+def test_rule_3_a_block_without_its_end_is_told_by_where_it_begins(template: str) -> None:
+    error = refused(template, {"n": 1})
+    assert (error.line, error.column) == (2, 3)
+    assert "{{/if}}" in error.problem
+
+
+def test_rule_3_an_end_or_else_without_a_block_is_an_error() -> None:
+    assert refused("ab{{/if}}").column == 3
+    assert refused("ab{{else}}").column == 3
+
+
+# 4
+
+
+@pytest.mark.parametrize(("n", "text"), [(1, "one"), (2, "two"), (3, "three"), (4, "many")])
+def test_rule_4_else_if_chains_take_the_first_branch_that_holds(n: int, text: str) -> None:
+    template = "{{#if (eq n 1)}}one{{else if (eq n 2)}}two{{else unless (ne n 3)}}three{{else}}many{{/if}}"
+    assert render(template, {"n": n}) == text
+
+
+def test_rule_4_there_is_one_plain_else_and_it_comes_last() -> None:
+    refused("{{#if a}}1{{else}}2{{else}}3{{/if}}", {"a": 1})
+    refused("{{#if a}}1{{else}}2{{else if a}}3{{/if}}", {"a": 1})
+
+
+def test_rule_4_blocks_name_what_they_give_and_can_be_inverse() -> None:
+    assert render("{{#each m as |v k|}}{{k}}{{v}}{{/each}}", {"m": {"a": 1, "b": 2}}) == "a1b2"
+    assert render("{{^no}}a{{else}}b{{/no}}{{^yes}}c{{else}}d{{/yes}}", {"no": False, "yes": True}) == "ad"
+
+
+# 5
+
+
+def test_rule_5_tags_with_a_line_for_themselves_leave_no_line() -> None:
+    template = "[\n{{#each xs}}\n  {{! an item }}\n  {{this}}\n  {{else}}\n  none\n{{/each}}\n]"
+    assert render(template, {"xs": ["a", "b"]}) == "[\n  a\n  b\n]"
+    assert render(template, {"xs": []}) == "[\n  none\n]"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "\n" + "{{#a}}      " * 12 + "x",
+        "\n" + "{{#a}}      " * 12 + "x" + "{{/a}}" * 12,
+        " " * 60_000,
+        "{{n}}" + " " * 60_000 + "{{n}}",
+        "{{n}}" + " \n" * 30_000 + "{{~n~}}",
+        "{{n" + " " * 60_000 + "}}",
+        "{{!" + "-" * 60_000,
+        "{{" + "a." * 30_000 + "a}}",
+        "\\" * 60_000 + "{{n}}",
+        "{{n " + "as " * 20_000 + "}}",
+    ],
+)
+def test_rule_5_whitespace_and_repetition_take_linear_time(template: str) -> None:
+    started = time.thread_time()
+    try:
+        render(template, {"n": 1, "a": True})
+    except TemplateError:
+        pass
+    assert time.thread_time() - started < 2
+
+
+# 6
+
+
+class Trap:
+    """Tells by an error if anything is asked of it."""
+
+    secret = "canary"
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "__dict__"):
+            return object.__getattribute__(self, name)
+        raise AssertionError(f"asked for {name}")
+
+    def __call__(self) -> str:
+        raise AssertionError("called")
+
+
+@pytest.mark.parametrize("name", ["secret", "__class__", "__init__.__globals__", "__call__", "[__dict__]"])
+def test_rule_6_attributes_are_never_looked_up(name: str) -> None:
+    trap = Trap()
+    for template in (
+        f"{{{{o.{name}}}}}",
+        f"{{{{#if o.{name}.x}}}}{{{{/if}}}}",
+        "{{o}}",
+        "{{json o}}",
+        "{{#o}}{{secret}}{{/o}}",
+    ):
+        assert "canary" not in str(refused(template, {"o": trap}))
+
+
+def test_rule_6_values_are_never_called() -> None:
+    def call() -> str:
+        raise AssertionError("called")
+
+    for template in ("{{f}}", "{{f 1}}", "{{upper f}}", "{{#each f}}{{/each}}{{f}}", "{{lookup f 'x'}}{{f}}"):
+        refused(template, {"f": call})
+
+
+def test_rule_6_maps_have_keys_and_lists_have_indices_and_a_length() -> None:
+    variables = {"m": {"items": "own", "length": "own too"}, "xs": ["a", "b"]}
+    assert render("{{m.items}} {{m.length}} {{xs.[1]}} {{xs.length}}", variables) == "own own too b 2"
+    for name in ("m.keys", "xs.[2]", "xs.[-1]", "xs.append", "xs.[01]"):
+        refused(f"{{{{{name}}}}}", variables)
+
+
+# 7
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{missing}}",
+        "{{m.missing}}",
+        "{{../x}}",
+        "{{@nothing}}",
+        "{{json missing}}",
+        "{{lookup m missing}}",
+        "{{#if (eq missing 1)}}{{/if}}",
+        "{{#if (not missing)}}{{/if}}",
+        "{{#missing}}{{/missing}}",
+        "{{^missing}}{{/missing}}",
+        "{{#each missing}}{{/each}}",
+        "{{#with missing}}{{/with}}",
+        "{{#each xs as |x|}}{{x.missing}}{{/each}}",
+        "{{#each xs}}{{n}}{{/each}}",
+        "{{default x missing}}",
+    ],
+)
+def test_rule_7_what_is_missing_is_an_error(template: str) -> None:
+    assert "is not there" in str(refused(template, {"m": {}, "xs": [{}], "n": 1, "x": None}))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{#if missing}}a{{else}}b{{/if}}", "b"),
+        ("{{#unless m.missing}}a{{/unless}}", "a"),
+        ("{{#each missing}}a{{else}}b{{/each}}", "b"),
+        ("{{#with missing}}a{{else}}b{{/with}}", "b"),
+        ("{{#if (or missing n)}}a{{/if}}{{#if (and n missing.x)}}b{{/if}}", "a"),
+        ("{{default missing.x 'd'}}", "d"),
+    ],
+)
+def test_rule_7_questions_about_what_is_missing_are_none(template: str, text: str) -> None:
+    assert render(template, {"m": {}, "n": 1}) == text
+
+
+# 8
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9007199254740993, "9007199254740993"),
+        (-(10**30), "-1" + "0" * 30),
+        (1.0, "1"),
+        (-0.0, "0"),
+        (1e-7, "1e-7"),
+        (1.5e300, "1.5e+300"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (123456789012345680000.0, "123456789012345680000"),
+        (True, "true"),
+        (False, "false"),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_rule_8_scalars_are_printed_as_javascript_does_and_whole_numbers_exactly(value: object, text: str) -> None:
+    assert render("{{v}}", {"v": value}) == text
+
+
+@pytest.mark.parametrize("value", [[1], [], {"a": 1}, {}, (1,)])
+def test_rule_8_lists_and_maps_are_printed_by_json_alone(value: object) -> None:
+    assert "{{json v}}" in str(refused("{{v}}", {"v": value}))
+    assert json.loads(render("{{json v}}", {"v": value})) == (list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, math.nan, object(), b"x", {1}, pytest.param(10**5000, id="long")]
+)
+def test_rule_8_what_json_does_not_have_is_an_error(value: object) -> None:
+    refused("{{v}}", {"v": value})
+    refused("{{json v}}", {"v": value})
+    refused('{"a": {{v}} }', {"v": value}, json_mode=True)
+
+
+# 9
+
+HOSTILE = 'a"b\\c\nd\u2028e\U0001f680f\x00\ud800{{n}}</script>'
+
+
+def test_rule_9_json_gives_a_whole_value_in_utf_8() -> None:
+    value = {"a": [1, 1.5, True, None, HOSTILE], "é": {}}
+    assert json.loads(render("{{json v}}", {"v": value})) == value
+    assert render("{{json v}}", {"v": "é\U0001f680"}) == '"é\U0001f680"'
+
+
+def test_rule_9_in_json_mode_no_value_breaks_the_body() -> None:
+    body = render(
+        '{"a": "x{{v}}y", "b": {{v}}, "c": {{json xs}}, "d": "{{json xs}}"}',
+        {"v": HOSTILE, "xs": [HOSTILE]},
+        json_mode=True,
+    )
+    xs = [HOSTILE]
+    assert json.loads(body)["a"] == f"x{HOSTILE}y"
+    assert json.loads(body)["b"] == HOSTILE
+    assert json.loads(body)["c"] == xs
+    assert json.loads(json.loads(body)["d"]) == xs
+
+
+# 10
+
+
+def at_the_limits() -> Iterator[Any]:
+    deep = "{{#if n}}" * 33 + "{{/if}}" * 33
+    yield pytest.param("é" * 40_000, {}, "64|65,536", id="size")
+    yield pytest.param(deep, {}, "32 blocks", id="blocks")
+    yield pytest.param("{{not " + "(not " * 33 + "n" + ")" * 33 + "}}", {}, "32 parentheses", id="parentheses")
+    loops = "{{#each @root.xs}}" * 3 + "{{this}}" + "{{/each}}" * 3
+    yield pytest.param(loops, {"xs": ["x"] * 100}, "200,000 steps", id="steps")
+    yield pytest.param("{{#each xs}}{{@root.s}}{{/each}}", {"xs": [1] * 100, "s": "é" * 6000}, "1,048,576", id="output")
+    yield pytest.param("{{json (json (json (json s)))}}", {"s": '"' * 200_000}, "1,048,576", id="value")
+    yield pytest.param("{{join xs s}}", {"xs": ["x"] * 2000, "s": "y" * 2000}, "1,048,576", id="join")
+
+
+@pytest.mark.parametrize(("template", "variables", "words"), [*at_the_limits()])
+def test_rule_10_each_limit_has_its_error(template: str, variables: dict[str, Any], words: str) -> None:
+    error = refused(template, {"n": 1, **variables})
+    assert any(word in error.problem for word in words.split("|")), error
+
+
+def test_rule_10_what_is_within_the_limits_is_rendered() -> None:
+    deep = "{{#if n}}" * 32 + "x" + "{{/if}}" * 32
+    assert render(deep, {"n": 1}) == "x"
+    assert render("{{#if " + "(not " * 32 + "n" + ")" * 32 + "}}x{{/if}}", {"n": 1}) == "x"
+    assert len(render("x" * 65_536, {})) == 65_536
+    assert len(render("{{#each xs}}{{@root.s}}{{/each}}", {"xs": [1] * 1024, "s": "x" * 1024})) == 1 << 20
+
+
+# 11
+
+
+@pytest.mark.parametrize(
+    "name", ["null_count", "true_total", "2nd", "undefinedx", "false1", "$x", "elsewhere", "x-y", "a", "1e5"]
+)
+def test_rule_11_names_may_begin_as_literals_do(name: str) -> None:
+    variables = {name: "yes"}
+    assert render(f"{{{{{name}}}}}", variables) == "yes"
+    assert render(f"{{{{upper {name}}}}}{{{{#if {name}}}}}!{{{{/if}}}}", variables) == "YES!"
+    assert render(f"{{{{#each xs as |{name}|}}}}{{{{{name}}}}}{{{{/each}}}}", {"xs": ["z"]}) == "z"
+    assert render(f"{{{{#if 0 includeZero={name}}}}}a{{{{/if}}}}", variables) == "a"
+
+
+# 12
+
+
+def test_rule_12_a_template_is_read_once() -> None:
+    assert compile_template("a{{n}}") is compile_template("a{{n}}")
+    assert compile_template("a{{n}}", json_mode=True) is not compile_template("a{{n}}")
+
+
+def test_rule_12_the_cache_is_bounded_by_number_and_size() -> None:
+    cache = TextCache(len, entries=3, characters=10)
+    assert [cache.get(text) for text in ("a", "bb", "ccc", "dddd")] == [1, 2, 3, 4]
+    assert len(cache) == 3
+    assert cache.get("e" * 11) == 11
+    assert len(cache) <= 3
+
+
+def test_rule_12_eight_threads_that_switch_all_the_time_read_and_render_right() -> None:
+    grammar.asked.cache_clear()
+    interval = sys.getswitchinterval()
+    wrong: list[object] = []
+    start = threading.Barrier(8)
+
+    def work(thread: int) -> None:
+        start.wait()
+        for turn in range(40):
+            args = " ".join(
+                f"(lookup @root.m {'(lower @root.k)' * (index % 2) or '@root.k'})" for index in range(turn % 5 + 2)
+            )
+            test = f"{{{{#if (and {args})}}}}{thread}-{turn}{{{{/if}}}}"
+            template = f"{{{{#each xs as |x i|}}}}{{{{i}}}}{{{{x}}}}{test};{{{{/each}}}}"
+            expected = f"0a{thread}-{turn};1b{thread}-{turn};"
+            try:
+                text = render(template, {"xs": ["a", "b"], "m": {"k": 1}, "k": "k"})
+            except Exception as error:
+                wrong.append(error)
+            else:
+                wrong.extend([] if text == expected else [text])
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+
+
+# 13
+
+CANARY = "c4n4ry-v4lue"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{secret.x}}",
+        "{{headers.Nope}}",
+        "{{secret 1}}",
+        "{{#each secret}}{{this}}{{/each}}{{missing}}",
+        "{{xs}}",
+        "{{headers}}",
+        "{{gt secret 1}}",
+        "{{date secret}}",
+        "{{date '2024-01-01T00:00:00Z' secret}}{{missing}}",
+        "{{date '2024-01-01T00:00:00Z' '%Y' timezone=secret}}",
+        "{{join secret}}",
+        "{{join nested}}",
+        "{{len 5}}{{lookup m secret}}{{missing}}",
+        "{{#with secret}}{{x}}{{/with}}",
+        "{{upper headers}}",
+        "{{json odd}}",
+        "{{lookup m headers}}",
+    ],
+)
+def test_rule_13_errors_name_variables_and_never_tell_what_they_hold(template: str) -> None:
+    variables = {
+        "secret": CANARY,
+        "headers": {"Authorization": CANARY},
+        "xs": [CANARY],
+        "nested": [[CANARY]],
+        "m": {},
+        "odd": {"a": {CANARY}},
+    }
+    error = refused(template, variables)
+    seen: list[BaseException] = [error]
+    for each in seen:
+        seen.extend(other for other in (each.__cause__, each.__context__) if other is not None)
+    assert CANARY not in "".join(f"{each!r}{each}{each.args}" for each in seen)
+
+
+# 14
+
+
+def test_rule_14_the_helpers_are_these() -> None:
+    error = refused("{{nothing_like_it 1}}")
+    names = (
+        "if unless each with json lookup len eq ne gt gte lt lte and or not default join upper lower urlencode date log"
+    )
+    assert all(name in error.problem for name in names.split())
+
+
+def test_rule_14_an_unknown_helper_is_found_while_compiling_and_the_like_are_named() -> None:
+    with pytest.raises(TemplateError, match="did you mean upper"):
+        compile_template("{{#if no}}{{uper name}}{{/if}}")
+
+
+# 15
+
+
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [
+        ("{{> p}}", "partials"),
+        ("{{~> p}}", "partials"),
+        ("{{#> p}}{{/p}}", "partials"),
+        ("{{> (lookup . 'p')}}", "partials"),
+        ("{{* d}}", "decorators"),
+        ('{{#*inline "p"}}{{/inline}}', "decorators"),
+        ("{{{{raw}}}}{{{{/raw}}}}", "raw blocks"),
+    ],
+)
+def test_rule_15_partials_decorators_and_raw_blocks_are_refused_by_name(template: str, word: str) -> None:
+    error = refused(f"a\nb{template}")
+    assert word in error.problem
+    assert (error.line, error.column) == (2, 2)
+
+
+# 16
+
+
+def test_rule_16_no_code_is_made_of_templates() -> None:
+    forbidden = {"exec", "eval", "compile", "getattr", "setattr", "hasattr", "globals", "locals", "vars", "__import__"}
+    names = {
+        node.func.id
+        for path in (*ROOM.glob("*.py"), ROOM.parent / "payload_templates.py", ROOM.parent / "templates.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert names
+    assert not names & forbidden
+
+
+def test_rule_16_one_module_knows_pybars_and_no_template_leaves_a_module_behind() -> None:
+    knowing = [
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "from pybars" in path.read_text()
+    ]
+    assert knowing == ["webhooks/handlebars/grammar.py"]
+    before = set(sys.modules)
+    render("{{#each xs}}{{json this}}{{/each}}", {"xs": [1]})
+    assert not {name for name in set(sys.modules) - before if name.startswith("pybars._templates.")}
