@@ -176,12 +176,7 @@ class Chain:
             # It was asked for ahead of its turn, and the page before names another token.
             return None
         if (repeated := self._repeated(row)) is not None:
-            self.error = RepeatedPageError(
-                f"{repeated} came twice in one chain, so it would never end",
-                request=row.request,
-                partition=self.work.key,
-                page=row.page,
-            )
+            self._repeats(repeated, row)
             return None
         self.pages = row.page
         self.records += row.record_count
@@ -190,6 +185,18 @@ class Chain:
         self.token = decode_token(row.token_out)
         self.total = fetched.page.total_pages if fetched.page.total_pages is not None else self.total
         return row
+
+    def _repeats(self, what: str, row: PageRow) -> None:
+        """One wrong answer may have led in a circle, and it may be one that is kept: so once an attempt, start again."""
+        if not self.restarts:
+            self.restart()
+            return
+        self.error = RepeatedPageError(
+            f"{what} came twice in one chain, so it would never end",
+            request=row.request,
+            partition=self.work.key,
+            page=row.page,
+        )
 
     def _repeated(self, row: PageRow) -> str | None:
         marks = row_marks(

@@ -172,7 +172,12 @@ class Scheduler:
         return told
 
     def _take(self, request: PageRequest, fetched: FetchedPage) -> None:
-        rows = [] if self._frozen else request.chain.deliver(request, fetched)
+        chain = request.chain
+        before, pages = chain.number, chain.pages
+        rows = [] if self._frozen else chain.deliver(request, fetched)
+        if chain.number != before:
+            # Its pages came in a circle, and it starts again: all that it had is read twice.
+            self.figures += TaskFigures(refetched=pages + len(rows))
         if rows:
             figures = _figures(rows)
             self._ready.extend(rows)

@@ -120,31 +120,40 @@ def test_an_error_in_its_turn_ends_the_partition_and_keeps_the_pages_before() ->
     assert str(subject.error) == "500" and subject.progress().pages == 5
 
 
-def test_a_repeated_token_is_an_error_at_once() -> None:
-    subject = chain()
-    for token in ("a", "b"):
+def read(subject: Chain, *tokens: str) -> None:
+    """Pages that name these tokens as the next."""
+    for token in tokens:
         request = claim(subject)
         subject.deliver(request, fetched(request, last=99, next_token=token))
+
+
+def test_a_repeated_token_starts_the_chain_again_and_is_an_error_the_second_time() -> None:
+    subject = chain()
+    read(subject, "a", "b", "a")
+    assert (subject.number, subject.pages, subject.error) == (1, 0, None)
     request = claim(subject)
-    assert subject.deliver(request, fetched(request, last=99, next_token="a")) == []
+    assert (request.number, request.token) == (1, None)
+    subject.deliver(request, fetched(request, last=99, next_token="a"))
+    read(subject, "b", "a")
     assert isinstance(subject.error, RepeatedPageError) and '"a"' in str(subject.error)
 
 
-def test_a_token_that_came_before_a_resume_is_remembered() -> None:
+def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_for_ever() -> None:
     first = chain()
-    request = claim(first)
-    first.deliver(request, fetched(request, last=99, next_token="a"))
+    read(first, "back-to-the-start")
     progress = first.progress()
     resumed = chain(pages=progress.pages, token=progress.token, seen=progress.seen)
     request = claim(resumed)
-    resumed.deliver(request, fetched(request, last=99, next_token="a"))
-    assert isinstance(resumed.error, RepeatedPageError)
+    resumed.deliver(request, fetched(request, last=99, next_token="back-to-the-start"))
+    assert (resumed.number, resumed.error) == (1, None)
+    read(resumed, "a", "b")
+    assert resumed.pages == 2
 
 
 def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
     for accept in (False, True):
         subject = Chain(PartitionWork(ordinal=0, key="{}", slice={}), None, accept_repeats=accept)
-        for _ in range(2):
+        for _ in range(4):
             if (request := subject.claim(1)) is not None:
                 subject.deliver(request, fetched(request, last=9, records=[{"same": 1}]))
         assert (subject.error is None) is accept
