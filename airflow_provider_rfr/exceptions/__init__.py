@@ -4,7 +4,12 @@
 
     RfrError
     ├── ConfigurationError           what the user wrote is wrong; a retry can't help
-    │   └── SourceDefinitionError    ... in a source's YAML file or definition
+    │   ├── SourceDefinitionError    ... in a source's YAML file or definition
+    │   └── QueryError               ... in the query of a view
+    │       └── UnreadableQueryError it can't be parsed here; Spark may understand it
+    ├── DeclarationError             what is declared as built-in objects is wrong; all its problems at once
+    ├── PlanError                    no plan of a migration can be made, or what was saved is none
+    │   └── StalePlanError           ... its base is no longer the present state
     ├── PreflightError               the machine lacks what a refresh needs
     ├── SourceError                  the API's answer, or its silence
     │   ├── AuthenticationError      401, 403, a token that can't be obtained
@@ -38,6 +43,14 @@ from airflow_provider_rfr.exceptions.base import (
     ConfigurationError,
     PreflightError,
     RfrError,
+)
+from airflow_provider_rfr.exceptions.builtins import (
+    DeclarationError,
+    DeclarationProblem,
+    PlanError,
+    QueryError,
+    StalePlanError,
+    UnreadableQueryError,
 )
 from airflow_provider_rfr.exceptions.refresh import (
     FencedError,
@@ -94,6 +107,12 @@ __all__ = [
     "TemplateError",
     "RefreshStoppedError",
     "RefreshFailedError",
+    "DeclarationProblem",
+    "DeclarationError",
+    "QueryError",
+    "UnreadableQueryError",
+    "PlanError",
+    "StalePlanError",
     "TriggerProblem",
     "TriggerConfigError",
     "SealError",

@@ -1,0 +1,98 @@
+"""Instructions chained by contract fingerprint: from what is recorded to what is wanted, whatever versions lie between.
+
+Versions are no keys: backports, development versions and skipped versions have the same fingerprints as any other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from types import MappingProxyType
+
+from airflow_provider_rfr.builtins.spec import LOSSY, How, Migration
+
+SHORTEST_PREFIX = 8
+"""Digits of a fingerprint that an instruction has to name."""
+_ORDER = tuple(How)
+Compose = Callable[[str, Mapping[str, str]], str]
+"""Puts expressions in the place of the columns that another expression reads."""
+
+
+def _none() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """Several instructions as one.
+
+    :ivar how: the strongest of them
+    :ivar expressions: SQL by column, over the columns at the chain's start
+    :ivar emptied: one of them empties the table, so that all of them together do
+    """
+
+    how: How
+    expressions: Mapping[str, str] = field(default_factory=_none)
+    length: int = 1
+
+    @property
+    def emptied(self) -> bool:
+        return self.how in LOSSY
+
+
+def names(one: str, other: str) -> bool:
+    """Whether two fingerprints, one of them perhaps in its first digits alone, are the same."""
+    short, long = sorted((each.casefold().rstrip("…. ") for each in (one, other)), key=len)
+    return len(short.rpartition(":")[2]) >= SHORTEST_PREFIX and long.startswith(short)
+
+
+def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migration, ...] | None:
+    """The instructions that lead from one fingerprint to another: those that lose nothing before any that do, then the
+    fewest, then the gentlest, then those declared first. None: there are none."""
+    waiting: list[tuple[int, int, int, tuple[int, ...], str]] = [(0, 0, 0, (), before)]
+    done: set[str] = set()
+    while waiting:
+        lossy, length, weight, taken, here = heapq.heappop(waiting)
+        if taken and names(here, after):
+            return tuple(migrations[number] for number in taken)
+        if here in done:
+            continue
+        done.add(here)
+        for number, each in enumerate(migrations):
+            if number not in taken and names(each.before, here):
+                step = (lossy + (each.how in LOSSY), length + 1, weight + _ORDER.index(each.how), (*taken, number))
+                heapq.heappush(waiting, (*step, each.after))
+    return None
+
+
+def merge(steps: Sequence[Migration], compose: Compose) -> Chained:
+    """One instruction for all of them. Evolving twice is evolving once; anything stronger takes in what is gentler;
+    expressions are put into each other; emptying anywhere empties the whole."""
+    single = (Chained(each.how, dict(each.expressions)) for each in steps)
+    return reduce(lambda first, then: both(first, then, compose), single)
+
+
+def both(first: Chained, then: Chained, compose: Compose) -> Chained:
+    """Two instructions as one. It makes no difference which two of three are taken first."""
+    how = max(first.how, then.how, key=_ORDER.index)
+    rewritten = {column: compose(text, first.expressions) for column, text in then.expressions.items()}
+    return Chained(how, {**first.expressions, **rewritten}, first.length + then.length)
+
+
+def unused(migrations: Iterable[Migration], wanted: str) -> list[Migration]:
+    """Instructions that can never lead to the wanted contract: left over from something that was never released, or
+    copied with a mistake. Those that lead there from contracts of the past are not among them."""
+    left, reached = list(migrations), [wanted]
+    while reached:
+        here = reached.pop()
+        for each in [each for each in left if names(each.after, here) and not names(each.before, wanted)]:
+            left.remove(each)
+            reached.append(each.before)
+    return left
+
+
+def lead_back(migrations: Sequence[Migration], recorded: str, wanted: str) -> bool:
+    """Whether the instructions lead from the wanted contract to the recorded one: somebody deploys older code."""
+    return path(migrations, wanted, recorded) is not None

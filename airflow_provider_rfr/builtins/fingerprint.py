@@ -1,0 +1,189 @@
+"""What an object is, in four texts with a hash each, so that a change tells by itself what it asks for.
+
+* ``contract``: number, name and type of the columns, and nothing else. Another one, and the storage is migrated.
+* ``constraints``: required columns, keys, partitioning, format. Metadata of the storage, at most a checked rewrite.
+* ``logic``: the query; the definition of a source or a sink.
+* ``meta``: comments, owner, properties and promises. Applied in place, never a rebuild.
+
+Texts are compared, not hashes: a text shows what differs. Where a thing is written, in which order its keys stand,
+and what is the default, makes no difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow_provider_rfr.builtins.names import quoted
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, SinkSpec
+from airflow_provider_rfr.builtins.sql_text import CANONICALIZER, canonical_sql
+from airflow_provider_rfr.builtins.types import folded_type
+
+SHOWN_DIGITS = 12
+_FORMAT = "format-version"
+_CREDENTIAL = re.compile(
+    r"(^|[_-])(password|passwd|pwd|secret|credentials?|authorization|token|(api|access|private|secret)[_-]?key)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A canonical text and its hash.
+
+    :ivar digest: prefix of the component, a colon, 64 hex digits
+    """
+
+    text: str
+    digest: str
+
+    @classmethod
+    def of(cls, prefix: str, text: str) -> Fingerprint:
+        """The fingerprint of a text; ``prefix`` names the component and the format of its text."""
+        digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return cls(text, f"{prefix}:{digits}")
+
+    @property
+    def short(self) -> str:
+        """The hash as people read and write it."""
+        prefix, _, digits = self.digest.partition(":")
+        return f"{prefix}:{digits[:SHOWN_DIGITS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprints:
+    """The four of one object."""
+
+    contract: Fingerprint
+    constraints: Fingerprint
+    logic: Fingerprint
+    meta: Fingerprint
+
+
+class HasLogic(Protocol):
+    """A recorded object, as far as its query goes."""
+
+    @property
+    def canonicalizer(self) -> str: ...
+
+    @property
+    def raw_sql(self) -> str | None: ...
+
+    @property
+    def fingerprints(self) -> Fingerprints: ...
+
+
+def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
+    """The fingerprints of a declared object; types are canonical texts.
+
+    :param spec: where a sink's source is found
+    """
+    return Fingerprints(
+        contract_of(obj.columns),
+        Fingerprint.of("k1", "\n".join(_constraints(obj))),
+        Fingerprint.of("l1", _logic(obj, spec)),
+        Fingerprint.of("m1", "\n".join(_meta(obj))),
+    )
+
+
+def contract_of(columns: Sequence[Column]) -> Fingerprint:
+    """The contract alone; of a view that names no columns it is empty."""
+    lines = (
+        f"{number} {quoted(each.name.casefold())} {folded_type(each.type)}" for number, each in enumerate(columns, 1)
+    )
+    return Fingerprint.of("c1", "\n".join(lines))
+
+
+def same_logic(obj: BuiltinObject, recorded: HasLogic) -> bool:
+    """Whether an object's query is the recorded one, whoever wrote the recorded canonical text.
+
+    What another canonicalizer wrote is never compared: the author's recorded text is made canonical anew.
+    """
+    if obj.query is None or recorded.raw_sql is None:
+        return obj.query is recorded.raw_sql
+    if obj.query == recorded.raw_sql:
+        return True
+    if recorded.canonicalizer == CANONICALIZER:
+        return canonical_sql(obj.query) == recorded.fingerprints.logic.text
+    return canonical_sql(obj.query) == canonical_sql(recorded.raw_sql)
+
+
+def changed(before: Fingerprints, after: Fingerprints) -> tuple[str, ...]:
+    """Names of the components whose texts differ."""
+    names = ("contract", "constraints", "logic", "meta")
+    return tuple(name for name in names if getattr(before, name).text != getattr(after, name).text)
+
+
+def _constraints(obj: BuiltinObject) -> Iterator[str]:
+    required = sorted(quoted(each.name.casefold()) for each in obj.columns if each.required)
+    if required:
+        yield f"required: {', '.join(required)}"
+    if obj.keys:
+        yield f"key: {', '.join(quoted(name.casefold()) for name in obj.keys)}"
+    if obj.partitioning:
+        yield f"partitioning: {', '.join(each.casefold() for each in obj.partitioning)}"
+    if _FORMAT in obj.properties:
+        yield f"{_FORMAT}: {_json(obj.properties[_FORMAT])}"
+
+
+def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
+    if obj.query is not None:
+        return canonical_sql(obj.query)
+    if obj.source is not None:
+        return _json(_masked(obj.source))
+    return "" if obj.sink is None else _json(_sink_logic(obj.sink, spec))
+
+
+def _sink_logic(sink: SinkSpec, spec: CatalogSpec) -> dict[str, Any]:
+    return {
+        "source": _identity(sink.source, spec),
+        "to": sink.to,
+        "settings": _masked(sink.settings),
+        "columns": [name.casefold() for name in sink.columns],
+        "follow_schema": sink.follow_schema,
+    }
+
+
+def _identity(name: str, spec: CatalogSpec) -> str:
+    """The id of the object of this name, which outlives a rename; the name, if it is none of ours."""
+    key = name.casefold()
+    at = bisect_left(spec.objects, key, key=lambda each: each.key)
+    near = spec.objects[at : at + 1]
+    found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
+    return str(found.id) if found is not None else key
+
+
+def _meta(obj: BuiltinObject) -> Iterator[str]:
+    for name in ("stability", "contents"):
+        yield f"{name}: {getattr(obj, name).value}"
+    for name in ("protect", "comment", "owner"):
+        if getattr(obj, name) is not None:
+            yield f"{name}: {_json(getattr(obj, name))}"
+    if obj.exportable:
+        yield "exportable: true"
+    if obj.sink is not None:
+        yield f"on_replace: {obj.sink.on_replace}"
+    yield from _lines("column", ((each.name.casefold(), each.comment) for each in obj.columns if each.comment))
+    yield from _lines("property", ((name, value) for name, value in obj.properties.items() if name != _FORMAT))
+
+
+def _lines(what: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"{what} {_json(name)}: {_json(value)}" for name, value in sorted(pairs))
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """The value without what may be a secret: texts are stored, and a new password is no other definition."""
+    if isinstance(value, Mapping):
+        return {str(key): _masked(each, str(key)) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(each, name) for each in value]
+    return "***" if isinstance(value, str) and _CREDENTIAL.search(name) and "{{" not in value else value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)

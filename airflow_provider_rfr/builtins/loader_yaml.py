@@ -1,0 +1,170 @@
+"""YAML documents with the line of everything in them, and with fewer surprises than usual.
+
+``no`` is a word and not a boolean, dates and versions stay text, and a key that stands twice is an error. Aliases are
+refused: an object says everything itself, and nothing can grow out of a few lines. Nothing here recurses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+DEEPEST = 32
+_LONGEST_NUMBER = 100
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PREFIX = "tag:yaml.org,2002:"
+_NUMERIC = frozenset("+-.0123456789")
+_INT = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and where it stands.
+
+    :ivar line: from 1
+    :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
+    :ivar text: a plain value as it was written
+    """
+
+    line: int
+    value: Any
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong in a text."""
+
+    line: int
+    problem: str
+    remedy: str = ""
+
+
+class YamlProblem(Exception):
+    """The rest of a text can't be read."""
+
+    def __init__(self, line: int, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.flaw = Flaw(line, problem, remedy)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or a mapping whose end has not come yet."""
+
+    node: Node
+    key: str | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+
+
+def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
+    """The documents of a text with what is wrong in them, empty ones left out.
+
+    :raises YamlProblem: after the documents before it
+    """
+    composer = _Composer()
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            done = composer.take(event)
+            if done is not None:
+                flaws, composer.flaws = composer.flaws, []
+                if done.value is not None or flaws:
+                    yield done, flaws
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise YamlProblem(line, str(error.problem or error.context), _hint(text, line)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
+    except yaml.YAMLError:
+        raise YamlProblem(1, "the file is not YAML") from None
+
+
+def _hint(text: str, line: int) -> str:
+    near = "".join(text.splitlines()[max(line - 2, 0) : line])
+    return "indent with spaces: YAML takes no tabs" if "\t" in near else ""
+
+
+class _Composer:
+    def __init__(self) -> None:
+        self.flaws: list[Flaw] = []
+        self._open: list[_Open] = []
+
+    def take(self, event: Any) -> Node | None:
+        """The document, when this event ends it."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            line = event.start_mark.line + 1
+            self._check_tag(event, line, "str")
+            return self._put(_scalar(event, line))
+        if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
+            return self._put(self._open.pop().node)
+        if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
+            self._begin(event, event.start_mark.line + 1)
+        elif kind is yaml.AliasEvent:
+            line = event.start_mark.line + 1
+            self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
+            return self._put(Node(line, None))
+        return None
+
+    def _begin(self, event: Any, line: int) -> None:
+        self._check_tag(event, line, "map", "seq")
+        if len(self._open) == DEEPEST:
+            raise YamlProblem(line, f"it is nested more than {DEEPEST} deep")
+        self._open.append(_Open(Node(line, {} if isinstance(event, yaml.MappingStartEvent) else [])))
+
+    def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
+        self.flaws.append(Flaw(line, problem, remedy))
+
+    def _check_tag(self, event: Any, line: int, *known: str) -> None:
+        if event.tag is not None and event.tag not in ("!", *(_PREFIX + each for each in known)):
+            self._flaw(line, f"the tag {event.tag} is not known")
+
+    def _put(self, node: Node) -> Node | None:
+        if not self._open:
+            return node
+        holder = self._open[-1]
+        if isinstance(holder.node.value, list):
+            holder.node.value.append(node)
+        elif holder.key is None:
+            holder.key = self._key(node, holder.lines)
+        else:
+            holder.node.value.setdefault(holder.key, node)
+            holder.key = None
+        return None
+
+    def _key(self, node: Node, lines: dict[str, int]) -> str:
+        key = node.value
+        if not isinstance(key, str):
+            self._flaw(node.line, f"the key {node.text or 'here'} is no text", "put it in quotes")
+            return ""
+        if key == "<<":
+            self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
+        elif key in lines:
+            self._flaw(node.line, f"the key {key!r} stands twice", f"it is in line {lines[key]} too")
+        lines.setdefault(key, node.line)
+        return key
+
+
+def _scalar(event: Any, line: int) -> Node:
+    text = event.value
+    if not event.implicit[0] or event.tag == _PREFIX + "str":
+        return Node(line, text, text)
+    if text in _WORDS:
+        return Node(line, _WORDS[text], text)
+    if text[0] not in _NUMERIC:
+        return Node(line, text, text)
+    if _INT.fullmatch(text) and len(text) <= _LONGEST_NUMBER:
+        return Node(line, int(text), text)
+    return Node(line, float(text) if _FLOAT.fullmatch(text) else text, text)

@@ -1,0 +1,206 @@
+"""What is declared: immutable values, compared by what they say. Where a thing was written never makes a difference."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+NAMESPACE = uuid.UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
+"""Of the ids that are made from a project and a first name."""
+
+
+class Kind(str, Enum):
+    """What an object is."""
+
+    TABLE = "table"
+    VIEW = "view"
+    MATERIALIZED_VIEW = "materialized_view"
+    SOURCE = "source"
+    SINK = "sink"
+    LOG = "log"
+
+
+STORED = frozenset({Kind.TABLE, Kind.MATERIALIZED_VIEW, Kind.SOURCE, Kind.LOG})
+"""Kinds with an Iceberg table behind them."""
+QUERIED = frozenset({Kind.VIEW, Kind.MATERIALIZED_VIEW})
+"""Kinds whose contents are a query."""
+
+
+class Stability(str, Enum):
+    """Whether users may build on the object; a stable one is removed only after it was declared as deprecated."""
+
+    STABLE = "stable"
+    UNSTABLE = "unstable"
+
+
+class Contents(str, Enum):
+    """What would be lost with the rows: nothing (derivable), history, or what only the outside knows."""
+
+    DERIVABLE = "derivable"
+    HISTORY = "history"
+    EXTERNAL = "external"
+
+
+class How(str, Enum):
+    """The mechanisms, the gentlest first."""
+
+    CREATE = "create"
+    ADOPT = "adopt"
+    METADATA = "metadata"
+    EVOLVE = "evolve"
+    REWRITE = "rewrite"
+    SHADOW = "shadow"
+    RECOMPUTE = "recompute"
+    REPLACE_EMPTY = "replace_empty"
+
+
+LOSSY = frozenset({How.REPLACE_EMPTY})
+"""Mechanisms that lose rows."""
+
+
+def _frozen() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was declared; equal to every other place.
+
+    :ivar file: None for Python objects
+    :ivar line: from 1
+    """
+
+    file: str | None = field(default=None, compare=False)
+    line: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return "declared in Python" if self.file is None else f"{self.file}:{self.line or 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column.
+
+    :ivar type: canonical text, e.g. ``bigint``, ``decimal(10,2)``, ``array<string>``, ``struct<a:int,b:string>``
+    :ivar renamed_from: the name it had in the version before
+    """
+
+    name: str
+    type: str
+    required: bool = False
+    comment: str | None = None
+    renamed_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """An instruction: how to come from one contract to another.
+
+    :ivar before: contract fingerprint that it starts from, at least eight digits of it
+    :ivar after: contract fingerprint that it leads to
+    :ivar expressions: SQL by new column, over the old columns, for ``rewrite`` and ``shadow``
+    """
+
+    before: str
+    after: str
+    how: How
+    expressions: Mapping[str, str] = field(default_factory=_frozen)
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A tombstone: versions of the project."""
+
+    deprecated_since: str
+    removed_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    """An export.
+
+    :ivar source: name of the object that is exported
+    :ivar to: ``files`` or ``http``
+    :ivar settings: of the target: ``path``, ``format`` (jsonl, parquet), or ``connection``, ``path``, ``batch_size``
+    :ivar columns: sent columns; empty for those that the source had when the sink was registered
+    :ivar on_replace: what to do when the source is emptied: hold, resume_from_new or resend
+    """
+
+    source: str
+    to: str
+    settings: Mapping[str, Any] = field(default_factory=_frozen)
+    columns: tuple[str, ...] = ()
+    follow_schema: bool = False
+    on_replace: str = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinObject:
+    """One declared object.
+
+    :ivar name: ``namespace.name``; compared without case
+    :ivar id: stable for life; made from the project and the first name where none is written
+    :ivar query: of a view or a materialized view, as its author wrote it
+    :ivar depends_on: names that the query reads, for a query that can't be parsed
+    :ivar protect: why it must never be emptied or replaced
+    :ivar exportable: whether users may attach sinks
+    :ivar follow_star: a ``SELECT *`` is expanded anew on each deploy, not once
+    :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
+    :ivar source: definition of a ``source``: the arguments of a resumable refresh
+    """
+
+    kind: Kind
+    name: str
+    id: uuid.UUID
+    columns: tuple[Column, ...] = ()
+    stability: Stability = Stability.STABLE
+    contents: Contents = Contents.HISTORY
+    protect: str | None = None
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=_frozen)
+    comment: str | None = None
+    owner: str | None = None
+    query: str | None = None
+    depends_on: tuple[str, ...] = ()
+    follow_star: bool = False
+    exportable: bool = False
+    per_instance: str | None = None
+    source: Mapping[str, Any] | None = None
+    sink: SinkSpec | None = None
+    migrations: tuple[Migration, ...] = ()
+    removed: Removal | None = None
+    place: Place = Place()
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSpec:
+    """Everything that is declared.
+
+    :ivar project: whose objects they are
+    :ivar version: of the code that declares them
+    :ivar objects: sorted by name; tombstones too
+    """
+
+    project: str
+    version: str
+    objects: tuple[BuiltinObject, ...]
+
+    def by_key(self) -> dict[str, BuiltinObject]:
+        """The objects by their compared names."""
+        return {each.key: each for each in self.objects}
+
+
+def stable_id(project: str, first_name: str) -> uuid.UUID:
+    """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
+    return uuid.uuid5(NAMESPACE, f"{project}/{first_name.casefold()}")

@@ -1,0 +1,226 @@
+"""What is recorded and what is there: the values that a plan compares with the declaration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.fingerprint import Fingerprints
+from airflow_provider_rfr.builtins.spec import Column, Contents, Kind, Stability
+
+MARKER: Final = "rfr.object-id"
+"""Property of whatever we made: the object's id. Nothing without it is ever dropped or replaced."""
+PROJECT: Final = "rfr.project"
+DEPLOY: Final = "rfr.deploy-id"
+"""Property: the deploy that changed it last."""
+STAMP: Final = "rfr.contract"
+"""Property: fingerprint of the contract that the columns are of, written in the same commit as they are."""
+ASIDE: Final = "__g"
+"""Comes behind the name of what was put aside, before eight digits; its properties stay what they were."""
+
+
+def _none() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An object that another one reads.
+
+    :ivar name: as it is compared
+    :ivar uuid: None for what is not one of ours
+    :ivar columns: those that are used, as they are compared; None when that can't be told
+    """
+
+    name: str
+    uuid: UUID | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedObject:
+    """An object as the last deploy that changed it left it.
+
+    :ivar physical: name of the table or view that holds it now
+    :ivar canonicalizer: what wrote the text of the logic fingerprint
+    :ivar raw_sql: the query as its author wrote it
+    :ivar sql: the query as it was executed, its stars written out
+    :ivar revision: of the registry, when this was written
+    :ivar instance: id of the instance that it was generated for; its name was then generated once and is kept
+    """
+
+    uuid: UUID
+    name: str
+    kind: Kind
+    physical: str
+    fingerprints: Fingerprints
+    canonicalizer: str = ""
+    raw_sql: str | None = None
+    columns: tuple[Column, ...] = ()
+    deps: tuple[Dependency, ...] = ()
+    stability: Stability = Stability.STABLE
+    revision: int = 0
+    deploy_id: str = ""
+    sql: str | None = None
+    contents: Contents = Contents.HISTORY
+    protect: str | None = None
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=_none)
+    comment: str | None = None
+    owner: str | None = None
+    instance: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """How far an export is.
+
+    :ivar source: id of the object that it exports
+    :ivar physical: id of the table that the cursor belongs to
+    :ivar cursor: snapshot up to which everything was sent; None before the first batch
+    :ivar on_replace: what its owner chose for the day its source is emptied; None: nothing yet
+    """
+
+    uuid: UUID
+    name: str
+    source: UUID
+    cursor: int | None = None
+    physical: str | None = None
+    on_replace: str | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The registry.
+
+    :ivar revision: goes up with each write; a plan holds for one revision alone
+    :ivar version: of the code that wrote last; None before the first deploy
+    """
+
+    revision: int = 0
+    version: str | None = None
+    objects: tuple[RecordedObject, ...] = ()
+    sinks: tuple[SinkState, ...] = ()
+
+    @cached_property
+    def by_uuid(self) -> dict[UUID, RecordedObject]:
+        """The objects by their ids."""
+        return {each.uuid: each for each in self.objects}
+
+
+class LiveKind(str, Enum):
+    """What a catalog tells apart."""
+
+    TABLE = "table"
+    VIEW = "view"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a live table keeps besides its columns."""
+
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveObject:
+    """A table or a view as the catalog shows it.
+
+    :ivar marker: id that its properties name as its object; None: it is not ours
+    :ivar columns: with canonical types; empty where the catalog does not tell
+    :ivar stamp: contract fingerprint in its properties, written in the same commit as its columns
+    :ivar query: text of a view
+    :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
+    """
+
+    name: str
+    kind: LiveKind
+    marker: UUID | None = None
+    columns: tuple[Column, ...] = ()
+    constraints: Constraints | None = None
+    properties: Mapping[str, str] = field(default_factory=_none)
+    snapshot_id: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    stamp: str | None = None
+    query: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+    @property
+    def aside(self) -> bool:
+        """Whether it was put aside by its name."""
+        return ASIDE in self.name and re.search(rf"{ASIDE}[0-9a-f]{{8}}$", self.key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """A view that somebody else made.
+
+    :ivar reads: None when its text can't be read: it may read anything
+    """
+
+    name: str
+    query: str
+    reads: tuple[Dependency, ...] | None = ()
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One of those for which objects are generated.
+
+    :ivar id: stays when it is renamed
+    """
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Live:
+    """The catalog.
+
+    :ivar objects: everything in it, by the name as it is compared: of users too, and what was put aside
+    :ivar instances: by what ``per_instance`` names
+    :ivar unfinished: ids of objects that a deploy which did not finish began to change, as its journal says
+    """
+
+    objects: Mapping[str, LiveObject] = field(default_factory=dict)
+    user_views: tuple[UserView, ...] = ()
+    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=dict)
+    unfinished: frozenset[UUID] = frozenset()
+
+    @cached_property
+    def by_marker(self) -> dict[UUID, tuple[LiveObject, ...]]:
+        """What carries our markers, by them; more than one thing where one was put aside."""
+        found: dict[UUID, list[LiveObject]] = {}
+        for each in self.objects.values():
+            if each.marker is not None:
+                found.setdefault(each.marker, []).append(each)
+        return {marker: tuple(sorted(each, key=lambda one: one.key)) for marker, each in found.items()}
+
+    @classmethod
+    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = (), **instances: tuple[Instance, ...]) -> Live:
+        """A catalog of these."""
+        return cls({each.key: each for each in objects}, user_views, instances)

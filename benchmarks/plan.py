@@ -1,0 +1,176 @@
+"""How long a migration of built-in objects takes to plan. ``python -m benchmarks.plan`` prints a table for people and,
+as its last line, one JSON object for scripts.
+
+A catalog of n objects with three edges for each: a tenth tables, the others views over them and over each other. It is
+planned when nothing changed, when one table in a hundred got a wider column that half of its readers use, when all of
+them did, and for the first time, when every query has to be read. ``slope`` is the exponent by which the processor's
+time, which others on the machine don't change, grows between the smallest size and the largest: 1 is linear. It is an
+error if a plan that is not the first takes more than ``--limit`` seconds of it at the largest size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import random
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.plans import Plan
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
+from airflow_provider_rfr.builtins.state import Live, LiveKind, LiveObject, Recorded
+
+SIZES = (1_250, 2_500, 5_000, 10_000)
+EDGES = 3
+CASES = {
+    "unchanged": "nothing changed",
+    "one_in_a_hundred": "one table in a hundred is wider",
+    "every_table": "every table is wider",
+    "first": "first deploy, every query is read",
+}
+NEVER_CHANGED = 0
+Times = dict[str, float]
+
+
+def main() -> int:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan", description=__doc__.partition("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of objects")
+    parser.add_argument("--repeat", type=int, default=3, help="the fastest of so many is taken")
+    parser.add_argument("--limit", type=float, default=2.0, help="seconds for a plan of the largest size")
+    options = parser.parse_args()
+    found: dict[str, Any] = {name: [] for name in CASES}
+    for size in sorted(options.sizes):
+        for name, times, made in measure(size, options.repeat):
+            found[name].append({"objects": size, "edges": edges(size), **times, "steps": len(made.steps)})
+    for name, runs in found.items():
+        show(name, runs)
+    later = [runs[-1] for name, runs in found.items() if name != "first"]
+    slowest = max(run["cpu_seconds"] for run in later)
+    figures = {
+        "cases": found,
+        "slopes": {name: slope(runs) for name, runs in found.items()},
+        "slowest_seconds": max(run["seconds"] for run in later),
+        "slowest_cpu_seconds": slowest,
+        "limit_seconds": options.limit,
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "ok": slowest < options.limit,
+    }
+    print(json.dumps(figures))
+    return 0 if figures["ok"] else 1
+
+
+def measure(size: int, repeat: int) -> list[tuple[str, Times, Plan]]:
+    """Times of each case."""
+    wanted = catalog(size, every=NEVER_CHANGED)
+    times, first = timed(1, wanted, Recorded(), Live())
+    recorded, live = deployed(first)
+    found = [("first", times, first)]
+    for name, every in (("unchanged", NEVER_CHANGED), ("one_in_a_hundred", 100), ("every_table", 1)):
+        times, made = timed(repeat, catalog(size, every=every), recorded, live)
+        assert made.applicable, made.blocked[:3]
+        found.append((name, times, made))
+    return found
+
+
+def timed(repeat: int, wanted: CatalogSpec, recorded: Recorded, live: Live) -> tuple[Times, Plan]:
+    """The fastest of several."""
+    seconds, cpu = [], []
+    for _ in range(repeat):
+        gc.collect()
+        start, cpu_start = time.perf_counter(), time.process_time()
+        made = plan(wanted, recorded, live)
+        seconds.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - cpu_start)
+    return {"seconds": round(min(seconds), 4), "cpu_seconds": round(min(cpu), 4)}, made
+
+
+def tables_of(size: int) -> int:
+    return max(1, size // 10)
+
+
+def edges(size: int) -> int:
+    """As many as three for each object, all of them from views."""
+    return sum(len(inputs) for inputs in reads(size).values())
+
+
+def reads(size: int) -> dict[int, list[int]]:
+    """What each view reads: tables, and views before it, so that chains are long."""
+    generator = random.Random(20261121)
+    tables = tables_of(size)
+    wanted, views = EDGES * size, size - tables
+    found = {}
+    for number in range(tables, size):
+        share = wanted * (number - tables + 1) // views - wanted * (number - tables) // views
+        near = range(max(0, number - 200), number)
+        pool = [*range(tables), *near] if generator.random() < 0.5 else range(tables)
+        found[number] = sorted({generator.choice(pool) for _ in range(4 * share)})[:share]
+    return found
+
+
+def catalog(size: int, *, every: int) -> CatalogSpec:
+    """A declaration in which one table in ``every`` has a wider column."""
+    project = "bench"
+    objects = []
+    for number in range(tables_of(size)):
+        wider = every != NEVER_CHANGED and number % every == 0
+        columns = (Column("a", "bigint" if wider else "int"), *(Column(name, "string") for name in "bcde"))
+        name = f"bench.o{number:05}"
+        objects.append(BuiltinObject(Kind.TABLE, name, stable_id(project, name), columns))
+    for number, inputs in reads(size).items():
+        name = f"bench.o{number:05}"
+        column = "a" if number % 2 else "b"
+        selected = ", ".join(f"t{each}.{column}" if each < tables_of(size) else f"t{each}.x" for each in inputs)
+        tables = " CROSS JOIN ".join(f"bench.o{each:05} t{each}" for each in inputs)
+        query = f"SELECT 1 AS x, {selected} FROM {tables}"
+        objects.append(BuiltinObject(Kind.VIEW, name, stable_id(project, name), query=query))
+    return CatalogSpec(project, "1.1" if every else "1.0", tuple(objects))
+
+
+def deployed(first: Plan) -> tuple[Recorded, Live]:
+    """The registry and the catalog after the first deploy."""
+    records = tuple(replace(each, deploy_id="d1") for each in first.records)
+    live = {
+        each.key: LiveObject(
+            each.name,
+            LiveKind.TABLE if each.kind is Kind.TABLE else LiveKind.VIEW,
+            each.uuid,
+            each.columns,
+            query=each.sql,
+            stamp=each.fingerprints.contract.digest,
+        )
+        for each in records
+    }
+    return Recorded(1, first.version, records), Live(live)
+
+
+def slope(runs: list[dict[str, Any]]) -> float | None:
+    """The exponent between the smallest size and the largest; None for one size."""
+    small, large = runs[0], runs[-1]
+    if small["objects"] == large["objects"]:
+        return None
+    return round(
+        math.log(large["cpu_seconds"] / small["cpu_seconds"]) / math.log(large["objects"] / small["objects"]), 2
+    )
+
+
+def show(name: str, runs: list[dict[str, Any]]) -> None:
+    """A table of one case."""
+    print(f"\n{CASES[name]}")
+    print(f"{'objects':>12}{'edges':>12}{'seconds':>12}{'cpu':>12}{'steps':>12}")
+    for run in runs:
+        print(
+            f"{run['objects']:>12,}{run['edges']:>12,}{run['seconds']:>12.3f}{run['cpu_seconds']:>12.3f}{run['steps']:>12,}"
+        )
+    if (exponent := slope(runs)) is not None:
+        print(f"slope {exponent:.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,330 @@
+"""Declarations in a few words, and a small catalog in memory that does a plan's steps and refuses what Spark would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.planner import plan as make_plan
+from airflow_provider_rfr.builtins.plans import Plan, Step, Verb
+from airflow_provider_rfr.builtins.policies import Policies
+from airflow_provider_rfr.builtins.spec import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Contents,
+    Kind,
+    Migration,
+    SinkSpec,
+    stable_id,
+)
+from airflow_provider_rfr.builtins.state import (
+    DEPLOY,
+    Constraints,
+    Live,
+    LiveKind,
+    LiveObject,
+    Recorded,
+    RecordedObject,
+    SinkState,
+    UserView,
+)
+from airflow_provider_rfr.builtins.wanted import relation
+
+PROJECT = "ops"
+
+
+def column(text: str) -> Column:
+    """``id bigint``, ``id bigint!`` for a required one, ``b int < a`` for one that was called a."""
+    words, _, before = text.partition(" < ")
+    name, _, kind = words.partition(" ")
+    return Column(name, kind.rstrip("!"), kind.endswith("!"), renamed_from=before or None)
+
+
+def obj(kind: Kind, name: str, *columns: str, **more: Any) -> BuiltinObject:
+    more.setdefault("id", stable_id(PROJECT, name))
+    return BuiltinObject(kind=kind, name=name, columns=tuple(map(column, columns)), **more)
+
+
+def table(name: str, *columns: str, **more: Any) -> BuiltinObject:
+    return obj(Kind.TABLE, name, *columns, **more)
+
+
+def view(name: str, query: str, *columns: str, **more: Any) -> BuiltinObject:
+    return obj(Kind.VIEW, name, *columns, query=query, **more)
+
+
+def mview(name: str, query: str, *columns: str, **more: Any) -> BuiltinObject:
+    return obj(Kind.MATERIALIZED_VIEW, name, *columns, query=query, contents=Contents.DERIVABLE, **more)
+
+
+def sink(name: str, source: str, *columns: str, **more: Any) -> BuiltinObject:
+    settings = {"path": "s3://bucket/out", "format": "jsonl"}
+    given: dict[str, Any] = {"source": source, "to": "files", "settings": settings, "columns": columns}
+    given |= {key: more.pop(key) for key in ("on_replace", "follow_schema", "settings") if key in more}
+    return obj(Kind.SINK, name, sink=SinkSpec(**given), **more)
+
+
+def spec(version: str, *objects: BuiltinObject) -> CatalogSpec:
+    return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)))
+
+
+def contract(*columns: str) -> str:
+    """The fingerprint of these columns."""
+    from airflow_provider_rfr.builtins.fingerprint import contract_of
+
+    return contract_of(tuple(map(column, columns))).digest
+
+
+def migration(before: str, after: str, how: Any, **expressions: str) -> Migration:
+    return Migration(before, after, how, expressions)
+
+
+class CatalogError(Exception):
+    """The catalog refuses."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What a name stands for.
+
+    :ivar born: the deploy that created it
+    """
+
+    name: str
+    kind: LiveKind
+    marker: UUID | None
+    columns: tuple[Column, ...] = ()
+    reads: frozenset[str] = frozenset()
+    used: tuple[tuple[str, tuple[str, ...] | None], ...] = ()
+    query: str | None = None
+    stamp: str | None = None
+    deploy: str = ""
+    constraints: Constraints = field(default_factory=Constraints)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born: str = ""
+
+
+class Catalog:
+    """A catalog and a registry. Whatever a step does has to be possible at that moment."""
+
+    def __init__(self) -> None:
+        self.things: dict[str, Thing] = {}
+        self.garbage: list[str] = []
+        self.unfinished: frozenset[UUID] = frozenset()
+        self.recorded = Recorded()
+        self.user_views: dict[str, UserView] = {}
+        self.deploys = 0
+
+    # What the planner sees
+
+    def live(self, **instances: Any) -> Live:
+        found = {
+            key: LiveObject(
+                each.name,
+                each.kind,
+                each.marker,
+                each.columns,
+                each.constraints if each.kind is LiveKind.TABLE else None,
+                {**each.properties, **({DEPLOY: each.deploy} if each.deploy else {})},
+                rows=10,
+                stamp=each.stamp if each.kind is LiveKind.TABLE else None,
+                query=each.query,
+            )
+            for key, each in self.things.items()
+        }
+        return Live(found, tuple(self.user_views.values()), instances, self.unfinished)
+
+    def plan(self, wanted: CatalogSpec, *, instances: Any = None, **policies: Any) -> Plan:
+        return make_plan(wanted, self.recorded, self.live(**(instances or {})), policies=Policies(**policies))
+
+    def deploy(self, wanted: CatalogSpec, **policies: Any) -> Plan:
+        found = self.plan(wanted, **policies)
+        assert found.applicable, [*found.blocked, *found.drift]
+        self.apply(found)
+        return found
+
+    # What a user does by hand
+
+    def user_view(self, name: str, query: str, *reads: Any) -> None:
+        self.user_views[name.casefold()] = UserView(name, query, tuple(reads))
+
+    def edit(self, name: str, **changes: Any) -> None:
+        """By hand: the table's own stamp stays what it was."""
+        self.things[name] = replace(self.things[name], **changes)
+
+    def attach(self, name: str, source: UUID, **more: Any) -> None:
+        state = SinkState(stable_id("users", name), name, source, **more)
+        self.recorded = replace(self.recorded, sinks=(*self.recorded.sinks, state))
+
+    # A deploy
+
+    def apply(self, found: Plan, *, until: int | None = None) -> None:
+        """Do the steps, and write the registry if none is left out."""
+        self.deploys += 1
+        deploy = f"d{self.deploys}"
+        records = {each.uuid: each for each in found.records}
+        for step in found.steps[:until]:
+            self._do(step, records, deploy)
+        if until is not None:
+            self.unfinished |= {each.uuid for each in found.steps[:until] if each.uuid is not None}
+            return
+        self.unfinished = frozenset()
+        objects = {each.uuid: each for each in self.recorded.objects if each.uuid not in found.forgotten}
+        done = {each.uuid for each in found.steps}
+        objects |= {each.uuid: replace(each, deploy_id=deploy) if each.uuid in done else each for each in found.records}
+        self.recorded = replace(
+            self.recorded,
+            revision=self.recorded.revision + 1,
+            version=found.version,
+            objects=tuple(sorted(objects.values(), key=lambda each: each.key)),
+        )
+
+    def _do(self, step: Step, records: Mapping[UUID, RecordedObject], deploy: str) -> None:
+        if step.kind is Kind.SINK:
+            return
+        if step.how in (Verb.DROP, Verb.REMOVE):
+            self._drop(step)
+        elif step.how is Verb.RENAME:
+            self._rename(step, deploy)
+        elif step.user:
+            self._resolve(step.name.casefold(), [(each.name, each.columns) for each in self._user_reads(step)])
+        else:
+            assert step.uuid is not None
+            self._change(step, records[step.uuid], deploy)
+
+    def _user_reads(self, step: Step) -> Any:
+        return self.user_views[step.name.casefold()].reads or ()
+
+    def _own(self, step: Step) -> Thing:
+        thing = self.things.get(step.name.casefold())
+        if thing is None:
+            raise CatalogError(f"{step.how.value} {step.name}: it is not there")
+        if thing.marker != step.uuid:
+            raise CatalogError(f"{step.how.value} {step.name}: it is not ours")
+        return thing
+
+    def _drop(self, step: Step) -> None:
+        thing = self._own(step)
+        del self.things[step.name.casefold()]
+        if thing.kind is LiveKind.TABLE:
+            aside = f"{thing.name}__g{self.deploys:08x}"
+            self.garbage.append(aside)
+            self.things[aside.casefold()] = replace(thing, name=aside)
+
+    def _rename(self, step: Step, deploy: str) -> None:
+        thing, target = self._own(step), step.details["to"]
+        if target.casefold() in self.things:
+            raise CatalogError(f"rename to {target}: it is there already")
+        del self.things[step.name.casefold()]
+        self.things[target.casefold()] = replace(thing, name=target, deploy=deploy)
+
+    def _change(self, step: Step, record: RecordedObject, deploy: str) -> None:
+        key, kind = step.name.casefold(), relation(step.kind)
+        before = self.things.get(key)
+        if step.how is Verb.CREATE and before is not None:
+            raise CatalogError(f"create {step.name}: it is there already")
+        if step.how not in (Verb.CREATE, Verb.ADOPT) and not (before is None and kind is LiveKind.VIEW):
+            before = self._own(step)
+        if before is not None and before.kind is not kind:
+            raise CatalogError(f"{step.how.value} {step.name}: it is a {before.kind.value}")
+        used = [(each.name, each.columns) for each in record.deps]
+        asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (Verb.METADATA, Verb.EVOLVE)
+        if asks:
+            self._resolve(key, used)
+        columns = self._columns(step, record, before) if kind is LiveKind.TABLE else record.columns
+        self.things[key] = Thing(
+            step.name,
+            LiveKind(kind),
+            step.uuid,
+            columns,
+            frozenset(name for name, _ in used) if kind is LiveKind.VIEW else frozenset(),
+            tuple(used) if kind is LiveKind.VIEW else (),
+            record.sql if kind is LiveKind.VIEW else None,
+            record.fingerprints.contract.digest,
+            deploy,
+            Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
+            dict(record.properties),
+            before.born if before is not None else deploy,
+        )
+
+    def _columns(self, step: Step, record: RecordedObject, before: Thing | None) -> tuple[Column, ...]:
+        if step.how is Verb.CREATE:
+            return record.columns
+        assert before is not None
+        columns = run_updates(before.columns, step.details)
+        wanted = [(each.name, each.type, each.required) for each in record.columns]
+        assert [(each.name, each.type, each.required) for each in columns][: len(wanted)] == wanted, step
+        said = {each.name: each for each in record.columns}
+        return tuple(replace(each, comment=said[each.name].comment) if each.name in said else each for each in columns)
+
+    def _resolve(self, key: str, used: Any) -> None:
+        """What Spark does when a view is made: names and columns have to be there, and it may not read itself."""
+        for name, columns in used:
+            thing = self.things.get(name)
+            if thing is None:
+                if name in self.user_views:
+                    continue
+                raise CatalogError(f"{key}: missing table {name}")
+            known = {each.name.casefold() for each in thing.columns}
+            if columns is not None and known and not set(columns) <= known:
+                raise CatalogError(f"{key}: {name} has no column {sorted(set(columns) - known)}")
+        waiting, seen = [name for name, _ in used], set()
+        while waiting:
+            name = waiting.pop()
+            if name == key:
+                raise CatalogError(f"{key}: recursive view")
+            if name not in seen and name in self.things:
+                seen.add(name)
+                waiting += self.things[name].reads
+
+    def check(self) -> None:
+        """Every view can be read."""
+        for key, thing in self.things.items():
+            if thing.kind is LiveKind.VIEW and key not in self.garbage:
+                self._resolve(key, thing.used)
+
+
+def run_updates(columns: tuple[Column, ...], details: Mapping[str, Any]) -> tuple[Column, ...]:
+    """Schema updates as Iceberg does them: within one of them, names are those at its beginning."""
+    current = list(columns)
+    for batch in (*details.get("updates", ()), details.get("tighten", ())):
+        named = {each.name.casefold(): each for each in current}
+        after = list(current)
+        added: list[Column] = []
+        for operation in batch:
+            _operate(operation, named, after, added)
+        current = [*after, *added]
+        names = [each.name.casefold() for each in current]
+        assert len(set(names)) == len(names), (batch, names)
+    return tuple(current)
+
+
+def _operate(operation: Mapping[str, Any], named: dict[str, Column], after: list[Column], added: list[Column]) -> None:
+    what, name = operation["op"], operation["column"].casefold()
+    if what == "add":
+        assert name not in named, f"add {name}: there is one"
+        added.append(Column(operation["column"], operation["type"]))
+        return
+    assert name in named, f"{what} {name}: there is none among {sorted(named)}"
+    place = next(i for i, each in enumerate(after) if each.name.casefold() == name or each is named[name])
+    old = after[place]
+    if what == "drop":
+        del after[place]
+    elif what == "rename":
+        assert operation["to"].casefold() not in named, f"rename to {operation['to']}: there is one"
+        named[name] = after[place] = replace(old, name=operation["to"])
+    elif what == "widen":
+        named[name] = after[place] = replace(old, type=operation["type"])
+    elif what in ("relax", "require"):
+        named[name] = after[place] = replace(old, required=what == "require")
+    elif what == "comment":
+        named[name] = after[place] = replace(old, comment=operation["comment"])
+    else:
+        assert what == "move", what
+        del after[place]
+        behind = operation["after"]
+        at = 0 if behind is None else 1 + [each.name.casefold() for each in after].index(behind.casefold())
+        after.insert(at, old)

@@ -1,0 +1,412 @@
+"""Declarations become one immutable value, wherever they come from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_rfr import __version__, builtins
+from airflow_provider_rfr.builtins import (
+    BuiltinObject,
+    Column,
+    Contents,
+    How,
+    Kind,
+    Migration,
+    Removal,
+    SinkSpec,
+    Stability,
+    load_objects,
+    stable_id,
+)
+from airflow_provider_rfr.builtins.fingerprint import fingerprints
+from airflow_provider_rfr.exceptions import DeclarationError
+from tests.unit.builtins.declaring import PATIENT, load, loaded, problems, write
+
+EVERYTHING = """
+kind: table
+name: ops.Runs
+id: 5b0b7c9e-0000-4000-8000-000000000001
+stability: unstable
+contents: external
+protect: billing is computed from it
+exportable: true
+comment: One row a run
+owner: data
+columns:
+  - {name: run_id, type: STRING, required: true, comment: "what, and why"}
+  - name: rows
+    type: long
+    renamed_from: n
+  - {name: ended_at, type: timestamp}
+keys: [run_id]
+partitioning: [day(ended_at), "bucket(run_id, 16)"]
+properties: {write.format.default: parquet, format-version: 2, write.metadata.delete-after-commit.enabled: true}
+migrations:
+  - from: c1:01234567
+    to: c1:89abcdef
+    how: rewrite
+    expressions: {rows: CAST(n AS bigint)}
+    note: rows was a string in 1.x
+---
+kind: view
+name: ops.recent
+comment: What ran
+depends_on: [raw.x]
+query: |
+  SELECT run_id, rows -- the newest
+  FROM ops.Runs
+---
+kind: materialized_view
+name: ops.daily
+columns: [{name: rows, type: bigint}]
+query: SELECT sum(r.rows) AS rows FROM ops.runs r
+---
+kind: log
+name: ops.log
+per_instance: lake
+columns: [{name: a, type: int}]
+---
+kind: source
+name: raw.orders
+source: {definition: {streams: {orders: {path: /orders}}}, connection: api, pages: [1, 2.5, true, null]}
+---
+kind: sink
+name: ops.export
+sink:
+  source: ops.runs
+  to: files
+  settings: {path: "s3://bucket/x", format: parquet}
+  columns: [run_id]
+  follow_schema: true
+  on_replace: resend
+---
+kind: table
+name: ops.gone
+removed: {deprecated_since: 0.9, removed_in: 1.0}
+"""
+
+
+def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
+    found = loaded(tmp_path, EVERYTHING)
+    assert found["ops.runs"] == BuiltinObject(
+        kind=Kind.TABLE,
+        name="ops.Runs",
+        id=uuid.UUID("5b0b7c9e-0000-4000-8000-000000000001"),
+        columns=(
+            Column("run_id", "string", required=True, comment="what, and why"),
+            Column("rows", "bigint", renamed_from="n"),
+            Column("ended_at", "timestamp"),
+        ),
+        stability=Stability.UNSTABLE,
+        contents=Contents.EXTERNAL,
+        protect="billing is computed from it",
+        partitioning=("days(ended_at)", "bucket(16, run_id)"),
+        keys=("run_id",),
+        properties={
+            "write.format.default": "parquet",
+            "format-version": "2",
+            "write.metadata.delete-after-commit.enabled": "true",
+        },
+        comment="One row a run",
+        owner="data",
+        exportable=True,
+        migrations=(
+            Migration(
+                "c1:01234567",
+                "c1:89abcdef",
+                How.REWRITE,
+                {"rows": "CAST(n AS bigint)"},
+                "rows was a string in 1.x",
+            ),
+        ),
+    )
+    assert found["ops.recent"].query == "SELECT run_id, rows -- the newest\nFROM ops.Runs\n"
+    assert found["ops.recent"].depends_on == ("raw.x",)
+    assert found["ops.log"].per_instance == "lake"
+    assert found["raw.orders"].source == {
+        "definition": {"streams": {"orders": {"path": "/orders"}}},
+        "connection": "api",
+        "pages": (1, 2.5, True, None),
+    }
+    settings = {"path": "s3://bucket/x", "format": "parquet"}
+    assert found["ops.export"].sink == SinkSpec("ops.runs", "files", settings, ("run_id",), True, "resend")
+    assert found["ops.gone"].removed == Removal("0.9", "1.0")
+
+
+def test_every_object_knows_its_file_and_line_and_is_equal_wherever_it_stands(tmp_path: Path) -> None:
+    one = loaded(tmp_path / "a", EVERYTHING)
+    other = loaded(tmp_path / "b", f"# moved\n\n{EVERYTHING}")
+    assert str(one["ops.recent"].place) == f"{tmp_path / 'a' / 'objects.yaml'}:26"
+    assert one == other
+
+
+def test_objects_come_sorted_by_name_and_can_t_be_changed(tmp_path: Path) -> None:
+    spec = load(write(tmp_path, objects=EVERYTHING))
+    assert [each.key for each in spec.objects] == sorted(each.key for each in spec.objects)
+    assert (spec.project, spec.version) == ("acme", "1.0")
+    with pytest.raises(FrozenInstanceError):
+        setattr(spec.objects[0], "name", "x")  # noqa: B010
+    for each in spec.objects:
+        for mapping in (each.properties, each.source, *(step.expressions for step in each.migrations)):
+            with pytest.raises(TypeError):
+                mapping["x"] = "y"
+
+
+def test_an_object_without_an_id_has_one_for_ever_and_a_renamed_one_writes_it(tmp_path: Path) -> None:
+    text = "kind: table\nname: ops.{name}\ncolumns: [{{name: a, type: int}}]\n"
+    first = loaded(tmp_path, text.format(name="Runs"))["ops.runs"]
+    assert first.id == stable_id("acme", "ops.runs") == loaded(tmp_path, text.format(name="RUNS"))["ops.runs"].id
+    assert loaded(tmp_path, text.format(name="runs"), project="other")["ops.runs"].id != first.id
+    moved = loaded(tmp_path, f"id: {first.id}\n" + text.format(name="all_runs"))["ops.all_runs"]
+    assert moved.id == first.id
+
+
+def test_a_folder_is_read_with_those_inside_and_without_hidden_ones(tmp_path: Path) -> None:
+    table = "kind: table\nname: ops.{}\ncolumns: [{{name: a, type: int}}]\n"
+    write(tmp_path, a=table.format("a"), deep__er__b=table.format("b"))
+    (tmp_path / "c.yml").write_text(table.format("c"))
+    (tmp_path / ".d.yaml").write_text("nonsense: [")
+    (tmp_path / "deep" / ".git").mkdir()
+    (tmp_path / "deep" / ".git" / "e.yaml").write_text("nonsense: [")
+    (tmp_path / "builtins.lock.json").write_text("{}")
+    assert [each.name for each in load(tmp_path).objects] == ["ops.a", "ops.b", "ops.c"]
+
+
+def test_a_hidden_folder_that_is_named_is_read(tmp_path: Path) -> None:
+    write(tmp_path / ".objects", a="kind: table\nname: ops.a\ncolumns: [{name: a, type: int}]\n")
+    assert load(tmp_path / ".objects").objects
+
+
+def test_a_file_that_is_found_twice_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path, a="kind: table\nname: ops.a\ncolumns: [{name: a, type: int}]\n")
+    (tmp_path / "same.yaml").symlink_to(tmp_path / "a.yaml")
+    assert len(load(tmp_path, str(tmp_path), tmp_path / "a.yaml").objects) == 1
+
+
+def test_objects_of_python_are_as_good_as_those_of_files(tmp_path: Path) -> None:
+    declared = BuiltinObject(
+        Kind.TABLE,
+        "ops.runs",
+        stable_id("acme", "ops.runs"),
+        (Column("id", "Long", required=True), Column("at", "timestamp")),
+        partitioning=("month( at )",),
+    )
+    text = """
+        kind: table
+        name: ops.runs
+        columns: [{name: id, type: bigint, required: true}, {name: at, type: timestamp}]
+        partitioning: [months(at)]
+    """
+    assert load(declared) == load([[declared]]) == load(iter([declared])) == load(write(tmp_path, a=text))
+
+
+def test_mistakes_of_python_are_told_too() -> None:
+    broken = BuiltinObject(Kind.TABLE, "runs", stable_id("p", "runs"), (Column("a", "strin"),))
+    with pytest.raises(DeclarationError) as refused:
+        load(broken, 3, {"a": 1}, None)
+    told = [str(each) for each in refused.value.problems]
+    assert "declared in Python: runs: 'runs' has no namespace; write namespace.name" in told
+    assert [each for each in told if "'strin' is no type; did you mean string?" in each]
+    assert len([each for each in told if "a source is" in each]) == 3
+
+
+def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bytes.yaml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(DeclarationError) as refused:
+        load(tmp_path / "none", tmp_path / "empty", tmp_path / "bytes.yaml")
+    assert sorted(str(each).removeprefix(f"{tmp_path}/") for each in refused.value.problems) == [
+        "bytes.yaml: it is no text in UTF-8",
+        "empty: the folder has no YAML files",
+        "none: it can't be read: No such file or directory",
+    ]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_matter(tmp_path: Path) -> None:
+    text = "kind: view\r\nname: ops.v\r\nquery: |\r\n  SELECT 1 AS a\r\n"
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert load(tmp_path).objects[0].query == "SELECT 1 AS a\n"
+
+
+def test_empty_documents_are_no_objects(tmp_path: Path) -> None:
+    text = "---\n# nothing\n---\nkind: view\nname: ops.v\nquery: SELECT 1 AS a\n---\n"
+    assert len(loaded(tmp_path, text)) == 1
+    assert loaded(tmp_path, "# nothing at all\n") == {}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another package that declares objects; takes the text of its entry points and of its module."""
+
+    def install(points: str, module: str = "") -> Path:
+        package = tmp_path / "site" / "acme_objects"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(module)
+        write(package, a="kind: table\nname: acme.a\ncolumns: [{name: a, type: int}]\n")
+        info = tmp_path / "site" / "acme_objects-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-objects\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[airflow_provider_rfr.builtins]\n{points}\n")
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        monkeypatch.delitem(sys.modules, "acme_objects", raising=False)
+        return package
+
+    return install
+
+
+PYTHON = """
+from airflow_provider_rfr.builtins import BuiltinObject, Column, Kind, stable_id
+
+OBJECT = BuiltinObject(Kind.TABLE, "acme.b", stable_id("acme", "acme.b"), (Column("a", "int"),))
+
+def objects():
+    return [OBJECT]
+
+def broken():
+    raise LookupError("no such thing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [("acme_objects", "acme.a"), ("acme_objects:OBJECT", "acme.b"), ("acme_objects:objects", "acme.b")],
+)
+def test_an_installed_package_declares_by_an_entry_point(installed, point: str, name: str) -> None:
+    installed(f"mine = {point}", PYTHON)
+    assert name in load(entry_points=True).by_key()
+    assert name not in load(entry_points=False).by_key()
+
+
+@pytest.mark.parametrize("point", ["acme_objects:broken", "acme_objects:nothing", "no_such_package"])
+def test_an_entry_point_that_fails_is_one_of_the_problems(installed, tmp_path: Path, point: str) -> None:
+    installed(f"mine = {point}", PYTHON)
+    broken = write(tmp_path / "own", a="kind: tabel\nname: x.y\n")
+    with pytest.raises(DeclarationError) as refused:
+        load(broken, entry_points=True)
+    told = str(refused.value)
+    assert f"entry point mine ({point}): it can't be loaded: " in told
+    assert "'tabel' is unknown" in told
+
+
+def test_the_version_is_that_of_this_package_where_none_is_given() -> None:
+    assert load_objects(entry_points=False).version == __version__
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,10}", fullmatch=True)
+WORDS = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1))
+COLUMNS = st.builds(
+    Column,
+    NAMES,
+    st.sampled_from(["int", "string", "decimal(10,2)", "array<struct<a:int,b:string>>"]),
+    st.booleans(),
+    WORDS,
+)
+TABLES = st.builds(
+    lambda name, columns, comment, owner, stability, contents: BuiltinObject(
+        Kind.TABLE,
+        f"ops.{name}",
+        stable_id("acme", f"ops.{name}"),
+        tuple(columns),
+        stability,
+        contents,
+        keys=(columns[0].name,),
+        comment=comment,
+        owner=owner,
+    ),
+    NAMES,
+    st.lists(COLUMNS, min_size=1, max_size=3, unique_by=lambda column: column.name),
+    WORDS,
+    WORDS,
+    st.sampled_from(Stability),
+    st.sampled_from(Contents),
+)
+
+
+def document(obj: BuiltinObject) -> dict[str, object]:
+    columns = [
+        {"name": each.name, "type": each.type, "required": each.required, "comment": each.comment}
+        for each in obj.columns
+    ]
+    return {
+        "kind": obj.kind.value,
+        "name": obj.name,
+        "columns": columns,
+        "keys": list(obj.keys),
+        "comment": obj.comment,
+        "owner": obj.owner,
+        "stability": obj.stability.value,
+        "contents": obj.contents.value,
+    }
+
+
+@PATIENT
+@given(st.lists(TABLES, min_size=1, max_size=3, unique_by=lambda table: table.key))
+def test_what_is_written_to_yaml_is_read_back_equal(tmp_path: Path, tables: list[BuiltinObject]) -> None:
+    text = yaml.safe_dump_all([document(each) for each in tables], allow_unicode=True)
+    spec = load(write(tmp_path, objects=text))
+    assert spec.objects == tuple(sorted(tables, key=lambda table: table.key)) == load(tables).objects
+    assert [fingerprints(each, spec) for each in spec.objects] == [
+        fingerprints(each, spec) for each in sorted(tables, key=lambda table: table.key)
+    ]
+
+
+def test_ten_thousand_objects_in_one_folder_load_in_a_few_seconds(tmp_path: Path) -> None:
+    for number in range(9_000):
+        (tmp_path / f"t{number}.yaml").write_text(
+            f"kind: table\nname: ops.t{number}\ncomment: number {number}\nkeys: [id]\ncolumns:\n"
+            "  - {name: id, type: bigint, required: true}\n  - {name: at, type: timestamp}\n"
+            "  - {name: text, type: string, comment: what it says}\n"
+        )
+    for number in range(1_000):
+        (tmp_path / f"v{number}.yaml").write_text(
+            f"kind: view\nname: ops.v{number}\nquery: |\n  SELECT a.id, count(*) AS n\n  FROM ops.t{number} a\n"
+            f"  JOIN ops.t{number + 1} b ON a.id = b.id\n  GROUP BY a.id\n"
+        )
+    # Of this process alone: the machine may be busy with others.
+    began = time.process_time()
+    assert len(load(tmp_path).objects) == 10_000
+    assert time.process_time() - began < 20
+
+
+def test_a_thousand_views_on_top_of_each_other_load(tmp_path: Path) -> None:
+    base = BuiltinObject(Kind.TABLE, "ops.v0", stable_id("p", "v0"), (Column("a", "int"),))
+    views = [
+        BuiltinObject(Kind.VIEW, f"ops.v{n}", stable_id("p", f"v{n}"), query=f"SELECT * FROM ops.v{n - 1}")
+        for n in range(1, 1_000)
+    ]
+    assert len(load(base, reversed(views)).objects) == 1_000
+
+
+def test_problems_come_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
+    text = "\n---\n".join(f"kind: table\nname: ops.t{number}\ncolumns: []" for number in range(12))
+    lines = [each.split(": ")[0] for each in problems(tmp_path, text)]
+    assert lines == [f":{number}" for number in range(3, 50, 4)]
+
+
+def test_importing_the_package_imports_no_parser_and_reading_dags_none() -> None:
+    program = (
+        "import sys, airflow_provider_rfr.builtins as b\n"
+        "assert b.Kind.TABLE.value == 'table'\n"
+        "print([n for n in ('sqlglot', 'yaml', 'airflow', 'pyspark', 'pyiceberg') if n in sys.modules])\n"
+        "b.load_objects\n"
+        "print([n for n in ('airflow', 'pyspark', 'pyiceberg', 'pyarrow', 'pydantic') if n in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_the_public_names_are_there_and_no_others() -> None:
+    for name in builtins.__all__:
+        assert getattr(builtins, name) is not None
+    with pytest.raises(AttributeError):
+        _ = builtins.nothing

@@ -1,0 +1,87 @@
+"""Names: which are allowed, how they are quoted, which is free."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.builtins.names import available_name, name_problem, namespace_of, nearest, quoted
+from airflow_provider_rfr.builtins.sql_text import canonical_sql, identifier
+from tests.unit.builtins.declaring import PATIENT
+
+BASES = st.from_regex(r"[a-z]{1,3}(_[0-9]{1,2})?", fullmatch=True)
+
+
+def test_a_generated_name_takes_the_first_number_that_nobody_has() -> None:
+    taken = {"rfr.log_main", "rfr.log_main_1"}
+    assert available_name("rfr.log_main", taken) == "rfr.log_main_2"
+    assert available_name("rfr.log_other", taken) == "rfr.log_other"
+
+
+def test_a_name_that_differs_by_case_alone_is_taken() -> None:
+    assert available_name("ops.Runs", {"ops.runs"}) == "ops.Runs_1"
+
+
+@PATIENT
+@given(BASES, st.sets(BASES))
+def test_a_generated_name_is_always_new_and_as_short_as_can_be(base: str, taken: set[str]) -> None:
+    name = available_name(base, taken)
+    assert name not in taken
+    number = int(name.removeprefix(f"{base}_")) if name != base else 0
+    assert {base, *(f"{base}_{each}" for each in range(1, number))} <= taken or number == 0
+
+
+@pytest.mark.parametrize("name", ["ops.runs", "a.b.c", "_x._y", "OPS.Runs_2", "ops.s__sabc"])
+def test_names_of_letters_digits_and_underscores_are_allowed(name: str) -> None:
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("runs", "has no namespace"),
+        ("", "has no namespace"),
+        ("ops.", "is no name"),
+        (".runs", "is no name"),
+        ("ops.1runs", "is no name"),
+        ("ops.ru ns", "is no name"),
+        ("ops.runs;drop", "is no name"),
+        ("ops.`runs`", "is no name"),
+        ("ops.läufe", "is no name"),
+        ("ops.runs\n", "is no name"),
+        ("ops." + "x" * 101, "is longer than 100"),
+        ("ops.runs__s0123abcd", "builds beside the live ones"),
+    ],
+)
+def test_other_names_are_refused(name: str, said: str) -> None:
+    assert said in (name_problem(name) or "")
+
+
+def test_the_namespace_is_all_but_the_last_part() -> None:
+    assert (namespace_of("a.b.c"), namespace_of("c")) == ("a.b", "")
+
+
+@PATIENT
+@given(st.text(min_size=1))
+def test_a_quoted_name_can_be_told_from_every_other(name: str) -> None:
+    text = quoted(name)
+    assert (text[1:-1].replace("``", "`") if text.startswith("`") else text) == name
+
+
+@PATIENT
+@given(st.from_regex(r"[A-Za-z_][A-Za-z0-9_ `]{0,8}", fullmatch=True))
+def test_a_name_in_a_query_is_one_word_whatever_it_is(name: str) -> None:
+    assert " " not in canonical_sql(identifier(name)).replace(name.replace("`", "``"), "")
+
+
+@pytest.mark.parametrize("name", ["from", "SELECT", "date", "group", "a b", "1a"])
+def test_a_name_that_could_be_taken_for_something_else_is_quoted_in_a_query(name: str) -> None:
+    assert identifier(name) == f"`{name}`"
+    assert identifier("job_id") == "job_id"
+
+
+def test_the_nearest_name_is_offered_and_a_long_list_is_not() -> None:
+    assert nearest("contens", ["contents", "comment"]) == "did you mean contents? allowed: comment, contents"
+    assert nearest("contens", ["contents", *map(str, range(50))]) == "did you mean contents?"
+    assert nearest("x", map(str, range(10_000))) == ""

@@ -1,0 +1,89 @@
+"""What the package itself declares."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib.resources import files
+
+import pytest
+
+from airflow_provider_rfr.builtins import BuiltinObject, CatalogSpec, Kind, Stability, load_objects
+from airflow_provider_rfr.builtins.lock import LOCK_FILE, lock_problems, read_lock
+from airflow_provider_rfr.builtins.sql import object_reads
+from airflow_provider_rfr.builtins.stars import declared_columns
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES
+
+TABLES = {"refresh_history", "commit_history", "delivery_history", "builtin_objects", "migration_history"}
+VIEWS = {"refresh_status", "failing_partitions", "endpoints_in_trouble"}
+
+
+@pytest.fixture(scope="module")
+def own() -> CatalogSpec:
+    return load_objects()
+
+
+def by_name(spec: CatalogSpec) -> dict[str, BuiltinObject]:
+    return {each.name.removeprefix("rfr."): each for each in spec.objects if each.name.startswith("rfr.")}
+
+
+def test_the_histories_are_logs_and_the_rest_are_views_over_them(own: CatalogSpec) -> None:
+    found = by_name(own)
+    assert {name for name, each in found.items() if each.kind is Kind.LOG} == TABLES
+    assert {name for name, each in found.items() if each.kind is Kind.VIEW} == VIEWS
+
+
+def test_all_of_it_is_stable_and_said_and_the_histories_may_be_exported(own: CatalogSpec) -> None:
+    for name, each in by_name(own).items():
+        assert each.stability is Stability.STABLE
+        assert each.comment
+        assert each.exportable is (name in TABLES)
+        assert each.keys or name in VIEWS
+
+
+def test_what_identifies_a_row_is_required(own: CatalogSpec) -> None:
+    for each in by_name(own).values():
+        required = {column.name for column in each.columns if column.required}
+        assert set(each.keys) <= required
+
+
+def test_the_views_read_the_packages_own_tables_and_name_their_columns(own: CatalogSpec) -> None:
+    columns_of = declared_columns(own.objects)
+    for name in VIEWS:
+        view = by_name(own)[name]
+        reads = object_reads(view)
+        assert reads
+        assert all(each.name.removeprefix("rfr.") in TABLES | VIEWS and each.columns is not None for each in reads)
+        for each in reads:
+            known = {column.casefold() for column in columns_of(each.name) or ()}
+            made = {"place", "is_new", "attempts"}
+            assert set(each.columns or ()) - made <= known
+
+
+def names(spec: CatalogSpec, table: str) -> set[str]:
+    return {each.name for each in by_name(spec)[table].columns}
+
+
+def test_the_history_of_refreshes_holds_what_a_ledger_tells(own: CatalogSpec) -> None:
+    told = {each.name for each in fields(LedgerHeader)}
+    inner = {"state", "read_fingerprint", "publish_fingerprint", "committed_at", "refused", "run_key", "overlap_checks"}
+    assert told - inner <= names(own, "refresh_history")
+
+
+def test_the_history_of_commits_holds_what_a_commit_tells(own: CatalogSpec) -> None:
+    assert {each.name for each in fields(CommitEvent)} - {"merged_commits"} <= names(own, "commit_history")
+
+
+def test_the_history_of_deliveries_holds_what_the_control_store_knows(own: CatalogSpec) -> None:
+    renamed = {"id": "delivery_id", "number": "attempt", "at": "attempted_at", "due_at": "next_at"}
+    inner = {"endpoint_id", "event", "attempts", "failures", "started_at", "ended_at", "lease_owner", "lease_until"}
+    inner |= {"token", "on_failure", "told_at"}
+    known = {renamed.get(each.name, each.name) for table in (DELIVERIES, ATTEMPTS) for each in table.columns}
+    assert known - inner <= names(own, "delivery_history")
+
+
+def test_the_lock_of_the_package_is_up_to_date(own: CatalogSpec) -> None:
+    text = files("airflow_provider_rfr.builtins").joinpath("own", LOCK_FILE).read_text("utf-8")
+    ours = CatalogSpec(own.project, own.version, tuple(by_name(own).values()))
+    assert [str(each) for each in lock_problems(ours, read_lock(text))] == []

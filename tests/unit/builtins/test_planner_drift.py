@@ -1,0 +1,210 @@
+"""What was changed by hand is told apart from what the code changes, and what an unfinished deploy left from both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_rfr.builtins.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.spec import How
+from airflow_provider_rfr.builtins.state import Constraints
+from tests.unit.builtins.catalogs import Catalog, column, contract, migration, spec, table, view
+
+T = table("ops.t", "id bigint", "rows int", properties={"owner": "ops"})
+V = view("ops.v", "SELECT rows FROM ops.t")
+WANTED = spec("1.0", T, V)
+
+
+def deployed() -> Catalog:
+    catalog = Catalog()
+    catalog.deploy(WANTED)
+    return catalog
+
+
+def told(found: Plan) -> list[str]:
+    return [problem for each in found.drift for problem in each.problems]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("ops.t", {"columns": (*T.columns, column("x int"))}, "column x was added by hand"),
+        ("ops.t", {"columns": T.columns[:1]}, "column rows was dropped by hand"),
+        ("ops.t", {"columns": (T.columns[0], column("rows bigint"))}, "rows is bigint, not int by hand"),
+        ("ops.t", {"columns": T.columns[::-1]}, "the columns are in the order rows, id by hand"),
+        ("ops.t", {"columns": (column("id bigint!"), T.columns[1])}, "id is required, not optional by hand"),
+        ("ops.t", {"constraints": Constraints(("days(x)",))}, "it is partitioned by days(x), not nothing"),
+        ("ops.t", {"constraints": Constraints((), ("id",))}, "its keys are id, not nothing"),
+        ("ops.t", {"properties": {"owner": "bob"}}, "property owner is 'bob', not 'ops'"),
+        ("ops.v", {"query": "SELECT 1 AS rows"}, "its text was changed by hand"),
+    ],
+)
+def test_whatever_was_changed_by_hand_is_told_and_stops_the_deploy_until_somebody_decides(
+    name: str, change: dict[str, object], words: str
+) -> None:
+    """Row 65."""
+    catalog = deployed()
+    catalog.edit(name, **change)
+    found = catalog.plan(WANTED)
+    assert told(found) == [words]
+    assert (found.steps, found.blocked, found.applicable, exit_code(found)) == ((), (), False, 1)
+    assert found.drift[0].blocking
+
+
+def test_code_changes_are_shown_beside_it_as_if_it_were_not_there() -> None:
+    """Row 65: drift apart from code changes."""
+    catalog = deployed()
+    catalog.edit("ops.t", columns=(*T.columns, column("x int")))
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows bigint", properties=T.properties), V))
+    assert [(each.how, each.name) for each in found.steps] == [(Verb.EVOLVE, "ops.t"), (Verb.REBIND, "ops.v")]
+    assert found.steps[0].changes == ("^ rows: int -> bigint (widen)",)
+    assert told(found) == ["column x was added by hand"] and exit_code(found) == 1
+
+
+def test_layout_and_case_of_a_text_in_the_catalog_are_no_drift() -> None:
+    catalog = deployed()
+    catalog.edit("ops.v", query="SELECT rows\n  FROM ops.t")
+    assert told(catalog.plan(WANTED)) == []
+
+
+def test_a_view_is_put_back_or_left_alone() -> None:
+    catalog = deployed()
+    catalog.edit("ops.v", query="SELECT 1 AS rows")
+    repair = catalog.plan(WANTED, drift="repair")
+    assert [(each.how, each.reason) for each in repair.steps] == [(Verb.REPLACE, "changed by hand")]
+    adopt = catalog.plan(WANTED, drift="adopt")
+    assert (adopt.steps, exit_code(adopt)) == ((), 0) and told(adopt) == ["its text was changed by hand"]
+    catalog.apply(repair)
+    assert catalog.plan(WANTED).drift == ()
+
+
+def test_a_dropped_object_is_made_again_or_has_to_be_forgotten() -> None:
+    """Row 65."""
+    catalog = deployed()
+    del catalog.things["ops.v"]
+    assert told(catalog.plan(WANTED)) == ["it is gone from the catalog"] and exit_code(catalog.plan(WANTED)) == 1
+    adopt = catalog.plan(WANTED, drift="adopt")
+    assert adopt.blocked[0].problems == (
+        "it is gone from the catalog: remove or forget it, or let it be repaired",
+    )  # fmt: skip
+    repair = catalog.deploy(WANTED, drift="repair")
+    assert [(each.how, each.name) for each in repair.steps] == [(Verb.CREATE, "ops.v")]
+    catalog.check()
+    assert catalog.plan(WANTED).steps == ()
+
+
+def test_a_column_that_was_added_by_hand_is_left_or_dropped_with_permission() -> None:
+    catalog = deployed()
+    catalog.edit("ops.t", columns=(*T.columns, column("x int")))
+    adopt = catalog.plan(WANTED, drift="adopt")
+    assert adopt.applicable and [each.how for each in adopt.steps] == [Verb.METADATA]
+    catalog.apply(adopt)
+    assert [each.name for each in catalog.things["ops.t"].columns] == ["id", "rows", "x"]
+    repair = catalog.plan(WANTED, drift="repair")
+    assert repair.blocked[0].problems == ("column x would be lost; say accept_data_loss: ops.t, or adopt it",)
+    repair = catalog.plan(WANTED, drift="repair", accept_data_loss={"ops.t"})
+    assert [(each.how, each.loses) for each in repair.steps] == [(Verb.EVOLVE, ("column x",))]
+    catalog.apply(repair)
+    assert catalog.plan(WANTED).drift == ()
+
+
+def test_a_column_that_was_added_by_hand_and_is_declared_later_is_that_column() -> None:
+    catalog = deployed()
+    catalog.edit("ops.t", columns=(*T.columns, column("x int")))
+    declared = spec("1.1", table("ops.t", "id bigint", "rows int", "x bigint", properties=T.properties), V)
+    for policy in ("adopt", "repair"):
+        found = catalog.plan(declared, drift=policy)
+        assert found.steps[0].changes == ("^ x: int -> bigint (widen)",) and found.applicable
+
+
+def test_a_column_that_was_dropped_or_changed_by_hand_is_put_back_as_far_as_nothing_is_made_up() -> None:
+    catalog = deployed()
+    catalog.edit("ops.t", columns=T.columns[:1])
+    assert "adopting that means to declare it so" in catalog.plan(WANTED, drift="adopt").blocked[0].problems[0]
+    assert catalog.plan(WANTED, drift="repair").steps[0].changes == ("+ column rows int",)
+    catalog.edit("ops.t", columns=(T.columns[0], column("rows string")))
+    repair = catalog.plan(WANTED, drift="repair")
+    assert repair.blocked[0].problems == ("changed by hand in a way that can't be undone without inventing values",)
+
+
+def test_properties_and_partitionings_are_put_back() -> None:
+    catalog = deployed()
+    catalog.edit("ops.t", properties={"owner": "bob"}, constraints=Constraints(("days(x)",)))
+    repair = catalog.deploy(WANTED, drift="repair")
+    assert [(each.how, each.changes) for each in repair.steps] == [
+        (Verb.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
+    ]
+    assert catalog.plan(WANTED).drift == ()
+    catalog.edit("ops.t", properties={"owner": "bob"})
+    assert [each.how for each in catalog.deploy(WANTED, drift="repair").steps] == [Verb.METADATA]
+    assert catalog.plan(WANTED).drift == ()
+
+
+def test_what_is_another_thing_altogether_is_not_touched() -> None:
+    catalog = deployed()
+    catalog.edit("ops.t", marker=None, columns=(column("other int"),))
+    found = catalog.plan(WANTED, drift="repair")
+    assert found.blocked[0].problems == (
+        "the table ops.t is there and lacks our marker: somebody else made it",
+    )  # fmt: skip
+
+
+def test_what_was_renamed_by_hand_is_found_by_its_marker_and_called_back() -> None:
+    catalog = deployed()
+    catalog.things["ops.mine"] = replace(catalog.things.pop("ops.t"), name="ops.mine")
+    found = catalog.plan(WANTED)
+    assert told(found) == ["it is called ops.mine now"] and found.steps == ()
+    adopt = catalog.plan(WANTED, drift="adopt")
+    assert adopt.blocked[0].problems == ("it is called ops.mine now: declare that name, or repair it",)
+    repair = catalog.plan(WANTED, drift="repair")
+    assert repair.steps[0].details == {"to": "ops.t"} and repair.applicable
+    catalog.apply(repair)
+    assert catalog.plan(WANTED).drift == ()
+
+
+# Deploys that did not finish
+
+V2 = spec("2.0", table("ops.t", "id bigint", "rows bigint", "x int"), view("ops.v", "SELECT rows, x FROM ops.t"))
+
+
+@pytest.mark.parametrize("until", range(3))
+def test_a_deploy_that_died_is_gone_on_with_and_is_no_drift(until: int) -> None:
+    """Rows 29 and 58, at the level of a plan."""
+    catalog = deployed()
+    catalog.apply(catalog.plan(V2), until=until)
+    found = catalog.plan(V2)
+    assert found.applicable and found.drift == ()
+    catalog.apply(found)
+    catalog.check()
+    assert catalog.plan(V2).steps == () and catalog.plan(V2).drift == ()
+
+
+@pytest.mark.parametrize("until", range(3))
+def test_a_deploy_that_was_given_up_half_way_is_no_obstacle_to_another_version(until: int) -> None:
+    """Rows 30 and 31: what it left says whose it is, and the next version starts from there."""
+    half, full = ["id bigint", "rows bigint", "x int"], ["id bigint", "rows bigint"]
+    back = (migration(contract(*half), contract(*full), How.EVOLVE),)
+    third = spec("1.5", table("ops.t", *full, migrations=back), view("ops.v", "SELECT rows FROM ops.t"))
+    catalog = deployed()
+    catalog.apply(catalog.plan(V2), until=until)
+    found = catalog.plan(third)
+    assert found.applicable and found.drift == ()
+    catalog.apply(found)
+    catalog.check()
+    assert catalog.plan(third).steps == ()
+
+
+def test_what_an_unfinished_deploy_left_is_not_undone_by_losing_something() -> None:
+    catalog = deployed()
+    catalog.apply(catalog.plan(V2), until=1)
+    found = catalog.plan(replace(WANTED, version="1.1"))
+    assert "no migration from" in found.blocked[0].problems[0] and found.drift == ()
+
+
+def test_a_hand_that_follows_a_finished_deploy_is_drift_also_after_a_rename() -> None:
+    catalog = deployed()
+    renamed = spec("1.1", replace(T, name="ops.runs"), view("ops.v", "SELECT rows FROM ops.runs"))
+    catalog.deploy(renamed)
+    catalog.edit("ops.runs", columns=(*T.columns, column("x int")))
+    assert told(catalog.plan(renamed)) == ["column x was added by hand"]

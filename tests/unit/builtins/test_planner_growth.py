@@ -1,0 +1,25 @@
+"""A large catalog is planned fast, and a larger one not much slower for its size."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_benchmark_ends_with_its_figures() -> None:
+    command = [sys.executable, "-m", "benchmarks.plan", "--sizes", "300", "600", "--repeat", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["ok"] and figures["slowest_cpu_seconds"] < 1
+    runs = figures["cases"]
+    assert set(runs) == {"unchanged", "one_in_a_hundred", "every_table", "first"}
+    for sizes in runs.values():
+        assert [(each["objects"], each["edges"]) for each in sizes] == [(300, 900), (600, 1800)]
+    steps = {name: each[-1]["steps"] for name, each in runs.items()}
+    assert steps["unchanged"] == 0 < steps["one_in_a_hundred"] < steps["every_table"] < steps["first"] == 600
+    assert set(figures["slopes"]) == set(runs)

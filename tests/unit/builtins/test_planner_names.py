@@ -1,0 +1,332 @@
+"""Names, kinds, removals, and what somebody else made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID, uuid5
+
+import pytest
+
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.plans import Plan, exit_code
+from airflow_provider_rfr.builtins.policies import Policies
+from airflow_provider_rfr.builtins.spec import Contents, Kind, Removal, Stability
+from airflow_provider_rfr.builtins.state import Dependency, Instance, Live, LiveKind, LiveObject, Recorded, UserView
+from tests.unit.builtins.catalogs import Catalog, mview, obj, spec, stable_id, table, view
+
+T = table("ops.t", "id bigint")
+OTHER = UUID("00000000-0000-0000-0000-000000000001")
+
+
+def did(found: Plan) -> list[str]:
+    return [f"{each.how.value} {each.name}" for each in found.steps]
+
+
+def problems(found: Plan) -> list[str]:
+    assert exit_code(found) == 1
+    return [problem for each in found.blocked for problem in each.problems]
+
+
+def deployed(*objects: object) -> Catalog:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", *objects))
+    return catalog
+
+
+# Names that are taken
+
+
+def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> None:
+    """Row 11."""
+    live = Live.of(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
+    found = plan(spec("1.0", T), Recorded(), live)
+    assert found.steps == () and found.records == ()
+    assert problems(found) == [
+        "the name of the table ops.t is taken: the table Ops.T is there and lacks our marker: somebody else made it; "
+        "rename one of the two, or adopt ops.t if it is what is declared"
+    ]
+
+
+def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
+    found = plan(spec("1.0", T), Recorded(), Live(user_views=(UserView("ops.T", "SELECT 1 AS id"),)))
+    assert problems(found) == ["the name of the table ops.t is taken by the view ops.T of somebody else"]
+
+
+def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
+    found = plan(spec("1.0", T), Recorded(), Live.of(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
+    assert f"carries the marker of {OTHER}, not of {T.id}" in problems(found)[0]
+
+
+def test_what_is_as_declared_can_be_adopted_by_name() -> None:
+    live = Live.of(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
+    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    assert did(found) == ["adopt ops.t"] and found.applicable
+    live = Live.of(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
+    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    assert problems(found) == ["ops.t can't be adopted: id is int, not bigint; column more was added"]
+    live = Live.of(LiveObject("ops.t", LiveKind.VIEW))
+    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    assert problems(found) == ["ops.t can't be adopted: it is a view, declared is a table"]
+
+
+def _adopt() -> object:
+    return Policies(adopt=frozenset({"ops.t"}))
+
+
+def test_what_carries_our_marker_and_is_not_recorded_is_ours_again() -> None:
+    """A deploy died between its last step and the registry, or the registry was lost."""
+    catalog = deployed(T, view("ops.v", "SELECT id FROM ops.t"))
+    catalog.recorded = Recorded()
+    found = catalog.plan(spec("1.0", T, view("ops.v", "SELECT id FROM ops.t")))
+    assert did(found) == ["metadata ops.t", "replace ops.v"] and found.applicable
+    assert len(found.records) == 2
+
+
+def test_nothing_that_lacks_our_marker_is_dropped_or_changed_though_it_has_our_name() -> None:
+    unstable = replace(T, stability=Stability.UNSTABLE)
+    catalog = deployed(unstable)
+    catalog.edit("ops.t", marker=None)
+    found = catalog.plan(spec("2.0"))
+    assert did(found) == []
+    assert problems(found)[0].startswith("it is not dropped: the table ops.t is there and lacks our marker")
+    assert f"Forget ops.t ({T.id}) instead" in problems(found)[0]
+    found = catalog.plan(spec("2.0", table("ops.t", "id bigint", "more int", stability=Stability.UNSTABLE)))
+    assert exit_code(found) == 1 and found.records == ()
+    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id", stability=Stability.UNSTABLE)), drift="repair")
+    assert exit_code(found) == 1
+
+
+# Renamed objects
+
+
+def test_a_renamed_object_is_not_made_anew() -> None:
+    catalog = deployed(T, view("ops.v", "SELECT id FROM ops.t"))
+    renamed = table("ops.runs", "id bigint", id=T.id)
+    found = catalog.plan(spec("1.1", renamed, view("ops.v", "SELECT id FROM ops.t")))
+    assert problems(found) == ["reads ops.t, which is called ops.runs now"]
+    found = catalog.deploy(spec("1.1", renamed, view("ops.v", "SELECT id FROM ops.runs")))
+    assert did(found) == ["rename ops.t", "replace ops.v"]
+    assert found.steps[0].details == {"to": "ops.runs"}
+    catalog.check()
+    assert catalog.garbage == []
+    recorded = {each.uuid: each for each in catalog.recorded.objects}
+    assert (recorded[T.id].name, recorded[T.id].physical) == ("ops.runs", "ops.runs")
+
+
+def test_objects_that_exchange_their_names_go_by_a_name_in_between() -> None:
+    a, b, c = (table(f"ops.{name}", f"{name} int") for name in "abc")
+    catalog = deployed(a, b, c)
+    found = catalog.deploy(spec("1.1", replace(a, name="ops.b"), replace(b, name="ops.a"), replace(c, name="ops.d")))
+    between = f"ops.a__r{a.id.hex[:8]}"
+    assert [(each.name, each.details["to"]) for each in found.steps] == [
+        ("ops.c", "ops.d"), ("ops.a", between), ("ops.b", "ops.a"), (between, "ops.b"),
+    ]  # fmt: skip
+    assert {key: each.marker for key, each in catalog.things.items()} == {"ops.b": a.id, "ops.a": b.id, "ops.d": c.id}
+
+
+def test_a_new_object_gets_the_name_that_another_one_gives_up() -> None:
+    catalog = deployed(T)
+    fresh = table("ops.t", "x int", id=OTHER)
+    found = catalog.deploy(spec("1.1", fresh, replace(T, name="ops.old")))
+    assert did(found) == ["rename ops.t", "create ops.t"]
+    assert catalog.things["ops.old"].marker == T.id and catalog.things["ops.t"].marker == OTHER
+
+
+def test_a_new_name_that_a_user_has_stops_the_plan() -> None:
+    catalog = deployed(T)
+    catalog.things["ops.runs"] = replace(catalog.things["ops.t"], name="ops.runs", marker=None)
+    found = catalog.plan(spec("1.1", replace(T, name="ops.runs")))
+    assert problems(found)[0].startswith("the name of ops.runs is taken: the table ops.runs is there and lacks our")
+
+
+# Another kind
+
+
+def test_a_table_becomes_a_view_under_its_name_and_its_id_and_its_rows_are_kept_aside() -> None:
+    """Row 9."""
+    base = table("ops.base", "id bigint")
+    catalog = deployed(T, base, view("ops.reader", "SELECT id FROM ops.t"))
+    catalog.user_view("bob.daily", "SELECT id FROM ops.t", Dependency("ops.t", None, ("id",)))
+    now = view("ops.t", "SELECT id FROM ops.base", "id bigint")
+    found = catalog.deploy(spec("2.0", now, base, view("ops.reader", "SELECT id FROM ops.t")))
+    assert did(found) == ["drop ops.t", "create ops.t"]
+    assert found.dependents == () and found.steps[1].uuid == T.id
+    assert found.steps[0].details == {"physical": "ops.t", "keep_days": 7}
+    assert [catalog.things[each].marker for each in catalog.garbage] == [T.id]
+    assert found.steps[0].reason.startswith("kind: table -> view")
+    catalog.check()
+    back = catalog.deploy(spec("3.0", T, base, view("ops.reader", "SELECT id FROM ops.t")))
+    assert did(back) == ["drop ops.t", "create ops.t"]
+
+
+def test_a_protected_table_becomes_no_view() -> None:
+    catalog = deployed(replace(T, protect="billing"))
+    found = catalog.plan(spec("2.0", view("ops.t", "SELECT 1 AS id", "id bigint")))
+    assert problems(found) == ["protected: billing; it can't become a view"]
+
+
+def test_kinds_that_are_both_tables_keep_the_table() -> None:
+    catalog = deployed(T)
+    found = catalog.deploy(spec("2.0", obj(Kind.LOG, "ops.t", "id bigint")))
+    assert did(found) == ["metadata ops.t"] and found.steps[0].reason == "kind: table -> log"
+
+
+def test_a_table_becomes_a_materialized_view_only_if_its_rows_may_go() -> None:
+    base = table("ops.base", "id bigint")
+    now = mview("ops.t", "SELECT id FROM ops.base", "id bigint")
+    catalog = deployed(T, base)
+    assert "say accept_data_loss: ops.t" in problems(catalog.plan(spec("2.0", now, base)))[0]
+    found = catalog.plan(spec("2.0", now, base), accept_data_loss={"ops.t"})
+    assert did(found) == ["recompute ops.t"] and not found.steps[0].lossless
+    catalog = deployed(replace(T, protect="billing"), base)
+    found = catalog.plan(spec("2.0", now, base), accept_data_loss={"ops.t"})
+    assert problems(found)[0].startswith("protected: billing")
+    catalog = deployed(replace(T, contents=Contents.DERIVABLE), base)
+    found = catalog.deploy(spec("2.0", now, base))
+    assert did(found) == ["recompute ops.t"] and found.steps[0].lossless
+    assert did(catalog.deploy(spec("3.0", replace(T, contents=Contents.DERIVABLE), base))) == ["metadata ops.t"]
+
+
+# Removed objects
+
+
+def test_an_unstable_object_that_is_no_longer_declared_is_removed() -> None:
+    """Row 14."""
+    catalog = deployed(T, table("ops.tmp", "x int", stability=Stability.UNSTABLE))
+    found = catalog.deploy(spec("2.0", T))
+    assert did(found) == ["remove ops.tmp"]
+    assert found.steps[0].reason == "unstable, no longer declared" and found.steps[0].lossless
+    assert found.forgotten == (stable_id("ops", "ops.tmp"),)
+    assert [each.name for each in catalog.recorded.objects] == ["ops.t"]
+    assert [each[:7] for each in catalog.garbage] == ["ops.tmp"]
+
+
+def test_a_stable_object_is_removed_only_by_a_tombstone() -> None:
+    """Row 15."""
+    catalog = deployed(T, table("ops.u", "x int"))
+    found = catalog.plan(spec("2.0", T))
+    assert problems(found)[0].startswith("removal must be declared (deprecated_since, removed_in)")
+    assert found.blocked[0].instruction == 'removed: {deprecated_since: "2.0", removed_in: "2.0"}'
+    tombstone = table("ops.u", "x int", removed=Removal("1.4", "2.0"))
+    assert did(catalog.plan(spec("1.9", T, tombstone))) == []
+    for version in ("2.0", "2.0.0.dev1", "2.1", "10.0"):
+        found = catalog.plan(spec(version, T, tombstone))
+        assert did(found) == ["remove ops.u"]
+        assert found.steps[0].reason == "deprecated since 1.4, removed in 2.0"
+
+
+def test_a_protected_object_is_not_removed() -> None:
+    catalog = deployed(T, table("ops.u", "x int", protect="billing", stability=Stability.UNSTABLE))
+    assert problems(catalog.plan(spec("2.0", T)))[0].startswith("protected: billing; it is not removed. Forget it")
+
+
+def test_what_is_removed_goes_last_and_readers_first() -> None:
+    soft = {"stability": Stability.UNSTABLE}
+    catalog = deployed(
+        T, table("ops.tmp", "x int", **soft), view("ops.a", "SELECT x FROM ops.tmp", **soft),
+        view("ops.b", "SELECT x FROM ops.a", **soft), view("ops.kept", "SELECT x FROM ops.tmp"),
+    )  # fmt: skip
+    found = catalog.deploy(spec("2.0", T, view("ops.kept", "SELECT id AS x FROM ops.t")))
+    assert did(found) == ["replace ops.kept", "remove ops.b", "remove ops.a", "remove ops.tmp"]
+    catalog.check()
+
+
+def test_what_is_removed_goes_first_if_its_name_is_needed_and_takes_its_removed_readers_along() -> None:
+    soft = {"stability": Stability.UNSTABLE}
+    catalog = deployed(table("ops.x", "a int", **soft), view("ops.y", "SELECT a FROM ops.x", **soft))
+    found = catalog.deploy(spec("2.0", table("ops.x", "a string", id=OTHER)))
+    assert did(found) == ["remove ops.y", "remove ops.x", "create ops.x"]
+
+
+def test_an_object_that_came_back_after_it_was_removed_has_none_of_its_old_rows() -> None:
+    """Row 17, over v2; straight from v1 to v3 it is a change of the same object."""
+    soft = {"stability": Stability.UNSTABLE}
+    v1, v3 = table("ops.x", "a int", **soft), table("ops.x", "a bigint", "b int", **soft)
+    catalog = deployed(v1)
+    assert did(catalog.plan(spec("3.0", v3))) == ["evolve ops.x"]
+    catalog.deploy(spec("2.0"))
+    assert did(catalog.deploy(spec("3.0", v3))) == ["create ops.x"]
+
+
+def test_what_somebody_dropped_already_is_only_forgotten() -> None:
+    catalog = deployed(T, table("ops.tmp", "x int", stability=Stability.UNSTABLE))
+    del catalog.things["ops.tmp"]
+    found = catalog.plan(spec("2.0", T))
+    assert found.steps == () and found.forgotten == (stable_id("ops", "ops.tmp"),) and found.applicable
+
+
+def test_what_is_removed_is_read_by_nobody_that_stays() -> None:
+    catalog = deployed(
+        T, table("ops.tmp", "x int", stability=Stability.UNSTABLE), view("ops.v", "SELECT x FROM ops.tmp")
+    )
+    found = catalog.plan(spec("2.0", T, view("ops.v", "SELECT x FROM ops.tmp")))
+    assert problems(found) == ["reads ops.tmp, which is no longer declared"]
+
+
+# One object for each instance
+
+LOG = obj(Kind.LOG, "ops.log", "line string", per_instance="lake", stability=Stability.UNSTABLE)
+
+
+def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whatever_the_instance_is_called() -> None:
+    """Row 13."""
+    catalog = deployed(T)
+    for name in ("ops.log_main", "ops.log_main_1"):
+        catalog.things[name] = replace(catalog.things["ops.t"], name=name, marker=None)
+    wanted = spec("1.1", T, LOG)
+    found = catalog.plan(wanted, instances={"lake": (Instance("l1", "Main"),)})
+    assert did(found) == ["create ops.log_Main_2"]
+    assert found.steps[0].details["instance"] == "l1"
+    catalog.apply(found)
+    found = catalog.plan(wanted, instances={"lake": (Instance("l1", "renamed"), Instance("l2", "eu west"))})
+    assert did(found) == ["create ops.log_eu_west"]
+    catalog.apply(found)
+    assert {each.name: each.instance for each in catalog.recorded.objects} == {
+        "ops.t": None, "ops.log_Main_2": "l1", "ops.log_eu_west": "l2",
+    }  # fmt: skip
+    assert {each.uuid for each in catalog.recorded.objects} == {T.id, uuid5(LOG.id, "l1"), uuid5(LOG.id, "l2")}
+
+
+def test_a_generated_object_whose_deploy_died_before_it_was_recorded_keeps_the_name_that_it_has() -> None:
+    catalog = deployed(T)
+    found = catalog.plan(spec("1.1", T, LOG), instances={"lake": (Instance("l1", "main"),)})
+    before = catalog.recorded
+    catalog.apply(found)
+    catalog.recorded = before
+    found = catalog.plan(spec("1.1", T, LOG), instances={"lake": (Instance("l1", "other"),)})
+    assert did(found) == ["metadata ops.log_main"]
+
+
+def test_an_instance_that_is_gone_takes_its_object_along_and_one_that_nobody_listed_does_not() -> None:
+    catalog = deployed(T)
+    wanted = spec("1.1", T, LOG)
+    catalog.apply(catalog.plan(wanted, instances={"lake": (Instance("l1", "main"),)}))
+    assert did(catalog.plan(wanted)) == []
+    assert did(catalog.plan(wanted, instances={"lake": ()})) == ["remove ops.log_main"]
+    stable = replace(LOG, stability=Stability.STABLE)
+    catalog.apply(catalog.plan(spec("1.2", T, stable), instances={"lake": (Instance("l1", "main"),)}))
+    found = catalog.plan(spec("1.2", T, stable), instances={"lake": ()})
+    assert did(found) == [] and found.warnings == (
+        "ops.log_main: its instance is gone; it stays, for its rows are history",
+    )
+
+
+def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> None:
+    """Row 6: children that the system made."""
+    catalog = deployed(T)
+    lakes = {"lake": (Instance("l1", "main"), Instance("l2", "eu"))}
+    catalog.apply(catalog.plan(spec("1.1", T, LOG), instances=lakes))
+    wider = replace(LOG, columns=(*LOG.columns, T.columns[0]))
+    found = catalog.plan(spec("1.2", T, wider), instances=lakes)
+    assert did(found) == ["evolve ops.log_eu", "evolve ops.log_main"]
+
+
+def test_an_object_that_is_many_is_not_read_by_its_name() -> None:
+    found = plan(spec("1.0", LOG, view("ops.v", "SELECT line FROM ops.log")), Recorded(), Live())
+    assert problems(found) == ["reads ops.log, which is not one object but one for each lake"]
+
+
+@pytest.mark.parametrize("query", ["SELECT (", "SELECT id FROM ops.t; SELECT 1"])
+def test_a_query_that_cannot_be_read_says_so(query: str) -> None:
+    found = plan(spec("1.0", T, view("ops.v", query)), Recorded(), Live())
+    assert any("its query can't be read" in each for each in problems(found))

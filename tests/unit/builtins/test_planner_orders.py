@@ -1,0 +1,292 @@
+"""Who is included, and what comes before what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.plans import Plan, exit_code
+from airflow_provider_rfr.builtins.spec import Stability
+from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
+from airflow_provider_rfr.exceptions import PlanError
+from tests.unit.builtins.catalogs import Catalog, mview, spec, stable_id, table, view
+
+T = table("ops.t", "id bigint", "rows int")
+
+
+def did(found: Plan) -> list[str]:
+    return [f"{each.how.value} {each.name}" for each in found.steps]
+
+
+def names(found: Plan, order: tuple[object, ...]) -> list[str]:
+    known = {each.uuid: each.name for each in found.steps}
+    return [known[each] for each in order]
+
+
+def test_the_same_version_again_is_nothing() -> None:
+    """Row 1."""
+    catalog, wanted = Catalog(), spec("1.0", T, view("ops.v", "SELECT rows FROM ops.t"))
+    catalog.deploy(wanted)
+    again = catalog.plan(wanted)
+    assert (again.steps, again.records, again.warnings, exit_code(again)) == ((), (), (), 0)
+    assert again.unchanged == 2
+
+
+def test_a_new_catalog_is_created_at_its_present_version_with_no_instruction_carried_out() -> None:
+    """Rows 10, 21 and 35."""
+    wanted = spec("3.0", T, view("ops.v", "SELECT rows FROM ops.t"))
+    found = plan(wanted, Recorded(), Live())
+    assert did(found) == ["create ops.t", "create ops.v"]
+    assert {each.reason for each in found.steps} == {"new"}
+    assert exit_code(found) == 2
+
+
+def test_a_table_that_becomes_a_view_goes_after_its_readers_where_they_have_to_go_and_comes_before_them() -> None:
+    """Row 3."""
+    catalog = Catalog()
+    catalog.deploy(
+        spec("1.0", T, view("ops.v1", "SELECT rows FROM ops.t"), table("ops.base", "id bigint", "rows bigint"))
+    )
+    base = table("ops.base", "id bigint", "rows bigint")
+    wanted = spec(
+        "2.0",
+        base,
+        view("ops.t", "SELECT id, rows FROM ops.base", "id bigint", "rows bigint"),
+        view("ops.v1", "SELECT rows FROM ops.t"),
+    )
+    found = catalog.plan(wanted, replace_views=False)
+    assert did(found) == ["drop ops.v1", "drop ops.t", "create ops.t", "rebind ops.v1"]
+    assert names(found, found.drop_order) == ["ops.v1", "ops.t"]
+    assert names(found, found.create_order) == ["ops.t", "ops.v1"]
+    before = {each.name: each.uuid for each in catalog.recorded.objects}
+    catalog.apply(found)
+    catalog.check()
+    assert {each.name: each.uuid for each in catalog.recorded.objects} == before
+    assert did(catalog.plan(wanted)) == []
+
+
+def test_where_views_can_be_replaced_none_is_dropped() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", T, view("ops.v1", "SELECT rows FROM ops.t")))
+    found = catalog.plan(
+        spec("2.0", table("ops.t", "id bigint", "rows bigint"), view("ops.v1", "SELECT rows FROM ops.t"))
+    )
+    assert did(found) == ["evolve ops.t", "rebind ops.v1"]
+    assert found.drop_order == ()
+
+
+def test_a_diamond_twice_with_changed_roots_below_each_other() -> None:
+    """Row 5: 18 objects, 10 of them changed."""
+    reads = {
+        1: [], 2: [], 3: [1], 4: [1], 5: [3, 4], 6: [5], 7: [2], 8: [2], 9: [7, 8], 10: [9],
+        11: [6, 10], 12: [11], 13: [], 14: [13, 12], 15: [14], 16: [], 17: [16], 18: [17, 15],
+    }  # fmt: skip
+    changed = {1, 3, 5, 2, 7, 9, 11, 14, 16, 17}
+
+    def version(number: str, kind: str) -> object:
+        def made(each: int) -> object:
+            columns = f"c{each} {kind if each in changed else 'int'}"
+            if not reads[each]:
+                return table(f"ops.o{each:02}", columns)
+            inputs = ", ".join(f"t{read}.c{read}" for read in reads[each])
+            tables = " CROSS JOIN ".join(f"ops.o{read:02} t{read}" for read in reads[each])
+            return view(f"ops.o{each:02}", f"SELECT 1 AS c{each}, {inputs} FROM {tables}")
+
+        return spec(number, *(made(each) for each in reads))
+
+    catalog = Catalog()
+    catalog.deploy(version("1.0", "int"))
+    found = catalog.plan(version("2.0", "bigint"), replace_views=False)
+    # Tables 1, 2 and 16 are wider; 13 is not, and everything but that reads one of them.
+    assert {each.name for each in found.steps} == {f"ops.o{each:02}" for each in reads if each != 13}
+    created = names(found, found.create_order)
+    dropped = names(found, found.drop_order)
+    assert len(set(created)) == len(created) == 17 and len(set(dropped)) == len(dropped) == 14
+    for each, inputs in reads.items():
+        for read in inputs:
+            if f"ops.o{read:02}" in created and f"ops.o{each:02}" in created:
+                assert created.index(f"ops.o{read:02}") < created.index(f"ops.o{each:02}")
+            if f"ops.o{read:02}" in dropped:
+                assert dropped.index(f"ops.o{each:02}") < dropped.index(f"ops.o{read:02}")
+    assert catalog.plan(version("2.0", "bigint"), replace_views=False) == found
+    catalog.apply(found)
+    catalog.check()
+
+
+def test_an_edge_that_turns_round() -> None:
+    """Row 7: no one order is right, neither of the old graph nor of the new one."""
+    catalog = Catalog()
+    base = table("ops.base", "x int")
+    catalog.deploy(spec("1.0", base, view("ops.a", "SELECT x FROM ops.base"), view("ops.b", "SELECT x FROM ops.a")))
+    wanted = spec("2.0", base, view("ops.a", "SELECT x FROM ops.b"), view("ops.b", "SELECT x FROM ops.base"))
+    for replace_views, steps in (
+        (True, ["replace ops.b", "replace ops.a"]),
+        (False, ["drop ops.b", "drop ops.a", "replace ops.b", "replace ops.a"]),
+    ):
+        found = catalog.plan(wanted, replace_views=replace_views)
+        assert did(found) == steps
+    catalog.deploy(wanted)
+    catalog.check()
+
+
+def test_a_column_that_nobody_selects_touches_no_reader() -> None:
+    catalog = Catalog()
+    views = (view("ops.v", "SELECT rows FROM ops.t"), view("ops.w", "SELECT id FROM ops.t"))
+    catalog.deploy(spec("1.0", T, *views))
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows int", "more string"), *views))
+    assert did(found) == ["evolve ops.t"] and found.dependents == ()
+
+
+def test_a_wider_column_binds_again_those_who_read_it_and_who_reads_those() -> None:
+    catalog = Catalog()
+    views = (
+        view("ops.a", "SELECT rows FROM ops.t"),
+        view("ops.b", "SELECT rows FROM ops.a"),
+        view("ops.other", "SELECT id FROM ops.t"),
+    )
+    catalog.deploy(spec("1.0", T, *views))
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows bigint"), *views))
+    assert did(found) == ["evolve ops.t", "rebind ops.a", "rebind ops.b"]
+    assert [each.reason for each in found.dependents] == ["reads ops.t.rows", "reads ops.a"]
+    catalog.apply(found)
+    catalog.check()
+
+
+def test_a_view_that_declares_its_columns_passes_on_only_what_they_say() -> None:
+    catalog = Catalog()
+
+    def version(kind: str) -> tuple[object, ...]:
+        return (
+            table("ops.t", "id bigint", f"rows {kind}"),
+            view("ops.a", "SELECT id, rows FROM ops.t", "id bigint", f"rows {kind}"),
+            view("ops.b", "SELECT id FROM ops.a"),
+            view("ops.c", "SELECT rows FROM ops.a"),
+        )
+
+    catalog.deploy(spec("1.0", *version("int")))
+    assert did(catalog.plan(spec("1.1", *version("bigint")))) == ["evolve ops.t", "replace ops.a", "rebind ops.c"]
+
+
+def test_a_view_whose_columns_changed_places_troubles_nobody_who_reads_it_by_name() -> None:
+    """Row 42."""
+    catalog = Catalog()
+    reader = view("ops.v", "SELECT rows FROM ops.t")
+    catalog.deploy(spec("1.0", T, reader))
+    found = catalog.plan(spec("1.1", table("ops.t", "rows int", "id bigint"), reader))
+    assert did(found) == ["evolve ops.t"]
+    assert found.steps[0].changes == ("~ column order: rows, id",)
+
+
+def test_a_renamed_column_is_seen_and_who_reads_it_by_its_old_name_stops_the_plan() -> None:
+    """Row 41."""
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", T, view("ops.v", "SELECT rows FROM ops.t")))
+    renamed = table("ops.t", "id bigint", "count int < rows")
+    found = catalog.plan(spec("1.1", renamed, view("ops.v", "SELECT rows FROM ops.t")))
+    assert did(found) == ["evolve ops.t"] and exit_code(found) == 1
+    assert found.blocked[0].problems == ("reads ops.t.rows, which is called count now",)
+    found = catalog.deploy(spec("1.1", renamed, view("ops.v", "SELECT count AS rows FROM ops.t")))
+    assert did(found) == ["evolve ops.t", "replace ops.v"]
+    catalog.check()
+
+
+def test_a_materialized_view_is_computed_anew_when_rows_below_it_may_be_others_also_through_views() -> None:
+    catalog = Catalog()
+
+    def version(query: str) -> tuple[object, ...]:
+        return (
+            T,
+            mview("ops.m", query, "rows int"),
+            view("ops.v", "SELECT rows FROM ops.m"),
+            mview("ops.n", "SELECT rows FROM ops.v", "rows int"),
+        )
+
+    catalog.deploy(spec("1.0", *version("SELECT rows FROM ops.t")))
+    found = catalog.plan(spec("1.1", *version("SELECT rows FROM ops.t WHERE rows > 0")))
+    assert did(found) == ["recompute ops.m", "recompute ops.n"]
+    assert found.steps[1].reason == "reads ops.v"
+
+
+def test_a_list_of_all_objects_is_filled_anew_when_there_is_another_one_and_says_why() -> None:
+    """Row 43."""
+    catalog = Catalog()
+    index = table("ops.index", "name string", properties={"rfr.generated": "objects"})
+    counted = mview("ops.counted", "SELECT count(name) AS n FROM ops.index", "n bigint")
+    catalog.deploy(spec("1.0", T, index, counted))
+    found = catalog.plan(spec("1.1", T, index, counted, table("ops.unrelated", "x int")))
+    assert did(found) == ["recompute ops.index", "recompute ops.counted", "create ops.unrelated"]
+    assert found.steps[0].reason == "lists the objects: + ops.unrelated"
+    catalog.apply(found)
+    assert did(catalog.plan(spec("1.1", T, index, counted, table("ops.unrelated", "x int")))) == []
+
+
+def test_everything_that_was_bound_again_is_written_down_with_what_it_reads_now() -> None:
+    """Rows 37 and 38: not only what changed by itself."""
+    catalog = Catalog()
+    reader = view("ops.v", "SELECT rows FROM ops.t")
+    catalog.deploy(spec("1.0", T, reader))
+    found = catalog.plan(spec("2.0", table("ops.t", "id bigint", "rows bigint"), reader))
+    assert {each.name: each.deps for each in found.records} == {
+        "ops.t": (),
+        "ops.v": (Dependency("ops.t", T.id, ("rows",)),),
+    }
+
+
+def test_what_is_made_with_a_query_is_made_with_its_stars_written_out() -> None:
+    found = plan(spec("1.0", T, mview("ops.m", "SELECT * FROM ops.t", "id bigint", "rows int")), Recorded(), Live())
+    assert found.steps[1].details == {"sql": "SELECT id, `rows` FROM ops.t"}
+
+
+def test_objects_that_read_each_other_in_a_circle_make_no_plan() -> None:
+    wanted = spec("1.0", view("ops.a", "SELECT x FROM ops.b"), view("ops.b", "SELECT x FROM ops.a"))
+    with pytest.raises(PlanError, match=r"in a circle: ops\.a reads ops\.b reads ops\.a"):
+        plan(wanted, Recorded(), Live())
+
+
+def test_a_damaged_registry_is_told_when_its_order_is_needed() -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", T, view("ops.a", "SELECT rows FROM ops.t", stability=Stability.UNSTABLE)))
+    circle = (Dependency("ops.a", stable_id("ops", "ops.a")),)
+    objects = tuple(replace(each, deps=circle) for each in catalog.recorded.objects)
+    catalog.recorded = replace(catalog.recorded, objects=objects)
+    with pytest.raises(PlanError, match="the registry is damaged"):
+        catalog.plan(spec("1.1", T))
+
+
+def test_stars_are_written_out_once_and_a_later_column_changes_no_view() -> None:
+    """Rows 45 and 47."""
+    catalog = Catalog()
+    readers = (view("ops.v", "SELECT * FROM ops.t"), view("ops.w", "SELECT v.* FROM ops.v v"))
+    catalog.deploy(spec("1.0", T, *readers))
+    recorded = {each.name: each for each in catalog.recorded.objects}
+    assert recorded["ops.v"].sql == "SELECT id, `rows` FROM ops.t"
+    assert recorded["ops.v"].raw_sql == "SELECT * FROM ops.t"
+    assert recorded["ops.w"].sql == "SELECT v.id, v.`rows` FROM ops.v v"
+    found = catalog.deploy(spec("1.1", table("ops.t", "id bigint", "rows int", "more string"), *readers))
+    assert did(found) == ["evolve ops.t"]
+    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.v"] == "SELECT id, `rows` FROM ops.t"
+    # A column that is gone takes itself out of them, and brings in nothing that came since.
+    without = table("ops.t", "id bigint", "more string", migrations=T.migrations)
+    found = catalog.plan(spec("1.2", without, *readers))
+    assert [each.name for each in found.blocked] == ["ops.t"]
+    assert [each.details["sql"] for each in found.steps] == ["SELECT id FROM ops.t", "SELECT v.id FROM ops.v v"]
+
+
+def test_a_star_that_follows_is_written_out_on_each_deploy() -> None:
+    catalog = Catalog()
+    reader = view("ops.v", "SELECT * FROM ops.t", follow_star=True)
+    catalog.deploy(spec("1.0", T, reader))
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows int", "more string"), reader))
+    assert did(found) == ["evolve ops.t", "replace ops.v"]
+    assert found.steps[1].reason == "star written out anew"
+    assert found.steps[1].details["sql"] == "SELECT id, `rows`, more FROM ops.t"
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM elsewhere.u", "SELECT a.id FROM ops.t a NATURAL JOIN ops.t b"])
+def test_a_star_that_cannot_be_written_out_stops_the_plan(query: str) -> None:
+    """Row 46."""
+    found = plan(spec("1.0", T, view("ops.v", query)), Recorded(), Live())
+    assert [each.name for each in found.blocked] == ["ops.v"]
+    assert "write" in found.blocked[0].problems[0]

@@ -1,0 +1,272 @@
+"""Whatever two catalogs look like: every edge is obeyed, everybody concerned is included, and a small catalog that does
+the steps never meets a missing table, a missing column or a view that reads itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.plans import Plan, Verb
+from airflow_provider_rfr.builtins.policies import Policies
+from airflow_provider_rfr.builtins.spec import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Contents,
+    How,
+    Kind,
+    Migration,
+    Stability,
+    stable_id,
+)
+from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
+from tests.unit.builtins.catalogs import Catalog, contract, spec
+
+COLUMNS = "abcdef"
+TYPES = ("int", "bigint", "string", "decimal(10,2)", "decimal(12,2)")
+KINDS = (Kind.TABLE, Kind.TABLE, Kind.VIEW, Kind.VIEW, Kind.VIEW, Kind.MATERIALIZED_VIEW)
+Types = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An object while it is drawn."""
+
+    number: int
+    name: str
+    kind: Kind
+    types: Types
+    query: str | None = None
+    reads: tuple[tuple[int, str], ...] = ()
+    declared: bool = True
+
+    def made(self, migrations: tuple[Migration, ...] = ()) -> BuiltinObject:
+        columns = tuple(Column(name, kind) for name, kind in self.types.items()) if self.declared else ()
+        return BuiltinObject(
+            self.kind,
+            self.name,
+            stable_id("ops", f"ops.o{self.number}"),
+            columns,
+            stability=Stability.UNSTABLE,
+            contents=Contents.HISTORY if self.kind is Kind.TABLE else Contents.DERIVABLE,
+            query=self.query,
+            migrations=migrations,
+        )
+
+
+@st.composite
+def catalogs(draw: Any, before: dict[int, Draft] | None = None) -> dict[int, Draft]:
+    """Objects with their names, kinds, columns and queries; a second version has much of the first one."""
+    count = 8
+    numbers = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
+    names = {number: f"ops.o{number}" for number in range(count)}
+    if before is not None and draw(st.booleans()):
+        first, second = draw(st.sampled_from(numbers)), draw(st.integers(0, count))
+        names[first], names[second] = f"ops.o{second}", names.get(first, "ops.other")
+    found: dict[int, Draft] = {}
+    for number in numbers:
+        old = before.get(number) if before is not None else None
+        kind = old.kind if old is not None and draw(st.integers(0, 4)) else draw(st.sampled_from(KINDS))
+        if kind is Kind.TABLE or not found:
+            found[number] = Draft(number, names[number], Kind.TABLE, draw(_columns(old)))
+        else:
+            found[number] = draw(_query(number, names[number], kind, found, old))
+    return found
+
+
+@st.composite
+def _columns(draw: Any, old: Draft | None) -> Types:
+    if old is None or old.kind is not Kind.TABLE:
+        names = draw(st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=4, unique=True))
+        return {name: draw(st.sampled_from(TYPES)) for name in names}
+    types = dict(old.types)
+    change = draw(st.sampled_from(["none", "add", "drop", "type", "order"]))
+    if change == "drop" and len(types) > 1:
+        del types[draw(st.sampled_from(sorted(types)))]
+    elif change == "type":
+        types[draw(st.sampled_from(sorted(types)))] = draw(st.sampled_from(TYPES))
+    elif change == "order":
+        types = {name: types[name] for name in draw(st.permutations(sorted(types)))}
+    elif change == "add":
+        types.setdefault(draw(st.sampled_from(COLUMNS)), draw(st.sampled_from(TYPES)))
+    return types
+
+
+@st.composite
+def _query(draw: Any, number: int, name: str, kind: Kind, found: dict[int, Draft], old: Draft | None) -> Draft:
+    reads = old.reads if old is not None else ()
+    if not reads or not _valid(reads, found) or not draw(st.integers(0, 2)):
+        inputs = draw(st.lists(st.sampled_from(sorted(found)), min_size=1, max_size=3, unique=True))
+        reads = tuple((each, draw(st.sampled_from(sorted(found[each].types)))) for each in inputs)
+    columns = ", ".join(f"t{each}.{column} AS c{place}" for place, (each, column) in enumerate(reads))
+    tables = " CROSS JOIN ".join(f"{found[each].name} AS t{each}" for each in dict.fromkeys(each for each, _ in reads))
+    types = {f"c{place}": found[each].types[column] for place, (each, column) in enumerate(reads)}
+    declared = kind is Kind.MATERIALIZED_VIEW or draw(st.booleans())
+    return Draft(number, name, kind, types, f"SELECT {columns} FROM {tables}", reads, declared)
+
+
+def _valid(reads: Sequence[tuple[int, str]], found: dict[int, Draft]) -> bool:
+    return all(each in found and column in found[each].types for each, column in reads)
+
+
+def instructed(draft: Draft, old: Draft | None) -> BuiltinObject:
+    """With an instruction for whatever became of its columns."""
+    if old is None or draft.kind is not Kind.TABLE or not old.declared:
+        return draft.made()
+    before = contract(*(f"{name} {kind}" for name, kind in old.types.items()))
+    after = contract(*(f"{name} {kind}" for name, kind in draft.types.items()))
+    values = {
+        name: f"CAST({name} AS {kind})"
+        for name, kind in draft.types.items()
+        if name in old.types and old.types[name] != kind
+    }
+    return draft.made((Migration(before, after, How.REWRITE if values else How.EVOLVE, values),))
+
+
+TWO = catalogs().flatmap(lambda first: st.tuples(st.just(first), catalogs(first)))
+EVERYTHING = frozenset(f"ops.o{number}" for number in range(9)) | {"ops.other"}
+
+
+def deployed(first: dict[int, Draft]) -> Catalog:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", *(each.made() for each in first.values())))
+    return catalog
+
+
+def second_version(first: dict[int, Draft], second: dict[int, Draft]) -> CatalogSpec:
+    return spec("2.0", *(instructed(each, first.get(number)) for number, each in second.items()))
+
+
+def positions(order: Sequence[Any]) -> dict[Any, int]:
+    assert len(set(order)) == len(order)
+    return {each: place for place, each in enumerate(order)}
+
+
+def old_edges(recorded: Recorded) -> set[tuple[Any, Any]]:
+    return {(each.uuid, dep.uuid) for each in recorded.objects for dep in each.deps if dep.uuid is not None}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TWO, st.booleans())
+def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as_declared(
+    two: tuple[dict[int, Draft], dict[int, Draft]], replace_views: bool
+) -> None:
+    first, second = two
+    catalog = deployed(first)
+    wanted = second_version(first, second)
+    edges = old_edges(catalog.recorded)
+    found = catalog.deploy(wanted, accept_data_loss=EVERYTHING, replace_views=replace_views)
+    catalog.check()
+    assert_orders(found, edges, second)
+    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(each.name for each in second.values())
+    again = catalog.plan(wanted)
+    assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TWO, st.booleans(), st.data())
+def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_declared(
+    two: tuple[dict[int, Draft], dict[int, Draft]], back: bool, data: Any
+) -> None:
+    """Rows 29, 30, 31 and 58, at the level of a plan."""
+    first, second = two
+    catalog = deployed(first)
+    tables = [each.name for each in first.values() if each.kind is Kind.TABLE]
+    wanted, allowed = second_version(first, second), {"accept_data_loss": EVERYTHING}
+    begun = catalog.plan(wanted, **allowed)
+    catalog.apply(begun, until=data.draw(st.integers(0, len(begun.steps))))
+    if back:
+        wanted = second_version(second, first)
+    catalog.deploy(wanted, **allowed)
+    catalog.check()
+    assert sorted(set(catalog.things) - set(catalog.garbage)) == sorted(each.name for each in wanted.objects)
+    again = catalog.plan(wanted)
+    assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
+    if back:
+        # What was put aside came back with its rows.
+        assert {catalog.things[name].born for name in tables} == {"d1"}
+
+
+def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Draft]) -> None:
+    dropped, created = positions(found.drop_order), positions(found.create_order)
+    for reader, read in closure(edges):
+        if reader in dropped and read in dropped:
+            assert dropped[reader] < dropped[read]
+    ids = {number: stable_id("ops", f"ops.o{number}") for number in second}
+    for number, draft in second.items():
+        for read, _ in draft.reads:
+            if ids[number] in created and ids[read] in created:
+                assert created[ids[read]] < created[ids[number]]
+    touched = [(each.uuid, each.how) for each in found.steps if each.how is not Verb.RENAME]
+    assert len(set(touched)) == len(touched)
+
+
+def closure(edges: set[tuple[Any, Any]]) -> set[tuple[Any, Any]]:
+    found = set(edges)
+    while more := {(a, d) for a, b in found for c, d in edges if b == c} - found:
+        found |= more
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(TWO, st.randoms(use_true_random=False))
+def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
+    two: tuple[dict[int, Draft], dict[int, Draft]], shuffler: random.Random
+) -> None:
+    first, second = two
+    catalog = deployed(first)
+    wanted = second_version(first, second)
+    catalog.user_view("bob.a", "SELECT * FROM ops.o0", Dependency("ops.o0", None, None))
+    catalog.user_view("bob.b", "SELECT * FROM bob.a", Dependency("bob.a", None, None))
+    live, policies = catalog.live(), Policies(accept_data_loss=EVERYTHING)
+    once = plan(wanted, catalog.recorded, live, policies=policies)
+    views, objects, there = list(live.user_views), list(catalog.recorded.objects), list(live.objects.items())
+    declared = list(wanted.objects)
+    for each in (views, objects, there, declared):
+        shuffler.shuffle(each)
+    again = plan(
+        replace(wanted, objects=tuple(declared)),
+        replace(catalog.recorded, objects=tuple(objects)),
+        Live(dict(there), tuple(views)),
+        policies=policies,
+    )
+    assert again == once and again.plan_hash == once.plan_hash
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(catalogs(), st.data())
+def test_exactly_the_views_that_read_a_changed_column_are_bound_again(first: dict[int, Draft], data: Any) -> None:
+    """A view that does not declare its columns may pass on a change in any of them. A materialized view has columns of
+    its own, and passes on that its rows may be others."""
+    drafts = {number: replace(each, declared=each.kind is not Kind.VIEW) for number, each in first.items()}
+    catalog = deployed(drafts)
+    tables = [number for number, each in drafts.items() if each.kind is Kind.TABLE and "int" in each.types.values()]
+    widened = set(data.draw(st.lists(st.sampled_from(tables), unique=True))) if tables else set()
+    second = {
+        number: replace(each, types={**_wider(each.types), "new": "int"}) if number in widened else each
+        for number, each in drafts.items()
+    }
+    found = catalog.plan(second_version(drafts, second))
+    changed = {(number, name) for number in widened for name, kind in drafts[number].types.items() if kind == "int"}
+    shape, contents = set(), set()
+    for number, each in drafts.items():
+        is_view = each.kind is Kind.VIEW
+        sees = any(read in shape or (read, name) in changed for read, name in each.reads)
+        if is_view and sees:
+            shape.add(number)
+        if (not is_view and sees) or any(read in contents for read, _ in each.reads):
+            contents.add(number)
+    expected = shape | {number for number in contents if drafts[number].kind is not Kind.VIEW}
+    steps = {each.uuid for each in found.steps if each.how in (Verb.REBIND, Verb.RECOMPUTE)}
+    assert steps == {stable_id("ops", f"ops.o{number}") for number in expected}
+    assert {each.uuid for each in found.steps} - steps == {stable_id("ops", f"ops.o{each}") for each in widened}
+
+
+def _wider(types: Types) -> Types:
+    return {name: "bigint" if kind == "int" else kind for name, kind in types.items()}

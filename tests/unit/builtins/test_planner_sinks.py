@@ -1,0 +1,187 @@
+"""Sinks go on: what was sent is not sent again, and what came in between is sent once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins.lints import sink_problem, view_problem
+from airflow_provider_rfr.builtins.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.spec import How, Stability, stable_id
+from airflow_provider_rfr.builtins.state import Dependency
+from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, sink, spec, table, view
+
+OLD, NEW = ["id bigint", "rows int"], ["id bigint", "rows string"]
+T = table("ops.t", *OLD, exportable=True)
+
+
+def deployed(*objects: Any) -> Catalog:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", *objects))
+    return catalog
+
+
+def sinks(found: Plan) -> list[tuple[str, str, str]]:
+    return [(each.name, each.how, each.reason) for each in found.dependents if each.kind.value == "sink"]
+
+
+def changed(how: How, **expressions: str) -> Any:
+    return table(
+        "ops.t", *NEW, exportable=True, migrations=(migration(contract(*OLD), contract(*NEW), how, **expressions),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (table("ops.t", *OLD, "more int", exportable=True), "cursor kept, no snapshot is made"),
+        (changed(How.REWRITE, rows="CAST(rows AS STRING)"), "cursor kept, migration snapshots skipped"),
+        (changed(How.SHADOW, rows="CAST(rows AS STRING)"), "cursor mapped to the new table at the switch"),
+        (table("ops.t", *OLD, exportable=True, comment="more"), "cursor kept, no snapshot is made"),
+        (table("ops.runs", *OLD, exportable=True, id=T.id), "cursor kept, the object is the same one"),
+    ],
+)
+def test_a_sink_goes_on_from_its_cursor(wanted: Any, why: str) -> None:
+    """Row 51, and its like for every mechanism that keeps the rows."""
+    catalog = deployed(T, sink("ops.k", "ops.t"))
+    found = catalog.plan(spec("1.1", wanted, sink("ops.k", wanted.name)))
+    assert sinks(found) == [("ops.k", "continue", why)] and found.applicable
+    assert [each.kind.value for each in found.steps] == ["table"]
+
+
+def test_the_cursor_is_shown() -> None:
+    catalog = deployed(T)
+    catalog.attach("bob.k", T.id, cursor=8843)
+    found = catalog.plan(spec("1.1", table("ops.t", *OLD, "more int", exportable=True)))
+    assert sinks(found) == [("bob.k", "continue", "cursor 8843 kept, no snapshot is made")]
+    assert found.dependents[0].user
+
+
+def test_a_materialized_view_that_is_computed_anew_sends_nothing_if_nothing_is_other() -> None:
+    """Row 54."""
+
+    def version(number: str, kind: str, query: str) -> Any:
+        base = table("ops.t", "id bigint", f"rows {kind}")
+        return spec(number, base, mview("ops.m", query, "rows bigint"), sink("ops.k", "ops.m"))
+
+    catalog = Catalog()
+    catalog.deploy(version("1.0", "int", "SELECT CAST(rows AS BIGINT) AS rows FROM ops.t"))
+    found = catalog.plan(version("1.1", "bigint", "SELECT rows FROM ops.t"))
+    assert [(each.name, each.how) for each in found.steps] == [("ops.t", Verb.EVOLVE), ("ops.m", Verb.RECOMPUTE)]
+    assert sinks(found) == [
+        ("ops.k", "continue", "cursor kept, migration snapshots skipped; equal contents send nothing")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "order"),
+    [
+        ("hold", [("hold", "ops.k"), ("replace_empty", "ops.t")]),
+        ("resume_from_new", [("replace_empty", "ops.t"), ("resume_from_new", "ops.k")]),
+        ("resend", [("replace_empty", "ops.t"), ("resend", "ops.k")]),
+    ],
+)
+def test_where_the_rows_are_gone_the_declared_choice_is_made_and_a_sink_stops_before_they_go(
+    choice: str, order: list[tuple[str, str]]
+) -> None:
+    """Row 53."""
+    declared = sink("ops.k", "ops.t", on_replace=choice)
+    catalog = deployed(T, declared)
+    found = catalog.plan(spec("1.1", changed(How.REPLACE_EMPTY), declared), accept_data_loss={"ops.t"})
+    assert found.applicable
+    assert [(each.how.value, each.name) for each in found.steps] == order
+    assert sinks(found)[0][1] == choice and "since ops.t is emptied" in sinks(found)[0][2]
+    found = catalog.plan(
+        spec("1.1", changed(How.REPLACE_EMPTY), declared), accept_data_loss={"ops.t"}, sinks={"OPS.K": "resend"}
+    )
+    assert sinks(found)[0][1] == "resend"
+
+
+def test_where_nobody_chose_nothing_is_emptied_and_nothing_is_sent_again() -> None:
+    """Row 53: a sink of a user."""
+    catalog = deployed(T)
+    catalog.attach("bob.k", T.id)
+    wanted = spec("1.1", changed(How.REPLACE_EMPTY))
+    found = catalog.plan(wanted, accept_data_loss={"ops.t"})
+    assert exit_code(found) == 1
+    assert [each.problems for each in found.blocked] == [
+        ("ops.t is emptied: say what becomes of the sink, by sinks: {bob.k: hold | resume_from_new | resend}",)
+    ]
+    found = catalog.plan(wanted, accept_data_loss={"ops.t"}, sinks={"bob.k": "hold"})
+    assert found.applicable and found.steps[0].how is Verb.HOLD
+
+
+def test_a_table_that_is_made_anew_as_a_view_is_a_case_for_a_choice_too() -> None:
+    base = table("ops.base", *OLD)
+    declared = sink("ops.k", "ops.t")
+    catalog = deployed(T, base, declared)
+    found = catalog.plan(spec("2.0", view("ops.t", "SELECT id, rows FROM ops.base", *OLD), base, declared))
+    assert [(each.how.value, each.name) for each in found.steps] == [
+        ("hold", "ops.k"), ("drop", "ops.t"), ("create", "ops.t"),
+    ]  # fmt: skip
+
+
+def test_a_sink_that_sends_a_column_which_goes_stops_the_plan_unless_it_follows() -> None:
+    drop = (migration(contract(*OLD), contract("id bigint"), How.EVOLVE),)
+    less = table("ops.t", "id bigint", exportable=True, migrations=drop)
+    for declared in (sink("ops.k", "ops.t"), sink("ops.k", "ops.t", "rows")):
+        catalog = deployed(T, declared)
+        found = catalog.plan(spec("1.1", less, declared))
+        assert found.blocked[0].problems == ("reads ops.t.rows, which is gone now",)
+    for declared in (sink("ops.k", "ops.t", follow_schema=True), sink("ops.k", "ops.t", "id")):
+        catalog = deployed(T, declared)
+        assert catalog.plan(spec("1.1", less, declared)).applicable
+
+
+def test_a_sink_that_exports_another_object_has_no_use_for_its_cursor() -> None:
+    other = table("ops.u", *OLD)
+    catalog = deployed(T, other, sink("ops.k", "ops.t"))
+    found = catalog.plan(spec("1.1", T, other, sink("ops.k", "ops.u")))
+    assert [(each.how.value, each.name) for each in found.steps] == [("hold", "ops.k"), ("metadata", "ops.k")]
+
+
+def test_a_sinks_new_settings_are_no_reason_to_send_anything() -> None:
+    catalog = deployed(T, sink("ops.k", "ops.t"))
+    found = catalog.plan(spec("1.1", T, sink("ops.k", "ops.t", settings={"path": "s3://elsewhere"})))
+    assert [(each.how.value, each.reason) for each in found.steps] == [("metadata", "definition changed")]
+
+
+def test_a_sink_is_created_after_its_source_and_its_source_is_not_removed_below_it() -> None:
+    soft = table("ops.t", *OLD, exportable=True, stability=Stability.UNSTABLE)
+    catalog = deployed(soft, sink("ops.k", "ops.t"))
+    assert [each.name for each in catalog.recorded.objects] == ["ops.k", "ops.t"]
+    found = catalog.plan(spec("1.1", sink("ops.k", "ops.t")))
+    assert "its source ops.t is not declared" in found.blocked[0].problems
+    catalog = deployed(soft)
+    catalog.attach("bob.k", soft.id)
+    assert catalog.plan(spec("1.1")).blocked[0].problems == ("the sink bob.k exports it",)
+
+
+def test_a_sink_that_is_no_longer_declared_ends_before_its_source_goes() -> None:
+    soft = {"stability": Stability.UNSTABLE}
+    catalog = deployed(table("ops.t", *OLD, **soft), sink("ops.k", "ops.t", **soft))
+    found = catalog.deploy(spec("1.1"))
+    assert [(each.how.value, each.name) for each in found.steps] == [("remove", "ops.k"), ("remove", "ops.t")]
+    assert catalog.recorded.objects == ()
+
+
+def test_what_users_may_build_on() -> None:
+    """Rows 49 and 50."""
+    stable, unstable = table("ops.s", "x int"), table("ops.u", "x int", stability=Stability.UNSTABLE)
+    assert sink_problem(T) is None and view_problem(stable) is None
+    assert sink_problem(stable) == "ops.s is not exportable; make a materialized view over it and export that"
+    assert "unstable" in (sink_problem(unstable) or "") and "unstable" in (view_problem(unstable) or "")
+
+
+def test_sinks_and_views_of_users_that_should_not_be_there_are_noted() -> None:
+    stable, unstable = table("ops.s", "x int"), table("ops.u", "x int", stability=Stability.UNSTABLE)
+    catalog = deployed(stable, unstable)
+    catalog.attach("bob.k", stable_id("ops", "ops.s"))
+    catalog.user_view("bob.v", "SELECT x FROM ops.u", Dependency("ops.u", None, ("x",)))
+    found = catalog.plan(spec("1.0", stable, unstable))
+    assert found.warnings == (
+        "sink bob.k (user): ops.s is not exportable; make a materialized view over it and export that",
+        "view bob.v (user): ops.u is unstable: it may change or go at any time",
+    )
+    assert exit_code(found) == 0

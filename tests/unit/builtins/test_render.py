@@ -1,0 +1,222 @@
+"""A plan for people, and for scripts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import jsonschema
+import pytest
+
+from airflow_provider_rfr.builtins.plans import Plan, exit_code, summary
+from airflow_provider_rfr.builtins.render import render
+from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Kind, Place, Stability
+from airflow_provider_rfr.builtins.state import Dependency, Instance
+from airflow_provider_rfr.exceptions import PlanError
+from tests.unit.builtins.catalogs import (
+    Catalog,
+    column,
+    contract,
+    migration,
+    mview,
+    obj,
+    sink,
+    spec,
+    table,
+    view,
+)
+
+AUDIT = (["actor string"], ["actor struct<name:string>"])
+
+
+def versions() -> tuple[CatalogSpec, CatalogSpec]:
+    """Everything that a plan can show."""
+    common = (
+        view("ops.v_recent", "SELECT rows FROM ops.ingest_runs"),
+        mview("ops.m", "SELECT sum(rows) AS total FROM ops.ingest_runs", "total bigint"),
+        sink("ops.audit_to_s3", "ops.audit"),
+        table("ops.locks", "name string"),
+        table("ops.emptied", "x string"),
+    )
+    step = migration(contract(*AUDIT[0]), contract(*AUDIT[1]), How.REWRITE, actor="named_struct('name', actor)")
+    before = spec(
+        "1.6.2",
+        *common,
+        table("ops.ingest_runs", "rows int", "finished_at timestamp"),
+        table("ops.audit", *AUDIT[0], exportable=True),
+        table("ops.tmp_probe", "x int", stability=Stability.UNSTABLE),
+        table("ops.usage", "bytes int", protect="billing"),
+    )
+    empty = migration(contract("x string"), contract("x int"), How.REPLACE_EMPTY)
+    after = spec(
+        "1.7.0",
+        *common[:-1],
+        table("ops.emptied", "x int", migrations=(empty,)),
+        table("ops.ingest_runs", "rows bigint", "ended_at timestamp < finished_at", "attempts int"),
+        table("ops.audit", *AUDIT[1], exportable=True, migrations=(step,)),
+        view("ops.v_failures", "SELECT rows FROM ops.ingest_runs WHERE attempts > 1"),
+        table("ops.usage", "bytes string", protect="billing", place=Place("objects/usage.yaml", 3)),
+    )
+    return before, after
+
+
+def planned(**policies: object) -> Plan:
+    before, after = versions()
+    catalog = Catalog()
+    catalog.deploy(before)
+    catalog.user_view("bob.daily", "SELECT rows FROM ops.v_recent", Dependency("ops.v_recent", None, ("rows",)))
+    catalog.attach("bob.export", {each.name: each.uuid for each in catalog.recorded.objects}["ops.audit"], cursor=8843)
+    catalog.edit("ops.locks", columns=(column("name string"), column("x int")))
+    return catalog.plan(after, **{"accept_data_loss": {"ops.emptied"}, **policies})
+
+
+EXPECTED = """\
+Catalog "ops" recorded at rev 1 (1.6.2), wanted 1.7.0    plan HASH  base rev 1
+  ± table  ops.audit                rewrite       ! actor: string -> struct<name:string> (incompatible)
+                                                  = actor: named_struct('name', actor)
+                                                  in place, history kept   ~10 rows
+      -> sink  bob.export  (user)     continue      cursor 8843 kept, migration snapshots skipped
+      -> sink  ops.audit_to_s3        continue      cursor kept, migration snapshots skipped
+  ∅ table  ops.emptied              replace_empty ! x: string -> int (incompatible)
+                                                  ALL ROWS ARE LOST   ~10 rows
+  ~ table  ops.ingest_runs          evolve        ^ rows: int -> bigint (widen)
+                                                  > column finished_at -> ended_at (rename)
+                                                  + column attempts int
+      -> mview ops.m                  recompute     reads ops.ingest_runs.rows
+      -> view  ops.v_recent           rebind        reads ops.ingest_runs.rows
+      -> view  bob.daily  (user)      rebind        reads ops.v_recent
+  ± mview  ops.m                    recompute     reads ops.ingest_runs.rows
+                                                  from its query, in place   ~10 rows
+  + view   ops.v_failures           create        new
+  - table  ops.tmp_probe            remove        unstable, no longer declared; physical kept 7 days   ~10 rows
+  ! table  ops.usage                BLOCKED       contract changed, no migration from c1:USAGE
+                                                  ! bytes: int -> string (incompatible)
+        add:  - {from: "c1:USAGE", to: "c1:WANTED", how: rewrite, expressions: {bytes: "CAST(bytes AS string)"}}\
+    # objects/usage.yaml:3
+  # drift  ops.locks: column x was added by hand  (policy: fail)
+  # note   sink bob.export (user): NOTE
+Plan: 1 to add, 4 to change, 1 to remove, 2 rebinds, 1 blocked, 1 drifted, 1 data loss. Nothing is done until what is \
+blocked is decided.
+"""
+
+
+def test_one_line_an_object_with_its_reason_what_is_lost_and_who_depends_on_it() -> None:
+    found = planned()
+    usage, wanted = contract("bytes int")[3:15], contract("bytes string")[3:15]
+    expected = EXPECTED.replace("USAGE", usage).replace("WANTED", wanted).replace("HASH", found.plan_hash[:12])
+    text = render(found)
+    lines = [line for line in text.splitlines() if "sink bob.export (user):" not in line]
+    assert lines == [line for line in expected.splitlines() if "NOTE" not in line]
+
+
+def test_nothing_to_do_is_one_line_more_than_the_headline() -> None:
+    before, _ = versions()
+    catalog = Catalog()
+    assert render(catalog.plan(before)).startswith('Catalog "ops" new, wanted 1.6.2    plan ')
+    catalog.deploy(before)
+    assert render(catalog.plan(before)).splitlines()[1:] == ["No changes: 9 objects as declared."]
+
+
+def test_exit_codes() -> None:
+    before, after = versions()
+    catalog = Catalog()
+    first = catalog.deploy(before)
+    assert exit_code(first) == 2 and exit_code(catalog.plan(before)) == 0
+    assert exit_code(catalog.plan(after)) == 1
+    assert exit_code(planned()) == 1
+
+
+def test_counts_are_those_of_the_last_line() -> None:
+    assert summary(planned()) == {
+        "add": 1, "change": 4, "remove": 1, "rebind": 2, "blocked": 1, "drift": 1, "unchanged": 2, "data_loss": 1,
+    }  # fmt: skip
+
+
+def test_markdown_for_a_pull_request() -> None:
+    text = render(planned(), markdown=True)
+    assert text.startswith("### ❌ Built-in objects: Plan: 1 to add, 4 to change")
+    assert "| ± | table `ops.audit` | rewrite | contract changed<br>! actor: string -> struct&lt;name:string>" in text
+    assert (
+        "| ∅ | table `ops.emptied` | replace_empty | contract changed<br>! x: string -> int (incompatible) | all rows |"
+        in text
+    )
+    assert "**Blocked: ops.usage**" in text and "```yaml\nmigrations:\n  - {from:" in text
+    assert "-> sink  bob.export  (user)" in text
+    table_lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in table_lines} == {6}
+    catalog = Catalog()
+    catalog.deploy(versions()[0])
+    assert render(catalog.plan(versions()[0]), markdown=True).startswith("### ✅ Built-in objects: No changes")
+
+
+def schema() -> dict[str, object]:
+    text = resources.files("airflow_provider_rfr.builtins").joinpath("plan_schema.json").read_text("utf-8")
+    return dict(json.loads(text))
+
+
+def test_the_json_is_as_its_schema_says_and_comes_back_as_the_same_plan() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    catalog = Catalog()
+    lake = obj_of_each_lake()
+    for found in (
+        planned(),
+        planned(drift="repair"),
+        planned(user_views="warn"),
+        catalog.plan(versions()[0]),
+        catalog.plan(spec("1.0", lake), instances={"lake": instances()}),
+    ):
+        document = json.loads(json.dumps(found.to_json()))
+        jsonschema.validate(document, schema())
+        assert (document["format"], document["exit_code"]) == (1, exit_code(found))
+        again = Plan.from_json(document)
+        assert again == found and again.plan_hash == found.plan_hash
+        assert again.to_json() == found.to_json()
+
+
+def obj_of_each_lake() -> object:
+    return obj(Kind.LOG, "ops.log", "line string", per_instance="lake")
+
+
+def instances() -> tuple[object, ...]:
+    return (Instance("l1", "main"),)
+
+
+def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_shown() -> None:
+    found = planned()
+    assert replace(found, warnings=(), unchanged=0).digest() == found.digest()
+    assert (
+        replace(found, steps=tuple(replace(each, rows=11, bytes=5) for each in found.steps)).digest() == found.digest()
+    )
+    for other in (
+        replace(found, base_revision=2),
+        replace(found, steps=found.steps[1:]),
+        replace(found, steps=(replace(found.steps[0], details={}), *found.steps[1:])),
+        replace(found, records=found.records[1:]),
+        replace(found, policies=replace(found.policies, user_views="warn")),
+    ):
+        assert other.digest() != found.digest()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": 2}, "this is no plan of format 1: format is 2"),
+        ({"base_revision": 7}, "was changed after it was made"),
+        ({"steps": [{"seq": 1}]}, "this is no plan that can be read"),
+        ({"policies": {"drift": "maybe"}}, "maybe"),
+        ({"version": None}, "was changed after it was made"),
+        ({"steps": 5}, "this is no plan that can be read"),
+    ],
+)
+def test_a_document_that_is_no_plan_or_was_changed_is_refused(change: dict[str, object], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        Plan.from_json({**planned().to_json(), **change})
+
+
+def test_no_text_of_a_declaration_breaks_the_table() -> None:
+    wanted = spec("1.0", table("ops.t", "x int", comment="a|b\n<script>"))
+    catalog = Catalog()
+    catalog.deploy(spec("0.9", table("ops.t", "x int")))
+    text = render(catalog.plan(wanted), markdown=True)
+    assert "a\\|b\\\\n&lt;script>" in text

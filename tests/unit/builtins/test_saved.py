@@ -1,0 +1,80 @@
+"""A saved plan is applied only to what it was made from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.builtins.planner import plan
+from airflow_provider_rfr.builtins.saved import ensure_current, load_plan, save_plan
+from airflow_provider_rfr.exceptions import PlanError, StalePlanError
+from tests.unit.builtins.catalogs import Catalog, spec, table, view
+
+ONE = spec("1.0", table("ops.t", "x int"))
+TWO = spec("1.1", table("ops.t", "x bigint"), view("ops.v", "SELECT x FROM ops.t"))
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    found = Catalog().plan(TWO)
+    path = save_plan(found, tmp_path / "plan.json")
+    assert load_plan(path) == found
+    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: Path) -> None:
+    catalog = Catalog()
+    catalog.deploy(ONE)
+    saved = load_plan(save_plan(catalog.plan(TWO), tmp_path / "plan.json"))
+    live = catalog.live()
+    more = replace(live, objects={key: replace(each, rows=1_000, snapshot_id=9) for key, each in live.objects.items()})
+    assert ensure_current(saved, plan(TWO, catalog.recorded, more, policies=saved.policies)) is saved
+
+
+def test_it_is_stale_after_another_deploy() -> None:
+    """Rows 33 and 57, at the level of a plan: the base has changed, and what differs is told."""
+    catalog = Catalog()
+    catalog.deploy(ONE)
+    saved = catalog.plan(TWO)
+    catalog.deploy(TWO)
+    with pytest.raises(StalePlanError, match="made from revision 1, the registry is at 2.*plan again") as raised:
+        ensure_current(saved, catalog.plan(TWO))
+    assert "evolve ops.t is no longer to be done" in str(raised.value)
+
+
+def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None:
+    catalog = Catalog()
+    catalog.deploy(ONE)
+    saved = catalog.plan(TWO)
+    with pytest.raises(
+        StalePlanError, match=r"made by version 1\.1, this is 1\.2; create ops\.w has to be done as well"
+    ):
+        ensure_current(saved, catalog.plan(spec("1.2", *TWO.objects, table("ops.w", "x int"))))
+    with pytest.raises(StalePlanError, match="its policies are others"):
+        ensure_current(saved, catalog.plan(TWO, user_views="fail"))
+    other = spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0"))
+    with pytest.raises(StalePlanError, match="a step has other details"):
+        ensure_current(saved, catalog.plan(other))
+    with pytest.raises(StalePlanError, match="it is for project ops, this is other"):
+        ensure_current(saved, catalog.plan(replace(TWO, project="other")))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '"plan"'])
+def test_a_file_that_holds_no_plan_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlanError):
+        load_plan(path)
+    with pytest.raises(PlanError, match="no plan can be read from it"):
+        load_plan(tmp_path / "absent.json")
+
+
+def test_a_plan_that_was_edited_is_refused(tmp_path: Path) -> None:
+    path = save_plan(Catalog().plan(TWO), tmp_path / "plan.json")
+    document = json.loads(path.read_text())
+    document["steps"][0]["how"] = "replace_empty"
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlanError, match="was changed after it was made"):
+        load_plan(path)

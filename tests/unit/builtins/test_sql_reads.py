@@ -1,0 +1,218 @@
+"""What a query reads: tables by its scopes, and the columns of them that it uses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
+from airflow_provider_rfr.builtins.sql import Reads, dependencies, object_reads, unqualified
+from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
+from tests.unit.builtins.declaring import PATIENT
+
+ALL = None
+
+
+def reads(query: str) -> dict[str, tuple[str, ...] | None]:
+    return {each.name: each.columns for each in dependencies(query, "ops")}
+
+
+def view(query: str, *depends_on: str) -> BuiltinObject:
+    return BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "ops.v"), query=query, depends_on=depends_on)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("SELECT a, b + 1 AS c FROM runs", {"ops.runs": ("a", "b")}),
+        ("SELECT A FROM Ops.RUNS", {"ops.runs": ("a",)}),
+        ("SELECT `A` FROM `Ops`.`Runs`", {"ops.runs": ("a",)}),
+        ("SELECT `Straße` FROM runs", {"ops.runs": ("strasse",)}),
+        ("SELECT r.a FROM raw.runs r", {"raw.runs": ("a",)}),
+        ("SELECT ops.runs.a FROM ops.runs", {"ops.runs": ("a",)}),
+        ("SELECT runs.a.b.c FROM ops.runs", {"ops.runs": ("a",)}),
+        ("SELECT a.b.c.d.e.f FROM runs", {"ops.runs": ("a",)}),
+        ("SELECT 1 AS one", {}),
+        ("SELECT id FROM range(10)", {}),
+        ("SELECT a FROM runs VERSION AS OF 3", {"ops.runs": ("a",)}),
+        ("SELECT a FROM runs TIMESTAMP AS OF '2026-01-01'", {"ops.runs": ("a",)}),
+        ("SELECT a FROM runs TABLESAMPLE (5 ROWS)", {"ops.runs": ("a",)}),
+        ("SELECT count(*) AS n FROM runs", {"ops.runs": ()}),
+        ("SELECT * FROM runs", {"ops.runs": ALL}),
+        ("SELECT * EXCEPT (a) FROM runs", {"ops.runs": ALL}),
+        ("SELECT struct(*) AS s FROM runs", {"ops.runs": ALL}),
+        ("SELECT s.* FROM runs", {"ops.runs": ("s",)}),
+        ("SELECT x.*, y.a FROM runs x, jobs y", {"ops.runs": ALL, "ops.jobs": ("a",)}),
+        ("SELECT a FROM runs NATURAL JOIN jobs", {"ops.runs": ALL, "ops.jobs": ALL}),
+        ("SELECT x.a FROM runs x JOIN jobs y USING (id)", {"ops.runs": ("a", "id"), "ops.jobs": ("id",)}),
+        ("SELECT x.a FROM runs x LEFT SEMI JOIN jobs y ON x.b = y.c", {"ops.runs": ("a", "b"), "ops.jobs": ("c",)}),
+        ("SELECT x.a FROM runs x LEFT ANTI JOIN jobs y USING (k)", {"ops.runs": ("a", "k"), "ops.jobs": ("k",)}),
+        ("SELECT * FROM runs PIVOT (sum(a) FOR b IN (1, 2))", {"ops.runs": ALL}),
+        ("SELECT a FROM runs GROUP BY ALL HAVING max(b) > 1 ORDER BY c", {"ops.runs": ("a", "b", "c")}),
+        ("SELECT max(a) OVER w AS m FROM runs WINDOW w AS (PARTITION BY b ORDER BY c)", {"ops.runs": ("a", "b", "c")}),
+        ("SELECT k, v FROM runs LATERAL VIEW explode(m) e AS k, v", {"ops.runs": ("m",)}),
+        ("SELECT r.a, e.v FROM runs r LATERAL VIEW OUTER explode(r.m) e AS v", {"ops.runs": ("a", "m")}),
+        ("SELECT transform(a, x -> x + b) AS t FROM runs", {"ops.runs": ("a", "b")}),
+        ("FROM runs SELECT a WHERE b > 1", {"ops.runs": ("a", "b")}),
+        ("FROM runs |> WHERE a > 1 |> SELECT b", {"ops.runs": ("a", "b")}),
+        ("(SELECT a FROM runs) LIMIT 3", {"ops.runs": ("a",)}),
+        ("((SELECT a FROM runs))", {"ops.runs": ("a",)}),
+        ("SELECT a FROM parquet.`/data/x`", {"parquet.`/data/x`": ("a",)}),
+        ("SELECT a FROM `x.y`", {"ops.`x.y`": ("a",)}),
+    ],
+)
+def test_tables_and_the_columns_of_them_that_are_used_are_found(query: str, found: dict) -> None:
+    assert reads(query) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("SELECT a FROM runs UNION ALL SELECT b FROM jobs", {"ops.runs": ("a",), "ops.jobs": ("b",)}),
+        (
+            "SELECT a FROM runs EXCEPT (SELECT b FROM jobs INTERSECT SELECT c FROM raw.x)",
+            {"ops.runs": ("a",), "ops.jobs": ("b",), "raw.x": ("c",)},
+        ),
+        ("((SELECT a FROM runs) UNION (SELECT b FROM jobs)) ORDER BY 1", {"ops.runs": ("a",), "ops.jobs": ("b",)}),
+    ],
+)
+def test_set_operations_read_on_both_sides(query: str, found: dict) -> None:
+    assert reads(query) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("WITH runs AS (SELECT id FROM raw.x) SELECT id FROM runs", {"raw.x": ("id",)}),
+        ("WITH Runs AS (SELECT id FROM raw.x) SELECT id FROM rUNS", {"raw.x": ("id",)}),
+        ("WITH `Runs` AS (SELECT id FROM raw.x) SELECT id FROM runs", {"raw.x": ("id",)}),
+        ("WITH runs AS (SELECT id FROM runs) SELECT id FROM runs", {"ops.runs": ("id",)}),
+        (
+            "WITH runs AS (SELECT id FROM raw.x) SELECT a.id, b.n FROM runs a JOIN ops.runs b ON b.id = a.id",
+            {"raw.x": ("id",), "ops.runs": ("id", "n")},
+        ),
+        (
+            "WITH a AS (SELECT x FROM t1), b AS (WITH a AS (SELECT y FROM t2) SELECT y FROM a) SELECT x, y FROM a, b",
+            {"ops.t1": ("x",), "ops.t2": ("y",)},
+        ),
+        (
+            "WITH RECURSIVE r AS (SELECT a FROM t UNION ALL SELECT r.a + u.b FROM r JOIN u ON u.k = 1) SELECT a FROM r",
+            {"ops.t": ("a",), "ops.u": ("b", "k")},
+        ),
+        ("SELECT a FROM (WITH t AS (SELECT a FROM x) SELECT a FROM t) q JOIN t ON q.a = t.b", {"ops.x": ("a",)}),
+        ("WITH t AS (SELECT 1 AS a) SELECT a FROM t UNION SELECT b FROM ops.t", {"ops.t": ("b",)}),
+    ],
+)
+def test_a_name_given_by_with_hides_a_table_where_it_holds_and_nowhere_else(query: str, found: dict) -> None:
+    assert {name: columns for name, columns in reads(query).items() if name in found} == found
+    assert set(reads(query)) - set(found) <= {"ops.t"}
+
+
+@pytest.mark.parametrize(
+    ("query", "least"),
+    [
+        ("SELECT a FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.x = t.y)", {"ops.t": {"a", "y"}, "ops.u": {"x"}}),
+        ("SELECT a FROM t WHERE EXISTS (SELECT * FROM u WHERE u.x = y)", {"ops.t": {"a", "y"}, "ops.u": {"x", "y"}}),
+        ("SELECT (SELECT max(x) FROM u WHERE u.k = t.k) AS m FROM t", {"ops.t": {"k"}, "ops.u": {"x", "k"}}),
+        (
+            "SELECT a FROM t WHERE b IN (SELECT c FROM u UNION SELECT d FROM v WHERE v.e = t.f)",
+            {"ops.t": {"a", "b", "f"}, "ops.u": {"c"}, "ops.v": {"d", "e"}},
+        ),
+        ("SELECT l.b FROM t, LATERAL (SELECT b FROM u WHERE u.x = t.x) AS l", {"ops.t": {"x"}, "ops.u": {"b", "x"}}),
+        (
+            "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM (SELECT b FROM u WHERE u.x = t.y) d)",
+            {"ops.t": {"a", "y"}, "ops.u": {"b", "x"}},
+        ),
+        (
+            "SELECT a FROM t JOIN u ON t.k = u.k AND u.b IN (SELECT c FROM v WHERE v.d = t.e)",
+            {"ops.t": {"a", "e", "k"}, "ops.u": {"b", "k"}, "ops.v": {"c", "d"}},
+        ),
+        ("SELECT a, b FROM t JOIN u ON t.k = u.k", {"ops.t": {"a", "b", "k"}, "ops.u": {"a", "b", "k"}}),
+    ],
+)
+def test_what_a_subquery_takes_from_outside_counts_and_a_bare_name_counts_for_all(query: str, least: dict) -> None:
+    found = reads(query)
+    assert set(found) == set(least)
+    assert not {name for name, columns in found.items() if columns is not None and not least[name] <= set(columns)}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT x FROM f(TABLE(jobs))", {"ops.jobs"}),
+        ("SELECT x FROM f(TABLE(raw.jobs), TABLE(SELECT a FROM runs))", {"raw.jobs", "ops.runs"}),
+        ("SELECT * FROM (runs x JOIN jobs y ON x.a = y.a) JOIN raw.z ON z.a = x.a", {"ops.runs", "ops.jobs", "raw.z"}),
+        ("SELECT * FROM runs, raw.runs r, a.b.c.d", {"ops.runs", "raw.runs", "a.b.c.d"}),
+        ("WITH runs AS (SELECT 1 AS a) SELECT * FROM runs, ops.runs", {"ops.runs"}),
+        (
+            "SELECT CASE WHEN (SELECT max(a) FROM jobs) > 1 THEN 1 END AS x FROM runs ORDER BY (SELECT 1 FROM raw.z)",
+            {"ops.jobs", "ops.runs", "raw.z"},
+        ),
+    ],
+)
+def test_no_table_is_missed_wherever_it_stands(query: str, names: set[str]) -> None:
+    assert set(reads(query)) == names
+
+
+@PATIENT
+@given(
+    st.lists(
+        st.sampled_from(["t", "raw.u", "(SELECT a FROM v)", "(SELECT a FROM w WHERE a IN (SELECT a FROM x))"]),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([", ", " CROSS JOIN "]),
+)
+def test_however_sources_are_combined_each_is_read(sources: list[str], comma: str) -> None:
+    query = "SELECT s0.a FROM " + comma.join(f"{each} s{number}" for number, each in enumerate(sources))
+    wanted = {"t": {"ops.t"}, "raw.u": {"raw.u"}, "(SELECT a FROM v)": {"ops.v"}}
+    names = set().union(*(wanted.get(each, {"ops.w", "ops.x"}) for each in sources))
+    assert {each.name for each in dependencies(query, "OPS")} == names
+
+
+def test_the_metadata_of_a_known_table_is_read_from_that_table() -> None:
+    query = "SELECT h.snapshot_id FROM ops.runs.history h JOIN lake.ops.runs.files f ON 1 = 1 JOIN ops.runs.branch_x b"
+    known = {each.name: each.columns for each in dependencies(query, "", known={"ops.runs"})}
+    assert known == {"ops.runs": None, "lake.ops.runs.files": ()}
+
+
+def test_a_table_that_is_called_like_metadata_is_itself() -> None:
+    assert dependencies("SELECT a FROM ops.archive.history", "", known={"ops.archive.history"}) == (
+        Reads("ops.archive.history", ("a",)),
+    )
+
+
+def test_where_nothing_is_known_both_are_read_the_table_and_its_metadata() -> None:
+    assert set(reads("SELECT snapshot_id FROM ops.runs.snapshots")) == {"ops.runs", "ops.runs.snapshots"}
+    assert set(reads("SELECT a FROM lake.ops.runs")) == {"lake.ops.runs"}
+
+
+def test_a_query_that_can_t_be_parsed_reads_what_its_author_says() -> None:
+    opaque = "SELECT a FROM t ??? b"
+    assert object_reads(view(opaque, "ops.B", "ops.a")) == (Reads("ops.a"), Reads("ops.b"))
+    with pytest.raises(UnreadableQueryError):
+        object_reads(view(opaque))
+
+
+def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
+    assert object_reads(view("SELECT a FROM t", "ops.T", "raw.x")) == (Reads("ops.t", ("a",)), Reads("raw.x"))
+
+
+def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
+    with pytest.raises(QueryError, match="DROP"):
+        object_reads(view("DROP TABLE t", "ops.t"))
+
+
+def test_a_sink_reads_its_source() -> None:
+    sink = SinkSpec("ops.Runs", "files", {"path": "x"}, ("B", "a"))
+    obj = BuiltinObject(Kind.SINK, "ops.k", stable_id("p", "ops.k"), sink=sink)
+    assert object_reads(obj) == (Reads("ops.runs", ("a", "b")),)
+
+
+def test_names_without_a_namespace_are_told_apart_from_those_that_have_one() -> None:
+    assert unqualified("WITH c AS (SELECT a FROM x) SELECT a FROM c, ops.y, `z.z`, f(1)") == ("`z.z`", "x")
+
+
+def test_a_swap_of_two_columns_changes_nothing_for_who_names_them() -> None:
+    assert reads("SELECT a, b FROM runs") == reads("SELECT b, a FROM runs")
