@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,25 @@ def load_table(catalog: Catalog, identifier: str) -> Table | None:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
+
+
+def tables_with_property(catalog: Catalog, key: str) -> list[str]:
+    """Tables of all namespaces whose properties have the key; each one is loaded, so it takes its time."""
+    found = []
+    for namespace in _namespaces(catalog, ()):
+        for identifier in catalog.list_tables(namespace):
+            name = ".".join(identifier)
+            table = load_table(catalog, name)
+            if table is not None and key in table.properties:
+                found.append(name)
+    return sorted(found)
+
+
+def _namespaces(catalog: Catalog, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for namespace in catalog.list_namespaces(parent):
+        if len(namespace) > len(parent):
+            yield namespace
+            yield from _namespaces(catalog, namespace)
 
 
 def create_table(

@@ -15,6 +15,7 @@ from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsEr
 from pyiceberg.expressions import AlwaysTrue
 
 from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
     TargetChangedError,
@@ -125,7 +126,9 @@ class TargetTable:
         elif replace_where is None:
             snapshot_id = self._replace(transaction, files, summary)
         else:
-            transaction.delete(replace_where, snapshot_properties=dict(summary))
+            # Of the snapshots that this takes, the last one alone tells the event.
+            silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
+            transaction.delete(replace_where, snapshot_properties=silent)
             snapshot_id = self._append(transaction, files, summary)
         transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
         try:

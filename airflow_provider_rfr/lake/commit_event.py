@@ -1,0 +1,238 @@
+"""What the webhooks tell of a commit: one key of its snapshot summary, so commit and event are one atomic write.
+
+The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are the snapshot's
+own, so they are not repeated in it. Needs nothing of PyIceberg.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timezone
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+EVENT_KEY = "rfr.event"
+EPOCH = datetime.fromtimestamp(0, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What one collection brought to one table.
+
+    :ivar collection: the source's name for it
+    :ivar bytes: of the data files that the commit added
+    """
+
+    table: str
+    collection: str
+    documents: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitEvent:
+    """One published commit, or several in a row merged into one event.
+
+    :ivar commit_id: the same for every try to publish the same generation
+    :ivar target: the table
+    :ivar lake: the catalog's name
+    :ivar sequence: the snapshot's sequence number; orders the commits of a table
+    :ivar flow_published_at_min: when the earliest page of the commit was fetched; None for no documents
+    :ivar flow_run_id: a UUID; of merged commits the first one's
+    :ivar map_index: -1 where the task is not mapped; None outside Airflow
+    :ivar logical_date: RFC 3339, as the run has it; empty where there is none
+    """
+
+    commit_id: str
+    target: str
+    lake: str
+    materialization_name: str
+    flow_run_id: str
+    sequence: int = 0
+    snapshot_id: int = 0
+    committed_at: datetime = EPOCH
+    generation: int = 0
+    collection_names: tuple[str, ...] = ()
+    connector_image: str = ""
+    flow_published_at_min: datetime | None = None
+    flow_published_at_max: datetime | None = None
+    bindings: tuple[Binding, ...] = ()
+    dag_id: str = ""
+    dag_run_id: str = ""
+    task_id: str = ""
+    map_index: int | None = None
+    logical_date: str = ""
+    merged_commits: int = 1
+
+    @property
+    def documents(self) -> int:
+        """Of all bindings."""
+        return sum(binding.documents for binding in self.bindings)
+
+    @property
+    def bytes(self) -> int:
+        """Of all bindings."""
+        return sum(binding.bytes for binding in self.bindings)
+
+    def to_summary(self) -> dict[str, str]:
+        """Snapshot summary properties."""
+        document = {name: value for name, value in self._document().items() if name not in _OF_THE_SNAPSHOT}
+        return {EVENT_KEY: _compact(document)}
+
+    @classmethod
+    def from_summary(
+        cls,
+        table: str,
+        snapshot_id: int,
+        sequence: int,
+        timestamp_ms: int,
+        summary: Mapping[str, str],
+        *,
+        lake: str | None = None,
+    ) -> CommitEvent | None:
+        """The event of a snapshot; None where the commit owes nothing: somebody else's, or a maintenance job's.
+
+        :param lake: name of the catalog the table was read from; None for the one it was written through
+        """
+        if EVENT_KEY not in summary:
+            return None
+        try:
+            event = cls.from_json(summary[EVENT_KEY], target=table)
+        except (ValueError, TypeError) as error:
+            log.warning("%s: snapshot %s has an event that can't be read: %s", table, snapshot_id, error)
+            return None
+        return replace(
+            event,
+            lake=event.lake if lake is None else lake,
+            snapshot_id=snapshot_id,
+            sequence=sequence,
+            committed_at=datetime.fromtimestamp(timestamp_ms // 1000, timezone.utc).replace(
+                microsecond=timestamp_ms % 1000 * 1000
+            ),
+        )
+
+    def to_json(self) -> str:
+        """The whole event."""
+        return _compact(self._document())
+
+    @classmethod
+    def from_json(cls, text: str, **more: Any) -> CommitEvent:
+        """What :meth:`to_json` wrote. Fields of later versions are left out.
+
+        :param more: fields that the text lacks
+        :raises ValueError: it is something else
+        """
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            raise ValueError("the event is nested too deep") from None
+        if not isinstance(document, Mapping):
+            raise ValueError("the event is no mapping")
+        known = {name: _read(name, document[name]) for name in _FIELDS if name in document}
+        missing = [name for name in _REQUIRED if name not in known and name not in more]
+        if missing:
+            raise ValueError(f"the event lacks {', '.join(missing)}")
+        return cls(**{**known, **more})
+
+    def _document(self) -> dict[str, Any]:
+        """As JSON, without what says nothing."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        values["bindings"] = [[each.table, each.collection, each.documents, each.bytes] for each in self.bindings]
+        plain = {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in values.items()}
+        plain["collection_names"] = list(self.collection_names)
+        return {name: value for name, value in plain.items() if value not in ("", None, [])}
+
+
+def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
+    """One event for both. Who ran, and when, is the last one's; run id, name and image stay the first one's."""
+    earliest = [at for at in (first.flow_published_at_min, last.flow_published_at_min) if at is not None]
+    latest = [at for at in (first.flow_published_at_max, last.flow_published_at_max) if at is not None]
+    return replace(
+        last,
+        materialization_name=first.materialization_name,
+        connector_image=first.connector_image,
+        flow_run_id=first.flow_run_id,
+        collection_names=tuple(sorted({*first.collection_names, *last.collection_names})),
+        flow_published_at_min=min(earliest, default=None),
+        flow_published_at_max=max(latest, default=None),
+        bindings=_merge_bindings((*first.bindings, *last.bindings)),
+        merged_commits=first.merged_commits + last.merged_commits,
+    )
+
+
+def collections_of(bindings: Iterable[Binding]) -> tuple[str, ...]:
+    """The collections that brought documents, in the order of the bindings, each once."""
+    return tuple(dict.fromkeys(binding.collection for binding in bindings if binding.documents > 0))
+
+
+def published_span(
+    spans: Iterable[tuple[datetime | None, datetime | None]],
+) -> tuple[datetime | None, datetime | None]:
+    """Earliest and latest instant of several spans; a time that is missing, or a clock at zero, does not count."""
+    pairs = list(spans)
+    begins = [begin for begin, _ in pairs if begin is not None and begin > EPOCH]
+    ends = [end for _, end in pairs if end is not None and end > EPOCH]
+    return min(begins, default=None), max(ends, default=None)
+
+
+def rfc3339(moment: datetime | None) -> str:
+    """The instant in UTC with ``Z``; empty for None."""
+    if moment is None:
+        return ""
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def _merge_bindings(bindings: Iterable[Binding]) -> tuple[Binding, ...]:
+    found: dict[tuple[str, str], Binding] = {}
+    for each in bindings:
+        key = (each.table, each.collection)
+        known = found.get(key)
+        found[key] = (
+            each
+            if known is None
+            else replace(known, documents=known.documents + each.documents, bytes=known.bytes + each.bytes)
+        )
+    return tuple(found.values())
+
+
+def _compact(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "bindings":
+        return tuple(Binding(str(table), str(name), int(count), int(size)) for table, name, count, size in value)
+    if name == "collection_names":
+        if isinstance(value, str):
+            raise ValueError("the event's collection_names are no list")
+        return tuple(map(str, value))
+    if name in _TIMES:
+        return _instant(value)
+    wanted = int if name in _NUMBERS else str
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise ValueError(f"the event's {name} is no {'number' if wanted is int else 'text'}")
+    return value
+
+
+def _instant(text: Any) -> datetime:
+    if not isinstance(text, str):
+        raise ValueError("a time of the event is no text")
+    # Python 3.10 reads no Z.
+    moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+    if moment.tzinfo is None:
+        raise ValueError("a time of the event has no offset")
+    try:
+        return moment.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError("a time of the event is before all others") from None
+
+
+_FIELDS = tuple(field.name for field in fields(CommitEvent))
+_OF_THE_SNAPSHOT = frozenset({"target", "sequence", "snapshot_id", "committed_at"})
+_REQUIRED = ("commit_id", "target", "lake", "materialization_name", "flow_run_id")
+_TIMES = frozenset({"committed_at", "flow_published_at_min", "flow_published_at_max"})
+_NUMBERS = frozenset({"sequence", "snapshot_id", "generation", "map_index", "merged_commits"})

@@ -1,0 +1,199 @@
+"""Opening the control store, and its transactions.
+
+SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so that none has to be repeated
+half way; the journal is a WAL, so that readers never wait. PostgreSQL: READ COMMITTED and row locks.
+
+A transaction is a function, because it is run again where the database says that a repetition may help. What is
+committed survives the death of the process; what a power cut takes is created again from the tables' commits.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store.clock import Clock
+from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
+
+T = TypeVar("T")
+
+BUSY_SECONDS: Final = 30.0
+_TABLES_LOCK: Final = 0x5246_5253
+_REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
+_READING: Final = "rfr_reading"
+
+
+class ControlStore:
+    """A database with the package's tables; safe on any number of threads, and after a fork.
+
+    :ivar clock: the clock of leases and waits; None for the database's own, which all deliverers share
+    """
+
+    def __init__(self, engine: Engine, clock: Clock | None = None) -> None:
+        self._engine = engine
+        self._pid = os.getpid()
+        self.clock = clock
+        self.is_postgres = engine.dialect.name == "postgresql"
+
+    def __repr__(self) -> str:
+        return f"ControlStore({self._engine.dialect.name})"
+
+    def run(self, work: Callable[[Connection], T], *, patience: float = 60.0) -> T:
+        """``work`` in one writing transaction. It is repeated where the database was busy or away, so it must leave
+        nothing behind but what it writes through the connection.
+
+        :param patience: seconds after which the database's error is raised
+        """
+        retrying = Retrying(
+            retry=retry_if_exception(_may_help),
+            stop=stop_after_delay(patience),
+            wait=wait_random_exponential(multiplier=0.05, max=2.0),
+            reraise=True,
+        )
+        return retrying(lambda: self._once(work))
+
+    def _once(self, work: Callable[[Connection], T]) -> T:
+        with self._forked_engine().begin() as connection:
+            return work(connection)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A reading transaction: one moment of the store, and nobody waits for it."""
+        with self._forked_engine().connect() as connection:
+            yield connection.execution_options(**{_READING: True})
+
+    def now(self, connection: Connection) -> int:
+        """Milliseconds since 1970 by the clock that all who use this store go by."""
+        if self.clock is not None:
+            return int(self.clock.now() * 1000)
+        if self.is_postgres:
+            moment = connection.execute(text("SELECT extract(epoch FROM clock_timestamp()) * 1000")).scalar_one()
+            return int(moment)
+        return int(time.time() * 1000)
+
+    def close(self) -> None:
+        """Close the idle connections; the store can be used again."""
+        self._engine.dispose()
+
+    def _forked_engine(self) -> Engine:
+        if self._pid != os.getpid():
+            # Connections of the parent must neither be used nor closed here.
+            self._pid = os.getpid()
+            self._engine.dispose(close=False)
+        return self._engine
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
+    """Open the store, and make what it lacks; any number of processes may do so at once, and die meanwhile.
+
+    :param url: SQLAlchemy's address, ``sqlite:///`` or ``postgresql://``
+    :raises ConfigurationError: it can't be opened, or a newer version of this package made it
+    """
+    address = _address(url)
+    store = ControlStore(_new_engine(address), clock)
+    try:
+        # Not long: a wrong address should be told soon.
+        version = store.run(_make_tables, patience=5.0)
+    except DBAPIError as error:
+        problem = str(error.orig).strip().partition("\n")[0] or type(error.orig).__name__
+        password = address.password
+        problem = problem.replace(password, "***") if password else problem
+    else:
+        if version <= SCHEMA_VERSION:
+            return store
+        problem = f"it has version {version} of the tables, this package knows {SCHEMA_VERSION}"
+    store.close()
+    raise ConfigurationError("control store", f"can't be opened ({address.get_backend_name()}): {problem}")
+
+
+def _address(url: str) -> URL:
+    try:
+        address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
+    except ArgumentError:
+        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
+    if address.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ConfigurationError("control store", f"{address.get_backend_name()} is not supported", _EXAMPLES)
+    if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
+        raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
+    return address
+
+
+_EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
+
+
+def _new_engine(address: URL) -> Engine:
+    options: dict[str, Any] = {"hide_parameters": True}
+    if address.get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": BUSY_SECONDS}
+    else:
+        options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+        if address.get_driver_name() == "psycopg2":
+            options["executemany_mode"] = "values_plus_batch"
+    try:
+        engine = create_engine(address, **options)
+    except (ModuleNotFoundError, NoSuchModuleError):
+        driver = address.get_driver_name()
+        raise ConfigurationError("control store", f"the driver {driver} is not installed", _EXAMPLES) from None
+    if address.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:
+    # The driver's own idea of when transactions begin would take the write lock too late.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # A killed process loses nothing by it; after a power cut the newest commits may be missing, never a part of one.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except Exception as error:
+            # Two that change the journal at once: the busy timeout doesn't hold for this.
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    reading = connection.get_execution_options().get(_READING)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _make_tables(connection: Connection) -> int:
+    if connection.dialect.name == "postgresql":
+        # "IF NOT EXISTS" looks before it makes, and two can look at the same time.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
+    METADATA.create_all(connection)
+    version = connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == "schema")).scalar_one_or_none()
+    if version is None:
+        connection.execute(insert(SETTINGS).values(name="schema", value=str(SCHEMA_VERSION)))
+        return SCHEMA_VERSION
+    return int(version)
+
+
+def _may_help(error: BaseException) -> bool:
+    """Whether the same transaction may succeed if it is run again."""
+    if not isinstance(error, DBAPIError):
+        return False
+    code = getattr(error.orig, "pgcode", None)
+    if error.connection_invalidated or code in _REPEATABLE:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return any(word in str(error.orig) for word in ("locked", "busy"))
+    # Without a code it never came to the server: it is being started, or the network is gone.
+    return isinstance(error, OperationalError) and code is None

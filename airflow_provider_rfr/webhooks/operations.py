@@ -1,0 +1,220 @@
+"""What people do with deliveries and endpoints: look, replay, cancel, pause, resume, try."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.store.claims import Claim
+from airflow_provider_rfr.store.clock import SystemClock
+from airflow_provider_rfr.store.deliveries import (
+    CANCELLABLE,
+    EVERYTHING,
+    REPLAYABLE,
+    Attempt,
+    Delivery,
+    Selection,
+    attempts_of,
+    count_states,
+    delete_ended,
+    oldest_pending,
+    select_deliveries,
+    set_cancelled,
+    set_pending,
+)
+from airflow_provider_rfr.store.endpoints import (
+    EndpointKey,
+    EndpointRow,
+    change_endpoints,
+    endpoints_of_table,
+    load_endpoints,
+)
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.settling import Ending
+from airflow_provider_rfr.webhooks.attempts import attempt
+from airflow_provider_rfr.webhooks.calls import Connections, resolve
+from airflow_provider_rfr.webhooks.courier import no_connections
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.http import Client
+from airflow_provider_rfr.webhooks.opening import enable
+from airflow_provider_rfr.webhooks.tokens import TokenKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class TestAnswer:
+    """What came of a test fire; nothing of it is secret.
+
+    :ivar answer: at most 2 KB, masked
+    """
+
+    __test__ = False
+
+    delivered: bool
+    delivery_id: str
+    status: int | None
+    detail: str | None
+    answer: str | None
+    milliseconds: int
+
+
+def deliveries(store: ControlStore, selection: Selection = EVERYTHING, limit: int | None = 100) -> list[Delivery]:
+    """The newest first."""
+    with store.read() as connection:
+        return select_deliveries(connection, selection, limit)
+
+
+def history(store: ControlStore, delivery_id: str) -> list[Attempt]:
+    """Attempts of one delivery that ended, the first one first. A deliverer that was killed left none."""
+    with store.read() as connection:
+        return attempts_of(connection, delivery_id)
+
+
+def counts(store: ControlStore, selection: Selection = EVERYTHING) -> dict[str, int]:
+    """Deliveries by state."""
+    with store.read() as connection:
+        return count_states(connection, selection)
+
+
+def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[EndpointRow]:
+    """What the store knows of triggers: paused, disabled, resting, last fired."""
+    with store.read() as connection:
+        return endpoints_of_table(connection, lake, table)
+
+
+def replay(store: ControlStore, selection: Selection) -> list[str]:
+    """Deliver again what ended: same id, same commit, today's template and address; returns the ids.
+
+    Without states in the selection it is what is dead. What was merged is replayed by what it was merged into.
+    """
+    return _change(store, selection, ("dead",), REPLAYABLE, set_pending)
+
+
+def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelled") -> list[str]:
+    """Never deliver what is pending or dead; returns the ids. An attempt that is under way can't be called back."""
+
+    def work(connection: Connection, now: int, ids: list[str]) -> None:
+        set_cancelled(connection, now, ids, detail)
+
+    return _change(store, selection, CANCELLABLE, CANCELLABLE, work)
+
+
+def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
+    """Send nothing to these endpoints until :func:`resume`; commits go on to be noted. Returns how many there were."""
+    wanted = list(keys)
+
+    def work(connection: Connection) -> int:
+        return change_endpoints(connection, _ids(connection, wanted), paused_at=store.now(connection))
+
+    return store.run(work)
+
+
+def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
+    """Send again to what was paused, rests, or was disabled by 410; returns how many there were."""
+    with store.read() as connection:
+        ids = _ids(connection, keys)
+    return enable(store, ids)
+
+
+def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
+    """Age of the oldest pending delivery; 0 for none."""
+    with store.read() as connection:
+        made = oldest_pending(connection, Selection(lake=lake, table=table))
+        return 0.0 if made is None else max(0.0, (store.now(connection) - made) / 1000)
+
+
+def blocked_reason(store: ControlStore, lake: str, table: str, triggers: Collection[str] | None = None) -> str | None:
+    """Why the next refresh of the table has to wait; None if it need not.
+
+    It waits while a delivery of a trigger with ``onFailure: block`` is dead, until it is replayed or cancelled.
+
+    :param triggers: that block by today's configuration; None for those that did when their delivery was given up
+    """
+    with store.read() as connection:
+        dead = select_deliveries(connection, Selection(lake=lake, table=table, states=("dead",)))
+    if triggers is None:
+        blocking = [each for each in dead if each.on_failure == "block"]
+    else:
+        blocking = [each for each in dead if each.key.trigger in triggers]
+    if not blocking:
+        return None
+    newest = blocking[0]
+    more = f", and {len(blocking) - 1} more" if len(blocking) > 1 else ""
+    return (
+        f"{newest.key}: delivery {newest.id} was given up ({newest.detail}){more}; "
+        "replay or cancel it, then the table is refreshed again"
+    )
+
+
+def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
+    """Delete what was delivered, cancelled or merged so long ago; returns how many. The dead stay."""
+    return store.run(
+        lambda connection: delete_ended(connection, store.now(connection) - int(older_than_seconds * 1000), selection)
+    )
+
+
+def test_fire(
+    endpoint: Endpoint,
+    event: CommitEvent,
+    *,
+    connections: Connections = no_connections,  # noqa: PT028 - it is no test
+    allowed_hosts: Iterable[str] = (),  # noqa: PT028
+    verify: bool | str = True,  # noqa: PT028
+) -> TestAnswer:
+    """Call the endpoint once, now, with an id of its own; the store hears nothing of it.
+
+    :raises ConfigurationError: it can't be found out how to call it
+    """
+    call = resolve(endpoint, connections, allowed_hosts)
+    tokens = TokenKeeper(call.token_step, call.guard) if call.token_step is not None else None
+    claim = Claim(
+        delivery_id=uuid.uuid4().hex,
+        endpoint_id=0,
+        event=event.to_json(),
+        attempt=1,
+        failures=0,
+        token=0,
+        owner="",
+        started_at=int(time.time() * 1000),
+    )
+    client = Client(verify)
+    try:
+        key = EndpointKey(event.lake, event.target, endpoint.name)
+        result = attempt(call, claim, key, client, tokens, SystemClock())
+    finally:
+        client.close()
+    return TestAnswer(
+        delivered=result.ending is Ending.DELIVERED,
+        delivery_id=claim.delivery_id,
+        status=result.status,
+        detail=result.detail,
+        answer=result.answer,
+        milliseconds=result.milliseconds,
+    )
+
+
+test_fire.__test__ = False  # type: ignore[attr-defined]  # it is no test, whatever collects it
+
+
+def _change(
+    store: ControlStore, selection: Selection, default: tuple[str, ...], allowed: tuple[str, ...], work: Any
+) -> list[str]:
+    states = tuple(each for each in (selection.states or default) if each in allowed)
+
+    def transaction(connection: Connection) -> list[str]:
+        found = select_deliveries(connection, replace(selection, states=states))
+        ids = [each.id for each in found]
+        for start in range(0, len(ids), 500):
+            work(connection, store.now(connection), ids[start : start + 500])
+        return ids
+
+    return store.run(transaction) if states else []
+
+
+def _ids(connection: Connection, keys: Iterable[EndpointKey]) -> list[int]:
+    return [row.id for row in load_endpoints(connection, keys).values()]

@@ -1,0 +1,184 @@
+"""The outbox: what is owed for commits, as rows of the control store.
+
+The commits themselves say what they owe, in their snapshots. So rows can be made at any time, by anybody, any number
+of times: ids follow from commit and trigger. From which commit on a trigger is owed anything is decided once, and kept
+in a property of the table as well, so that a store that was lost is filled with the same rows again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord, write_table_property
+from airflow_provider_rfr.store.deliveries import NewDelivery, add_deliveries
+from airflow_provider_rfr.store.endpoints import (
+    EndpointKey,
+    EndpointRow,
+    change_endpoints,
+    ensure_endpoint,
+    load_endpoints,
+)
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.webhooks.config import TriggerBlock
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.variables import delivery_id
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+_LONGEST_ID = 255
+
+StartFrom = Literal["latest", "earliest"]
+
+
+def endpoints_of(lake: str, table: str, block: TriggerBlock) -> dict[EndpointKey, Endpoint]:
+    """The block's endpoints, for one table."""
+    return {EndpointKey(lake, table, name): endpoint for name, endpoint in block.config.items()}
+
+
+def since_property(trigger: str) -> str:
+    """The table property that says from which sequence number on the trigger is owed commits."""
+    return f"rfr.webhooks.{trigger}.since"
+
+
+def enrol(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
+    """Make the deliveries of these commits that are missing; returns how many were.
+
+    For commits at hand, e.g. the one that was just published. It says nothing about commits before them:
+    :func:`enrol_table` looks at those.
+    """
+    found = list(events)
+
+    def work(connection: Connection) -> int:
+        made = 0
+        for key in sorted(key for key, endpoint in endpoints.items() if endpoint.enabled):
+            owed = [event for event in found if (event.lake, event.target) == (key.lake, key.table)]
+            if any(endpoints[key].accepts_commit(event) for event in owed):
+                row = ensure_endpoint(connection, key)
+                made += _add(connection, store.now(connection), row, endpoints[key], owed)
+        return made
+
+    return store.run(work) if found else 0
+
+
+def enrol_table(
+    store: ControlStore,
+    catalog: Catalog,
+    lake: str,
+    table: str,
+    endpoints: Mapping[EndpointKey, Endpoint],
+    *,
+    start_from: StartFrom = "latest",
+) -> int:
+    """Make the deliveries of all commits of the table that were not looked at yet; returns how many were made.
+
+    :param start_from: for a trigger that the table never had: ``latest`` is the newest commit and all after it,
+        ``earliest`` is all that there are
+    """
+    commits = CommitLog.load(catalog, table)
+    if commits is None:
+        return 0
+    mine = {key: endpoint for key, endpoint in endpoints.items() if (key.lake, key.table) == (lake, table)}
+    with store.read() as connection:
+        rows = load_endpoints(connection, mine)
+    since = {
+        key: _since(commits, lake, key, rows.get(key), start_from) for key, endpoint in mine.items() if endpoint.enabled
+    }
+    for key, number in since.items():
+        kept = _kept(commits, key)
+        # Before the rows, so that there is no moment in which the store alone knows it.
+        if kept is None or kept > number:
+            write_table_property(catalog, table, since_property(key.trigger), str(number))
+    return store.run(lambda connection: _enrol_all(store, connection, commits, lake, mine, since))
+
+
+def _enrol_all(
+    store: ControlStore,
+    connection: Connection,
+    commits: CommitLog,
+    lake: str,
+    endpoints: Mapping[EndpointKey, Endpoint],
+    since: Mapping[EndpointKey, int],
+) -> int:
+    made, now = 0, store.now(connection)
+    newest = max((record.sequence for record in commits.commits()), default=0)
+    known = load_endpoints(connection, endpoints)
+    for key in sorted(endpoints):
+        if key not in since and key not in known:
+            continue
+        row = ensure_endpoint(connection, key)
+        values = {"table_uuid": commits.table_uuid, "enrolled_until": newest}
+        if key in since:
+            floor, values["since"] = _floor(row, commits.table_uuid, since[key])
+            events = _events(commits.commits(floor), lake, commits.name)
+            made += _add(connection, now, row, endpoints[key], events)
+        # A trigger that is switched off is owed nothing of what is committed meanwhile.
+        change_endpoints(connection, [row.id], **values)
+    return made
+
+
+def _floor(row: EndpointRow, table_uuid: str, since: int) -> tuple[int, int]:
+    """Up to which sequence number all has been looked at, and from which on anything is owed."""
+    if row.since is None or row.table_uuid != table_uuid:
+        return since - 1, since
+    if since < row.since or row.enrolled_until is None:
+        return min(since, row.since) - 1, min(since, row.since)
+    return row.enrolled_until, row.since
+
+
+def _since(commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | None, start_from: StartFrom) -> int:
+    kept = _kept(commits, key)
+    if row is not None and row.since is not None:
+        if row.table_uuid != commits.table_uuid:
+            # The trigger is known, but the table was made anew: all of it is new to the trigger.
+            return 0 if kept is None else kept
+        return row.since if kept is None else min(kept, row.since)
+    if kept is not None:
+        return kept
+    if start_from == "earliest":
+        return 0
+    owing = _events(commits.commits(), lake, commits.name)
+    return owing[-1].sequence if owing else 0
+
+
+def _kept(commits: CommitLog, key: EndpointKey) -> int | None:
+    text = commits.properties.get(since_property(key.trigger), "")
+    return int(text) if text.isdecimal() and text.isascii() else None
+
+
+def _events(records: Sequence[CommitRecord], lake: str, table: str) -> list[CommitEvent]:
+    found = (
+        CommitEvent.from_summary(table, each.snapshot_id, each.sequence, each.timestamp_ms, each.summary, lake=lake)
+        for each in records
+    )
+    return [event for event in found if event is not None]
+
+
+def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint, events: Sequence[CommitEvent]) -> int:
+    owed = [
+        NewDelivery(
+            id=delivery_id(event.commit_id, row.key.trigger),
+            endpoint_id=row.id,
+            commit_id=_column(event.commit_id),
+            sequence=event.sequence,
+            snapshot_id=event.snapshot_id,
+            event=event.to_json(),
+        )
+        for event in events
+        if endpoint.accepts_commit(event)
+    ]
+    return add_deliveries(connection, now, owed)
+
+
+def _column(commit_id: str) -> str:
+    """The commit's id as every database takes it; others than ours may write anything into a snapshot."""
+    usual = len(commit_id) <= _LONGEST_ID and commit_id.isprintable()
+    return commit_id if usual else hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()

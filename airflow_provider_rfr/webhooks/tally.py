@@ -1,0 +1,111 @@
+"""What a courier did in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from airflow_provider_rfr.exceptions import DeliveryError
+from airflow_provider_rfr.store.deliveries import Delivery
+from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.store.settling import Ending, Result
+
+
+@dataclass(frozen=True, slots=True)
+class DeadDelivery:
+    """A delivery that was given up; nothing of it is secret.
+
+    :ivar reason: one word: ``http``, ``connection``, ``timeout``, ``template``, ``gone`` ...
+    :ivar on_failure: the endpoint's policy
+    """
+
+    id: str
+    key: EndpointKey
+    commit_id: str
+    sequence: int
+    reason: str
+    detail: str
+    status: int | None
+    attempts: int
+    on_failure: str
+    died_at: datetime
+
+    @classmethod
+    def of(cls, row: Delivery) -> DeadDelivery:
+        """From the store's row."""
+        return cls(
+            id=row.id,
+            key=row.key,
+            commit_id=row.last_commit,
+            sequence=row.sequence,
+            reason=row.reason or "",
+            detail=row.detail or "",
+            status=row.status,
+            attempts=row.attempts,
+            on_failure=row.on_failure or "",
+            died_at=datetime.fromtimestamp((row.ended_at or 0) / 1000, timezone.utc),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A delivery that was given up in this go."""
+
+    trigger: str
+    host: str
+    detail: str
+    on_failure: str
+
+    def __str__(self) -> str:
+        return f"{self.trigger} ({self.host}/...): {self.detail}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one go.
+
+    :ivar delivered: deliveries, not commits: a window of several commits counts once
+    :ivar failed: attempts that failed and will be repeated
+    :ivar dead: deliveries that were given up
+    :ivar unsent: claims that were given back without an attempt
+    :ivar lost: attempts whose lease had run out, so that somebody else says how they end
+    :ivar skipped: pending deliveries of triggers that are not in the configuration any more
+    :ivar pending: deliveries that are left, of the triggers in the configuration
+    :ivar next_due: when the next of them can be sent; None for none
+    :ivar failures: of what was given up, at most one for each trigger and reason
+    """
+
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    unsent: int = 0
+    lost: int = 0
+    skipped: int = 0
+    pending: int = 0
+    next_due: datetime | None = None
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
+        """Count what was written to the store."""
+        for result, failure in results:
+            if result.claim.delivery_id in lost:
+                self.lost += 1
+            elif result.ending is Ending.DELIVERED:
+                self.delivered += 1
+            elif result.ending is Ending.RETRY:
+                self.failed += 1
+            elif result.ending is Ending.UNSENT:
+                self.unsent += 1
+            else:
+                self.dead += 1
+                if failure is not None and failure not in self.failures:
+                    self.failures.append(failure)
+
+    def error(self) -> DeliveryError | None:
+        """What to raise where a failed delivery is to fail a task; endpoints with ``onFailure: ignore`` do not."""
+        failures = [each for each in self.failures if each.on_failure != "ignore"]
+        if not failures:
+            return None
+        triggers = {each.trigger for each in failures}
+        return DeliveryError(f"{len(triggers)} trigger(s) failed: {'; '.join(map(str, failures))}")

@@ -1,0 +1,227 @@
+"""SIGKILL at every place that matters, by real processes, on SQLite and on PostgreSQL; a real endpoint counts calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.store.deliveries import Selection
+from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from tests.integration.postgres import PostgresServer
+from tests.webhook_receiver import Received, Receiver, Reply, receiver
+
+ROOT = Path(__file__).resolve().parents[2]
+ID = delivery_id("commit-1", "hook")
+ALL = (("commit", 1), ("enrol",), ("deliver",))
+AGAIN = (("enrol",), ("deliver",))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+@dataclass
+class Scene:
+    """A lake, a store, endpoints, and processes that work with them."""
+
+    folder: Path
+    stores: list[str]
+    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def store(self) -> str:
+        return self.stores[0]
+
+    def endpoint(self, name: str, url: str, **more: Any) -> None:
+        payload = {"id": "{{delivery_id}}", "commits": "{{merged_commits}}", "last": "{{commit_id}}"}
+        common = {"payload": payload, "timeout": "1s", "allowedHosts": ["127.0.0.1"]}
+        self.endpoints[name] = {"url": url, **common, **more}
+
+    def start(self, *steps: tuple[Any, ...], kill: str | None = None, **task: Any) -> subprocess.Popen[str]:
+        lake = {
+            "type": "sql",
+            "uri": f"sqlite:///{self.folder}/catalog.db",
+            "warehouse": f"file://{self.folder}/warehouse",
+        }
+        whole = {"lake": lake, "store": self.store, "steps": steps, "kill": kill, **task}
+        argument = json.dumps({**whole, "triggers": {"config": self.endpoints}})
+        command = [sys.executable, "-m", "tests.integration.webhook_program", argument]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def run(self, *steps: tuple[Any, ...], kill: str | None = None, **task: Any) -> str:
+        process = self.start(*steps, kill=kill, **task)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == (-9 if kill else 0), output[-3000:]
+        return output
+
+    def states(self) -> dict[str, str]:
+        store = open_store(self.store)
+        found = {row.id: row.state for row in operations.deliveries(store, Selection(), None)}
+        store.close()
+        return found
+
+    def lose_store(self) -> None:
+        self.stores.pop(0)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> Scene:
+    if request.param == "sqlite":
+        stores = [f"sqlite:///{tmp_path}/{number}.db" for number in range(2)]
+    else:
+        postgres = request.getfixturevalue("postgres")
+        stores = [postgres.new_database() for _ in range(2)]
+    made = Scene(tmp_path, stores)
+    made.endpoint("hook", server.url)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [
+        ("before the commit", 0),
+        ("after the commit", 1),
+        ("before the rows", 1),
+        ("in the rows' transaction", 1),
+        ("after the rows", 1),
+        ("in the claim's transaction", 1),
+        ("after the claim", 1),
+        ("after the answer", 2),
+        ("in the settlement's transaction", 2),
+        ("after the settlement", 1),
+    ],
+)
+def test_a_sigkill_loses_no_event_and_doubles_none_but_where_it_must(
+    place: str, calls: int, scene: Scene, server: Receiver
+) -> None:
+    scene.run(*ALL, kill=place)
+    scene.run(*AGAIN, *AGAIN)
+    assert server.ids == [ID] * calls
+    assert set(scene.states().values()) <= {"delivered"}
+
+
+def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_call_under_the_same_id(
+    scene: Scene, server: Receiver
+) -> None:
+    processes: list[subprocess.Popen[str]] = []
+
+    def answer(request: Received) -> Reply:
+        if len(server.received) == 1:
+            processes[0].kill()
+            processes[0].wait()
+        return Reply(200)
+
+    server.answers_by(answer)
+    processes.append(scene.start(*ALL))
+    output, _ = processes[0].communicate(timeout=120)
+    assert processes[0].returncode == -9, output
+    assert scene.states() == {ID: "pending"}
+    scene.run(*AGAIN)
+    assert server.ids == [ID, ID]
+    assert scene.states() == {ID: "delivered"}
+
+
+def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, server: Receiver) -> None:
+    scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
+    processes = [scene.start(("deliver",)) for _ in range(4)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
+    assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in range(1, 31))
+    assert set(scene.states().values()) == {"delivered"}
+
+
+def test_four_deliverers_of_whom_two_are_killed_converge(scene: Scene, server: Receiver) -> None:
+    scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
+
+    def answer(request: Received) -> Reply:
+        time.sleep(0.02)
+        return Reply(200)
+
+    server.answers_by(answer)
+    processes = [scene.start(("deliver",)) for _ in range(4)]
+    for number, process in enumerate(processes[:2]):
+        assert process.stdout.readline() == "delivering\n"
+        while len(server.received) < 5 * (number + 1):
+            time.sleep(0.005)
+        process.kill()
+    for process in processes:
+        process.communicate(timeout=120)
+    scene.run(*AGAIN)
+    assert set(server.ids) == {delivery_id(f"commit-{n}", "hook") for n in range(1, 31)}
+    assert set(scene.states().values()) == {"delivered"}
+    # What a killed one had under way, on at most four threads.
+    assert len(server.ids) - 30 <= 2 * 16
+
+
+def test_a_dead_endpoint_costs_the_living_one_no_second_call(scene: Scene, server: Receiver) -> None:
+    with receiver() as silent:
+
+        def answer(request: Received) -> Reply:
+            silent.closing.wait(3)
+            return Reply(200)
+
+        silent.answers_by(answer)
+        scene.endpoint("dead", silent.url, maxAttempts=50)
+        scene.run(("commit", 1), ("enrol",))
+        for number in range(3):
+            process = scene.start(*AGAIN)
+            while len(silent.received) <= number or scene.states()[ID] != "delivered":
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+            process.kill()
+            process.communicate()
+            time.sleep(2.1)
+    assert server.ids == [ID]
+    assert set(silent.ids) == {delivery_id("commit-1", "dead")}
+
+
+def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receiver) -> None:
+    scene.run(("commit", 1), ("enrol",), ("commit", 2, 3), ("enrol",), ("deliver",))
+    before = list(server.ids)
+    scene.lose_store()
+    scene.run(*AGAIN)
+    assert sorted(server.ids[len(before) :]) == sorted(before)
+    assert len(set(before)) == 3
+
+
+def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
+    scene.run(("commit", 1), ("enrol",))
+    scene.run(("commit", 2), ("enrol",), kill="before the rows")
+    scene.lose_store()
+    scene.run(*AGAIN, kill="in the rows' transaction")
+    scene.run(*AGAIN)
+    assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("place", "calls"),
+    [("in the claim's transaction", 1), ("after the claim", 1), ("after the answer", 2), ("after the settlement", 1)],
+)
+def test_a_window_of_commits_survives_a_sigkill_whole(place: str, calls: int, scene: Scene, server: Receiver) -> None:
+    scene.endpoint("hook", server.url, interval="1h")
+    scene.run(("enrol",), ("commit", 1, 2, 3), ("enrol",))
+    scene.run(("deliver",), kill=place)
+    scene.run(*AGAIN)
+    assert len(set(server.ids)) == 1
+    assert [request.json for request in server.received] == [
+        {"id": server.ids[0], "commits": 3, "last": "commit-3"}
+    ] * calls
+    assert sorted(scene.states().values()) == ["delivered", "merged", "merged", "merged"]

@@ -1,0 +1,37 @@
+"""The same tests on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from tests.integration.postgres import PostgresServer
+from tests.webhook_receiver import FakeClock
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/control.db"
+    return request.getfixturevalue("postgres").new_database()
+
+
+@pytest.fixture
+def store(store_url: str, clock: FakeClock) -> Iterator[ControlStore]:
+    opened = open_store(store_url, clock=clock)
+    yield opened
+    opened.close()

@@ -1,0 +1,186 @@
+"""Opening the control store: by many at once, killed in between, in any state."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, insert, select, text
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.store.tables import METADATA, SETTINGS
+
+OPENER = """
+import sys, time
+from airflow_provider_rfr.store.engine import open_store
+print("ready", flush=True)
+moment = float(sys.stdin.readline())
+while time.time() < moment:
+    pass
+store = open_store(sys.argv[1])
+with store.read() as connection:
+    print(store.now(connection) > 0, flush=True)
+"""
+HALF_WAY = """
+import os, signal, sys
+from sqlalchemy import event
+from airflow_provider_rfr.store import engine
+make = engine._new_engine
+def dying(address):
+    made = make(address)
+    seen = [0]
+    def count(connection, cursor, statement, *rest):
+        seen[0] += statement.lstrip().startswith("CREATE TABLE")
+        if seen[0] == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    event.listen(made, "before_cursor_execute", count)
+    return made
+engine._new_engine = dying
+engine.open_store(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/control.db"
+
+
+def tables(path: Path) -> set[str]:
+    with sqlite3.connect(path) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def test_many_processes_open_a_new_store_at_the_same_moment(url: str, tmp_path: Path) -> None:
+    openers = [
+        subprocess.Popen([sys.executable, "-c", OPENER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(5)
+    ]
+    assert all(opener.stdout.readline() == "ready\n" for opener in openers)
+    moment = time.time() + 0.3
+    outputs = [opener.communicate(f"{moment}\n", timeout=60)[0] for opener in openers]
+    assert outputs == ["True\n"] * 5
+    assert tables(tmp_path / "control.db") >= set(METADATA.tables)
+
+
+def test_a_kill_half_way_through_leaves_a_store_that_the_next_one_makes_whole(url: str, tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", HALF_WAY, url], capture_output=True, check=False)
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert not tables(tmp_path / "control.db")
+    open_store(url)
+    assert tables(tmp_path / "control.db") >= set(METADATA.tables)
+
+
+def test_readers_never_wait_for_a_writer(url: str) -> None:
+    store = open_store(url)
+    writing, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        def work(connection) -> None:
+            connection.execute(insert(SETTINGS).values(name="half", value="way"))
+            writing.set()
+            assert done.wait(20)
+
+        store.run(work)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert writing.wait(20)
+    began = time.monotonic()
+    with store.read() as connection:
+        assert connection.execute(select(SETTINGS.c.name)).scalars().all() == ["schema"]
+    assert time.monotonic() - began < 5
+    done.set()
+    thread.join()
+    with store.read() as connection:
+        assert set(connection.execute(select(SETTINGS.c.name)).scalars()) == {"schema", "half"}
+
+
+def test_a_store_that_somebody_locked_is_waited_for(url: str, tmp_path: Path) -> None:
+    store = open_store(url)
+    other = sqlite3.connect(tmp_path / "control.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    threading.Timer(1.0, lambda: other.execute("COMMIT")).start()
+    began = time.monotonic()
+    store.run(lambda connection: connection.execute(insert(SETTINGS).values(name="late", value="1")))
+    assert 0.5 < time.monotonic() - began < 20
+    other.close()
+
+
+def test_a_forked_process_uses_a_connection_of_its_own(url: str) -> None:
+    store = open_store(url)
+    with store.read() as connection:
+        connection.execute(text("SELECT 1"))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store.run(lambda connection: connection.execute(insert(SETTINGS).values(name="child", value="1")))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    with store.read() as connection:
+        assert "child" in connection.execute(select(SETTINGS.c.name)).scalars().all()
+
+
+def test_a_store_of_a_newer_version_is_refused(url: str, tmp_path: Path) -> None:
+    open_store(url).close()
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        connection.execute("UPDATE rfr_settings SET value = '99' WHERE name = 'schema'")
+    with pytest.raises(ConfigurationError, match="version 99 of the tables, this package knows 1"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("mysql://u:hunter22@h/d", "mysql is not supported"),
+        ("hunter22 is no URL", "its URL can't be read"),
+        ("sqlite://", "a store in memory"),
+        ("sqlite:///:memory:", "a store in memory"),
+        ("sqlite:////nowhere/at/all/hunter22.db", "unable to open database file"),
+        ("postgresql+asyncpg2://u:hunter22@h/d", "driver"),
+        ("postgresql+psycopg2://u:hunter22@127.0.0.1:1/d", "can't be opened"),
+    ],
+)
+def test_an_address_that_can_t_work_is_refused_without_its_password(address: str, problem: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match=problem) as caught:
+        open_store(address)
+    assert "hunter22" not in str(caught.value)
+    assert time.monotonic() - began < 15
+
+
+def test_the_store_shows_no_address(url: str) -> None:
+    assert repr(open_store(url)) == "ControlStore(sqlite)"
+
+
+def test_two_threads_and_two_processes_write_without_an_error(url: str) -> None:
+    open_store(url)
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=write_many, args=(url, number)) for number in range(2)]
+    for process in processes:
+        process.start()
+    threads = [threading.Thread(target=write_many, args=(url, number)) for number in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for each in (*threads, *processes):
+        each.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    with open_store(url).read() as connection:
+        assert len(connection.execute(select(SETTINGS.c.name)).all()) == 1 + 4 * 25
+
+
+def write_many(url: str, writer: int) -> None:
+    store = open_store(url)
+    for number in range(25):
+        wanted = insert(SETTINGS).values(name=f"{writer}-{number}", value="")
+        store.run(partial(Connection.execute, statement=wanted))

@@ -1,0 +1,245 @@
+"""Documents whose key is not age: opened by a program named ``sops``, here a small one of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.webhooks.sealing import binary, open_sealed, reseal
+from airflow_provider_rfr.webhooks.sealing.binary import limited, program
+
+KMS = {"arn": "arn:aws:kms:eu-west-1:1:key/k", "enc": "x", "created_at": "2026-01-01T00:00:00Z"}
+VAULT = {"vault_address": "https://vault.example.com:8200", "engine_path": "transit", "key_name": "k", "enc": "x"}
+
+SOPS = """#!{python}
+import json, os, sys, time
+document = json.load(sys.stdin)
+with open({record!r}, "w") as file:
+    json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ), "document": document}}, file)
+print("gpg: canary-of-stderr {secret}", file=sys.stderr)
+{body}
+"""
+ANSWER = "print(open({answer!r}).read())"
+
+
+class Sops:
+    """A program that keeps how it was called."""
+
+    def __init__(self, folder: Path, plain: Any) -> None:
+        self.folder, self.record, self.answer = folder, folder / "called.json", folder / "plain.json"
+        self.answer.write_text(json.dumps(plain))
+        self.says(ANSWER.format(answer=str(self.answer)))
+
+    def says(self, body: str) -> None:
+        path = self.folder / "sops"
+        path.write_text(SOPS.format(python=sys.executable, record=str(self.record), secret="canary-url-7Qz", body=body))
+        path.chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self.folder}:{os.environ['PATH']}", "HOME": str(self.folder)}
+
+    @property
+    def called(self) -> Any:
+        return json.loads(self.record.read_text()) if self.record.exists() else None
+
+
+@pytest.fixture
+def sops(tmp_path: Path, document: dict[str, Any]) -> Sops:
+    return Sops(tmp_path, document)
+
+
+@pytest.fixture
+def foreign(sealed: dict[str, Any]) -> dict[str, Any]:
+    metadata = {name: value for name, value in sealed["sops"].items() if name != "age"}
+    return {**sealed, "sops": {**metadata, "kms": [KMS], "overlay": {"interval": "9m"}}}
+
+
+def test_the_program_gets_the_document_on_its_input_and_its_answer_counts(
+    foreign: dict[str, Any], sops: Sops, document: dict[str, Any]
+) -> None:
+    opened = open_sealed(foreign, environment=sops.environment)
+    assert opened == {**document, "interval": "9m"}
+    assert sops.called["arguments"] == ["--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin"]
+    given = sops.called["document"]
+    assert given["config"] == foreign["config"]
+    assert "overlay" not in given["sops"]
+    assert list(given["config"]["startDownstream"]) == list(foreign["config"]["startDownstream"])
+
+
+def test_the_program_sees_only_what_its_key_source_needs(foreign: dict[str, Any], sops: Sops) -> None:
+    environment = {
+        **sops.environment,
+        "AWS_REGION": "eu-west-1",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "VAULT_TOKEN": "s",
+        "GOOGLE_APPLICATION_CREDENTIALS": "s",
+        "AZURE_CLIENT_SECRET": "s",
+        "SOPS_AGE_KEY": "s",
+        "AIRFLOW__CORE__FERNET_KEY": "s",
+        "AIRFLOW_CONN_X": "s",
+        "LD_PRELOAD": "s",
+        "PYTHONPATH": "s",
+        "https_proxy": "http://proxy",
+    }
+    open_sealed(foreign, environment=environment)
+    assert set(sops.called["environment"]) - {"LC_CTYPE"} == {
+        "PATH",
+        "HOME",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "https_proxy",
+    }
+    assert limited(environment, ["hc_vault"]).keys() >= {"VAULT_TOKEN"}
+    assert "AWS_REGION" not in limited(environment, ["pgp", "gcp_kms", "azure_kv", "hc_vault", "age"])
+
+
+def test_age_is_tried_before_the_program_is(
+    sealed: dict[str, Any], sops: Sops, key: Any, document: dict[str, Any]
+) -> None:
+    sealed["sops"]["kms"] = [KMS]
+    assert open_sealed(sealed, environment={**sops.environment, **key.environment}) == document
+    assert sops.called is None
+    assert open_sealed(sealed, environment=sops.environment) == document
+    assert sops.called is not None
+
+
+def test_a_document_for_age_alone_never_reaches_the_program(sealed: dict[str, Any], sops: Sops, refusal: Any) -> None:
+    refusal(open_sealed, sealed, environment=sops.environment)
+    assert sops.called is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"kms": [KMS]}, "kms arn:aws:kms:eu-west-1:1:key/k"),
+        ({"pgp": [{"fp": "ABCD"}]}, "pgp ABCD"),
+        ({"gcp_kms": [{"resource_id": "projects/p"}]}, "gcp_kms projects/p"),
+        ({"azure_kv": [{"vault_url": "https://v", "name": "n"}]}, "azure_kv https://v n"),
+        ({"hc_vault": [VAULT]}, "hc_vault https://vault.example.com:8200 transit k"),
+        ({"kms": [{}]}, "kms (no name)"),
+        ({"age": [{"recipient": "age1yubikey1qq"}]}, "age age1yubikey1qq"),
+        ({"pgp": [{"fp": "A\n\x1b[2J" + "B" * 500}]}, "pgp A\\x0a\\x1b[2JBBB"),
+    ],
+)
+def test_without_the_program_key_sources_and_what_is_missing_are_listed(
+    metadata: dict[str, Any], named: str, foreign: dict[str, Any], refusal: Any
+) -> None:
+    del foreign["sops"]["kms"]
+    foreign["sops"].update(metadata)
+    told = refusal(open_sealed, foreign, environment={"PATH": "/nowhere"})
+    assert f"It was sealed for: {named}" in told
+    assert "the sops program (3.9 or newer) is needed; there is none in PATH" in told
+    assert len(told) < 1000
+
+
+def test_keys_that_are_shared_between_groups_are_for_the_program(
+    foreign: dict[str, Any], sealed: dict[str, Any], sops: Sops, key: Any, document: dict[str, Any], refusal: Any
+) -> None:
+    foreign["sops"] |= {"kms": [], "shamir_threshold": 2}
+    foreign["sops"]["key_groups"] = [{"age": sealed["sops"]["age"]}, {"pgp": [{"fp": "ABCD"}]}]
+    told = refusal(open_sealed, foreign, environment=key.environment)
+    assert "For age, pgp and for keys shared between groups the sops program" in told
+    assert open_sealed(foreign, environment={**sops.environment, **key.environment})["config"] == document["config"]
+    assert sops.called["environment"]["SOPS_AGE_KEY"] == key.secret
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("sys.exit(1)", "status 1: it says why when you run sops decrypt by hand"),
+        ("sys.exit(51)", "status 51: the document's code (mac) does not match"),
+        ("sys.exit(128)", "status 128: none of its key sources gave the data key"),
+        ("print('canary-url-7Qz'); sys.exit(25)", "status 25: a value can't be opened"),
+        ("print('canary-url-7Qz')", "something else than a JSON object"),
+        ("print('[\"canary-url-7Qz\"]')", "something else than a JSON object"),
+        ("print('[' * 100000)", "something else than a JSON object"),
+        ("pass", "something else than a JSON object"),
+        ("sys.stdout.buffer.write(b'\\xff\\xfe{')", "something else than a JSON object"),
+        ("os.kill(os.getpid(), 9)", "status -9"),
+        ("print('canary-url-7Qz', flush=True); time.sleep(60)", "took longer"),
+        ("print(json.dumps({'config': {}}))", ""),
+    ],
+)
+def test_what_the_program_says_is_never_repeated(
+    body: str, said: str, foreign: dict[str, Any], sops: Sops, refusal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binary, "SECONDS", 2)
+    sops.says(body)
+    if not said:
+        assert open_sealed(foreign, environment=sops.environment) == {"config": {}, "interval": "9m"}
+        return
+    told = refusal(open_sealed, foreign, environment=sops.environment, secrets=("canary-of-stderr",))
+    assert said in told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"url": 5}, "/config/startDownstream/url: is not text"),
+        ({"url": "ENC[AES256_GCM,data:AAAA,iv:AAAA,tag:AAAA,type:str]"}, "is still sealed"),
+        ({"unknown": "x"}, "/config/startDownstream/unknown: unknown field"),
+        ({"headers": {"A": None}}, "/headers/A: is not text"),
+    ],
+)
+def test_what_the_program_opened_is_checked_as_what_we_open(
+    change: dict[str, Any], said: str, foreign: dict[str, Any], sops: Sops, document: dict[str, Any], refusal: Any
+) -> None:
+    document["config"]["startDownstream"] |= change
+    sops.answer.write_text(json.dumps(document))
+    assert said in refusal(open_sealed, foreign, environment=sops.environment)
+
+
+def test_a_document_with_plaintext_urls_never_reaches_the_program(
+    foreign: dict[str, Any], sops: Sops, refusal: Any
+) -> None:
+    foreign["config"]["startDownstream"]["url"] = "https://evil.example.com"
+    assert "plaintext where a sealed value is due" in refusal(open_sealed, foreign, environment=sops.environment)
+    assert sops.called is None
+
+
+@pytest.mark.parametrize("address", [None, "", "https://vault.example.com:8201", "https://vault.example.com:8200.evil"])
+def test_this_machines_vault_token_goes_to_no_vault_but_its_own(
+    address: str | None, foreign: dict[str, Any], sops: Sops, refusal: Any
+) -> None:
+    foreign["sops"] |= {"kms": [], "hc_vault": [VAULT]}
+    environment = {**sops.environment, "VAULT_TOKEN": "s.canary"}
+    if address is not None:
+        environment["VAULT_ADDR"] = address
+    told = refusal(open_sealed, foreign, environment=environment, secrets=("s.canary",))
+    assert "asks for the Vault at https://vault.example.com:8200" in told
+    assert sops.called is None
+    environment["VAULT_ADDR"] = "https://vault.example.com:8200/"
+    open_sealed(foreign, environment=environment)
+    assert sops.called["environment"]["VAULT_TOKEN"] == "s.canary"
+
+
+def test_a_program_in_the_folder_that_one_happens_to_stand_in_is_not_run(
+    foreign: dict[str, Any], sops: Sops, refusal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sops.folder)
+    for path in (".", "", "./"):
+        assert program({"PATH": path}) is None
+        refusal(open_sealed, foreign, environment={"PATH": path})
+    assert program({}) is None
+    assert sops.called is None
+    assert program(sops.environment) == str(sops.folder / "sops")
+
+
+def test_a_program_that_can_not_be_started_is_told(foreign: dict[str, Any], sops: Sops, refusal: Any) -> None:
+    (sops.folder / "sops").write_text("#!/no/such/interpreter\n")
+    assert "could not be run" in refusal(open_sealed, foreign, environment=sops.environment)
+
+
+def test_sealing_again_for_other_sources_wants_recipients(
+    foreign: dict[str, Any], sops: Sops, key: Any, refusal: Any
+) -> None:
+    assert "give the recipients" in refusal(reseal, foreign, environment=sops.environment)
+    again = reseal(foreign, recipients=[key.public], environment=sops.environment)
+    assert "kms" not in again["sops"]
+    assert open_sealed(again, environment=key.environment)["interval"] == "9m"

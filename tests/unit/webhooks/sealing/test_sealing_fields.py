@@ -1,0 +1,190 @@
+"""Which fields have to be sealed, and what can't be sealed at all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
+from airflow_provider_rfr.webhooks.sealing.fields import BLOCK_FIELDS, EDITABLE, ENCRYPTED_REGEX, SEALED, SPELLINGS
+from airflow_provider_rfr.webhooks.sealing.rules import rule_of, words
+
+
+def test_every_field_of_an_endpoint_is_either_sealed_or_editable() -> None:
+    assert set(Endpoint.spellings()) == {*SEALED, *EDITABLE}
+    assert set(TriggerBlock.spellings()) == set(BLOCK_FIELDS)
+    assert not set(SEALED) & set(EDITABLE)
+
+
+def test_a_sealed_document_is_checked_without_a_key(sealed: dict[str, Any]) -> None:
+    check_sealed(sealed)
+    check_sealed({"triggers": sealed, "dag": "x"})
+
+
+def test_a_document_that_is_sealed_already_is_left_as_it_is(sealed: dict[str, Any], recipients: list[str]) -> None:
+    assert seal(sealed, recipients) == sealed
+
+
+def test_a_sealed_document_with_new_plaintext_is_not_taken_for_sealed(
+    changed: Any, recipients: list[str], refusal: Any
+) -> None:
+    told = refusal(seal, changed("config", "other", "connection", "plain"), recipients)
+    assert "/config/other/connection: plaintext where a sealed value is due" in told
+
+
+def test_all_that_is_wrong_is_told_at_once(changed: Any, refusal: Any) -> None:
+    document = changed("config", "other", {"url": "https://x", "metod": "PUT", "headers": {"A": "x", "B:C": ""}})
+    document["extra"] = 1
+    told = refusal(check_sealed, document)
+    for part in (
+        "/extra: unknown field",
+        "/config/other/url: plaintext",
+        "/config/other/metod: unknown field; did you mean method?",
+        "/config/other/headers/A: plaintext",
+        "/config/other/headers/B:C: nothing seals an empty value",
+    ):
+        assert part in told
+
+
+def test_many_problems_are_cut(changed: Any, refusal: Any) -> None:
+    document = changed("config", {f"t{number}": {"url": "x"} for number in range(50)})
+    assert refusal(check_sealed, document).endswith("; and 30 more")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("headers", {"A": ""}, "an empty value can't be sealed"),
+        ("headers", {"A": 5}, "is not text"),
+        ("headers", {"A:B": "v"}, "a colon parts"),
+        ("headers", {"A": {"B": "v"}}, "not of its form"),
+        ("headers", ["v"], "not of its form"),
+        ("headers", "v", "not of its form"),
+        ("url", None, "an empty value"),
+        ("url", 5, "is not text"),
+        ("url", {"a": "b"}, "not of its form"),
+        ("signing", {"secrets": [None]}, "an empty value"),
+        ("signing", {"secrets": [5]}, "is not text"),
+        ("signing", {"secrets": [["x"]]}, "not of its form"),
+        ("success", {"equals": None}, "an empty value"),
+        ("exposeHeaders", "Authorization", "not of its form"),
+        ("expose_headers", [], "stands twice, in two spellings"),
+        ("allowed_hosts", ["x"], "stands twice, in two spellings"),
+        ("URL", "x", "unknown field; did you mean url?"),
+        ("url ", "x", "unknown field"),
+        ("uгl", "x", "unknown field"),
+        ("sops", {"mac": "x"}, "unknown field"),
+        ("url", "ENC[AES256_GCM,data:AAAA,iv:AAAA,tag:AAAA,type:str]", "a sealed value of another document"),
+    ],
+)
+def test_what_no_seal_would_bind_is_refused_before_sealing(
+    field: str, value: Any, said: str, document: dict[str, Any], recipients: list[str], refusal: Any
+) -> None:
+    document["config"]["startDownstream"][field] = value
+    told = refusal(seal, document, recipients)
+    assert f"/config/startDownstream/{field}" in told
+    assert said in told
+
+
+@pytest.mark.parametrize("name", ["url", "headers", "exposeHeaders", "expose_headers", "with"])
+def test_a_trigger_with_the_name_of_a_sealed_field_is_refused(name: str, recipients: list[str], refusal: Any) -> None:
+    document = {"config": {name: {"url": "https://x", "payload": {}}}}
+    assert f"can't be named {name}" in refusal(seal, document, recipients)
+
+
+def test_a_trigger_with_a_colon_in_its_name_is_refused(recipients: list[str], refusal: Any) -> None:
+    """Two names and a colon make the path of another place."""
+    assert "a colon parts" in refusal(seal, {"config": {"a:b": {"url": "https://x"}}}, recipients)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"config": None},
+        {"config": "x"},
+        {"config": {"a": None}},
+        {"config": {"a": []}},
+        {"config": [5]},
+        {"triggers": None},
+        {"triggers": []},
+        {"triggers": {"config": {}}, "config": {}},
+        {"triggers": {"config": {}, "sops": {"a": 1}}, "sops": {"a": 1}},
+        {"config": {}, "unknown": 1},
+        [],
+        None,
+        "text",
+    ],
+)
+def test_what_is_no_triggers_block_is_refused(document: Any, recipients: list[str], refusal: Any) -> None:
+    refusal(seal, document, recipients)
+    refusal(check_sealed, document)
+    refusal(open_sealed, document, environment={})
+
+
+def test_empty_maps_and_lists_mean_what_their_absence_means_and_are_kept(document: dict[str, Any], key: Any) -> None:
+    document["config"]["startDownstream"] |= {"headers": {}, "exposeHeaders": [], "allowedHosts": [], "signing": {}}
+    assert open_sealed(seal(document, [key.public]), environment=key.environment) == document
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        ("^(url|headers)$", ["url", "headers"], ["url\n", "xurl", "urls", "URL", "url|headers", ""]),
+        ("^url$", ["url"], ["url2"]),
+        ("^(url", [], []),
+        ("url", ["url", "curly"], ["u"]),
+        ("^url", ["url", "urls"], ["xurl"]),
+        ("url$", ["url", "xurl"], ["urls"]),
+        (r"^(a\.b|c\-d)$", ["a.b", "c-d"], ["axb"]),
+        ("^(a.b)$", [], []),
+        ("^.*$", [], []),
+        ("(?i)^url$", [], []),
+        ("", [], []),
+    ],
+)
+def test_rules_are_names_and_never_run_as_expressions(
+    pattern: str, matching: list[str], other: list[str], refusal: Any
+) -> None:
+    rule = {"encrypted_regex": pattern}
+    if not matching and pattern:
+        assert "not understood" in refusal(rule_of, rule)
+    for key in matching:
+        assert rule_of(rule).selects(("config", key, "x"))
+    for key in other:
+        assert not rule_of(rule).selects(("config", key))
+
+
+def test_our_rule_names_both_spellings() -> None:
+    rule = rule_of({"encrypted_regex": words(*(name for name in SPELLINGS if SPELLINGS[name] in SEALED))})
+    assert rule.selects(("config", "a", "allowed_hosts"))
+    assert rule.selects(("config", "a", "allowedHosts"))
+    assert not rule.selects(("config", "a", "payload_template"))
+
+
+def test_the_configuration_reads_a_sealed_block_and_opens_it_later(document: dict[str, Any], key: Any) -> None:
+    """It hands the document back as it was read: field names and their order are what was sealed."""
+    first = document["config"]["startDownstream"]
+    del first["success"]
+    first["signing"]["secrets"] = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]
+    first["allowed_hosts"] = first.pop("allowedHosts")
+    block = parse_triggers(seal({"triggers": {"config": {"startDownstream": first}}}, [key.public]))
+    assert block.is_sealed
+    check_sealed(block.dump())
+    opened = block.opened(lambda sealed: open_sealed(sealed, environment=key.environment))
+    assert opened.dump() == parse_triggers({"config": {"startDownstream": first}}).dump()
+    shown = f"{block!r}{opened!r}{opened.endpoints}"
+    assert not [secret for secret in ("canary-url", "canary-header", "canary-second", "whsec_") if secret in shown]
+
+
+def test_the_documentation_has_a_reason_for_every_field() -> None:
+    page = Path(__file__).resolve().parents[4].joinpath("docs", "webhooks_sealing.md").read_text(encoding="utf-8")
+    rows = {row.split("|")[1]: row.split("|")[2].strip() for row in page.splitlines() if row.startswith("| `")}
+    assert ENCRYPTED_REGEX in page
+    told = {name: state for names, state in rows.items() for name in re.findall("`([A-Za-z]+)`", names)}
+    assert told == {**dict.fromkeys(SEALED, "sealed"), **dict.fromkeys(EDITABLE, "editable")}

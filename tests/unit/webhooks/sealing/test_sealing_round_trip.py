@@ -1,0 +1,275 @@
+"""What is sealed is opened again, in every form that a document may have."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
+from airflow_provider_rfr.webhooks.sealing.rules import rule_of
+from airflow_provider_rfr.webhooks.sealing.text import read_json, read_yaml, write_json, write_yaml
+from airflow_provider_rfr.webhooks.sealing.tree import open_tree, plain_copy, seal_tree
+
+FIXTURE = Path(__file__).with_name("sealed_for_ever.yaml")
+FIXTURE_KEY = "AGE-SECRET-KEY-10HR00PN4TNV8VQNDKTLWQ3N5X2ZT54JKCHC0SRE7SPGWRPQZQS4SLUH8UM"
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text
+    | st.sampled_from(
+        ["", "no", "1e3", "0o7", "~", "2026-01-01", "a\nb\n", " lead\n", "\n\n", "tail \n", "12:30", "=", "<<"]
+    )
+)
+trees = st.recursive(
+    scalars, lambda below: st.lists(below, max_size=4) | st.dictionaries(text, below, max_size=4), max_leaves=20
+)
+documents = st.dictionaries(text, trees, max_size=5)
+rules = st.sampled_from(
+    [
+        {},
+        {"mac_only_encrypted": True},
+        {"encrypted_regex": "^(a|url)$"},
+        {"encrypted_regex": "^(a|url)$", "mac_only_encrypted": True},
+        {"unencrypted_regex": "e"},
+        {"encrypted_suffix": "a"},
+    ]
+)
+
+
+def as_printed(value: Any) -> Any:
+    """Whole numbers without a point, as the sops program prints them."""
+    if isinstance(value, dict):
+        return {key: as_printed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_printed(each) for each in value]
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53 and str(value) != "-0.0"
+    return int(value) if whole else value
+
+
+@given(documents, rules)
+@settings(max_examples=200, deadline=None)
+def test_any_json_comes_back_from_any_rule(document: dict[str, Any], rule: dict[str, Any]) -> None:
+    tree, code = seal_tree(plain_copy(document), bytes(32), rule_of(rule))
+    opened, again = open_tree(plain_copy(tree), bytes(32), rule_of(rule))
+    assert opened == document
+    assert json.dumps(as_printed(opened)) == json.dumps(as_printed(document))
+    assert again == code
+
+
+@given(st.dictionaries(text, trees, max_size=4), st.lists(text.filter(bool), min_size=1, max_size=3))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_payload_and_any_header_come_back(
+    document: dict[str, Any], key: Any, payload: dict[str, Any], values: list[str]
+) -> None:
+    document["config"]["other"]["payload"] = payload
+    document["config"]["startDownstream"]["headers"] = {f"X-{n}": f"x{value}" for n, value in enumerate(values)}
+    sealed = seal(document, [key.public])
+    for again in (sealed, read_yaml(write_yaml(sealed)), read_json(write_json(sealed))):
+        assert open_sealed(again, environment=key.environment) == document
+
+
+@given(documents)
+@settings(max_examples=150, deadline=None)
+def test_text_of_a_document_reads_back_as_the_document_by_any_reader(document: dict[str, Any]) -> None:
+    written = write_yaml(document)
+    assert read_yaml(written) == document
+    assert yaml.safe_load(written) == document
+    assert read_json(write_json(document)) == document
+
+
+def test_a_document_is_opened_as_it_was(document: dict[str, Any], sealed: dict[str, Any], key: Any) -> None:
+    before = copy.deepcopy(document)
+    opened = open_sealed(sealed, environment=key.environment)
+    assert opened == document == before
+    assert list(opened["config"]["startDownstream"]) == list(document["config"]["startDownstream"])
+    assert isinstance(opened["config"]["other"]["with"]["jobId"], int)
+    assert opened["config"]["startDownstream"]["success"]["equals"] is True
+
+
+def test_what_decides_over_secrets_is_sealed_and_the_rest_is_readable(sealed: dict[str, Any]) -> None:
+    first, other = sealed["config"]["startDownstream"], sealed["config"]["other"]
+    for hidden in (first["url"], first["method"], *first["headers"].values(), *first["signing"]["secrets"]):
+        assert hidden.startswith("ENC[AES256_GCM,data:")
+    for hidden in (*first["success"]["status"], *first["allowedHosts"], *other["with"].values(), other["connection"]):
+        assert hidden.startswith("ENC[AES256_GCM,data:")
+    assert first["payloadTemplate"] == '{"run": "{{run_id}}"}'
+    assert (sealed["interval"], first["timeout"], other["enabled"]) == ("5m", "30s", False)
+    assert sealed["sops"]["mac_only_encrypted"] is True
+
+
+def test_sealing_twice_gives_other_text_everywhere(document: dict[str, Any], recipients: list[str]) -> None:
+    one, two = seal(document, recipients), seal(document, recipients)
+    assert one["config"]["other"]["connection"] != two["config"]["other"]["connection"]
+    assert one["sops"]["mac"] != two["sops"]["mac"]
+    assert one["sops"]["age"] != two["sops"]["age"]
+
+
+def test_equal_values_of_one_document_are_sealed_to_other_text(document: dict[str, Any], recipients: list[str]) -> None:
+    document["config"]["startDownstream"]["signing"] = {"secrets": ["same", "same"]}
+    secrets = seal(document, recipients)["config"]["startDownstream"]["signing"]["secrets"]
+    assert secrets[0] != secrets[1]
+
+
+def test_each_recipient_can_open_it(document: dict[str, Any], key: Any, other_key: Any) -> None:
+    sealed = seal(document, [key.public, other_key.public, key.public])
+    assert len(sealed["sops"]["age"]) == 2
+    for each in (key, other_key):
+        assert open_sealed(sealed, environment=each.environment) == document
+
+
+def test_a_list_of_triggers_is_sealed_under_the_names_that_its_entries_have(document: dict[str, Any], key: Any) -> None:
+    endpoints = list(document["config"].values())
+    sealed = seal({"config": endpoints}, [key.public])
+    assert open_sealed(sealed, environment=key.environment) == {
+        "config": {"trigger0": endpoints[0], "trigger1": endpoints[1]}
+    }
+
+
+def test_a_block_below_triggers_is_sealed_there_and_its_neighbours_are_left(document: dict[str, Any], key: Any) -> None:
+    sealed = seal({"dag": "shop", "triggers": document}, [key.public])
+    assert "sops" not in sealed
+    assert sealed["dag"] == "shop"
+    assert open_sealed(sealed, environment=key.environment) == {"dag": "shop", "triggers": document}
+    assert open_sealed(sealed["triggers"], environment=key.environment) == document
+
+
+def test_a_file_that_the_sops_program_sealed_as_a_whole_is_opened(
+    document: dict[str, Any], key: Any, like_sops: Any
+) -> None:
+    from airflow_provider_rfr.webhooks.sealing.fields import ENCRYPTED_REGEX
+
+    whole = like_sops({"triggers": document}, key.public, encrypted_regex=ENCRYPTED_REGEX, mac_only_encrypted=True)
+    assert open_sealed(whole, environment=key.environment) == {"triggers": document}
+    everything = like_sops(document, key.public)
+    assert open_sealed(everything, environment=key.environment) == document
+
+
+def test_both_spellings_of_a_field_are_sealed(document: dict[str, Any], key: Any) -> None:
+    first = document["config"]["startDownstream"]
+    first["expose_headers"], first["allowed_hosts"] = first.pop("exposeHeaders"), first.pop("allowedHosts")
+    sealed = seal(document, [key.public])
+    assert all(text.startswith("ENC[") for text in sealed["config"]["startDownstream"]["expose_headers"])
+    assert open_sealed(sealed, environment=key.environment) == document
+
+
+def test_a_payloads_own_url_is_sealed_by_its_name_and_comes_back(document: dict[str, Any], key: Any) -> None:
+    document["config"]["other"]["payload"] = {"url": "{{run_id}}", "list": [{"method": ""}], "plain": 1}
+    sealed = seal(document, [key.public])
+    assert sealed["config"]["other"]["payload"]["url"].startswith("ENC[")
+    assert sealed["config"]["other"]["payload"]["plain"] == 1
+    assert open_sealed(sealed, environment=key.environment) == document
+
+
+@pytest.mark.parametrize("name", ["triggers.yaml", "triggers.yml", "triggers.json"])
+def test_a_file_is_sealed_as_text_that_opens_to_what_it_held(
+    name: str, document: dict[str, Any], key: Any, tmp_path: Path
+) -> None:
+    document["config"]["other"]["payloadTemplate"] = '{\n  "run": "{{run_id}}"\n}\n'
+    del document["config"]["other"]["payload"]
+    path = tmp_path / name
+    path.write_text(json.dumps(document) if name.endswith("json") else yaml.safe_dump(document, sort_keys=False))
+    written = seal_file(path, [key.public])
+    path.write_text(written)
+    assert open_sealed(read_file(path), environment=key.environment) == document
+    assert ('  "run"' in written) is not name.endswith("json")
+    assert seal_file(path, [key.public]) == written
+
+
+def test_a_sealed_file_gets_other_recipients_and_new_values(
+    document: dict[str, Any], key: Any, other_key: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "triggers.yaml"
+    path.write_text(write_yaml(seal(document, [key.public])))
+    changes = {
+        "/config/other/connection": "elsewhere",
+        "/config/other/with": None,
+        "/config/startDownstream/headers/X-New": "v",
+    }
+    path.write_text(reseal_file(path, changes=changes, recipients=[other_key.public], environment=key.environment))
+    opened = open_sealed(read_file(path), environment=other_key.environment)
+    document["config"]["other"]["connection"] = "elsewhere"
+    del document["config"]["other"]["with"]
+    document["config"]["startDownstream"]["headers"]["X-New"] = "v"
+    assert opened == document
+
+
+def test_sealing_again_keeps_recipients_and_takes_a_new_data_key(sealed: dict[str, Any], key: Any) -> None:
+    again = reseal(sealed, environment=key.environment)
+    assert [each["recipient"] for each in again["sops"]["age"]] == [key.public]
+    mixed = copy.deepcopy(again)
+    mixed["sops"] = sealed["sops"]
+    with pytest.raises(Exception, match="not the one that was sealed here"):
+        open_sealed(mixed, environment=key.environment)
+
+
+def test_values_of_a_list_are_changed_appended_and_removed(
+    sealed: dict[str, Any], key: Any, document: dict[str, Any]
+) -> None:
+    at = "/config/startDownstream/signing/secrets"
+    again = reseal(
+        sealed, changes={f"{at}/0": "whsec_new", f"{at}/-": "whsec_last", f"{at}/1": None}, environment=key.environment
+    )
+    opened = open_sealed(again, environment=key.environment)
+    assert opened["config"]["startDownstream"]["signing"]["secrets"] == ["whsec_new", "whsec_last"]
+
+
+@pytest.mark.parametrize("where", ["config/other", "/config/startDownstream/signing/secrets/7", "/interval/x"])
+def test_a_pointer_that_leads_nowhere_is_refused(where: str, sealed: dict[str, Any], key: Any, refusal: Any) -> None:
+    assert where in refusal(reseal, sealed, changes={where: "v"}, environment=key.environment)
+
+
+def test_a_document_that_was_sealed_long_ago_is_opened_for_ever() -> None:
+    opened = open_sealed(read_file(FIXTURE), environment={"SOPS_AGE_KEY": FIXTURE_KEY})
+    assert opened == {
+        "interval": "10m",
+        "config": {
+            "onCommit": {
+                "url": "https://hooks.example.com/services/T0/B0/secret",
+                "method": "POST",
+                "headers": {"Authorization": "Bearer dödö-☃", "X-Empty-List": "1"},
+                "payloadTemplate": '{\n  "run": "{{run_id}}"\n}\n',
+                "timeout": "45s",
+                "maxAttempts": 5,
+                "success": {"status": ["2xx", 409], "pointer": "/a", "equals": {"b": [True, 1.5, "x", 0]}},
+                "signing": {"secrets": ["whsec_one", "whsec_two"]},
+                "exposeHeaders": [],
+            },
+            "job": {
+                "connection": "databricks",
+                "preset": "databricks",
+                "with": {"jobId": 12},
+                "payload": {"url": "{{run_id}}"},
+            },
+        },
+    }
+
+
+@pytest.mark.skipif(shutil.which("age") is None, reason="the age program is not installed")
+def test_the_age_program_opens_our_envelopes_and_we_open_its(document: dict[str, Any], tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    subprocess.run(["age-keygen", "-o", keys], check=True, capture_output=True, timeout=60)
+    public = subprocess.run(
+        ["age-keygen", "-y", keys], check=True, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
+    environment = {"SOPS_AGE_KEY_FILE": str(keys)}
+    sealed = seal(document, [public])
+    [entry] = sealed["sops"]["age"]
+    opening = ["age", "--decrypt", "--identity", str(keys)]
+    data_key = subprocess.run(opening, input=entry["enc"].encode(), check=True, capture_output=True, timeout=60).stdout
+    assert len(data_key) == 32
+    closing = ["age", "--encrypt", "--armor", "--recipient", public]
+    entry["enc"] = subprocess.run(closing, input=data_key, check=True, capture_output=True, timeout=60).stdout.decode()
+    assert open_sealed(sealed, environment=environment) == document

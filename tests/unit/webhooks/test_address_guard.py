@@ -1,0 +1,170 @@
+"""Where webhooks may go."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from airflow_provider_rfr.webhooks.address_guard import AddressGuard
+from airflow_provider_rfr.webhooks.connecting import AddressRefused, connect
+from airflow_provider_rfr.webhooks.deadline import Deadline, attempt_of_this_thread
+from tests.webhook_receiver import Receiver, receiver
+
+PUBLIC = [
+    "93.184.216.34",
+    "1.1.1.1",
+    "2606:2800:220:1::1",
+    "2a00:1450:4001::200e",
+    "::ffff:1.1.1.1",
+    "64:ff9b::1.1.1.1",
+    "172.32.0.1",
+    "11.0.0.1",
+]
+PRIVATE = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "10.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "100.64.0.1",
+    "198.18.0.1",
+    "192.0.2.1",
+    "::1",
+    "fc00::1",
+    "fd12:3456::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::10.0.0.1",
+    "64:ff9b:1::1.1.1.1",
+    "::10.0.0.1",
+    "2002:7f00:1::",
+    "2002:a00:1::",
+    "2001:db8::1",
+    "fec0::1",
+    "100::1",
+]
+METADATA = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "fe80::1",
+    "fe80::1%eth0",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "0.0.0.0",
+    "0.1.2.3",
+    "::",
+    "224.0.0.1",
+    "239.255.255.250",
+    "255.255.255.255",
+    "240.0.0.1",
+    "ff02::1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::169.254.169.254",
+    "2002:a9fe:a9fe::",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_the_internet_is_open(address: str) -> None:
+    assert AddressGuard().refusal("example.com", 443, address) is None
+
+
+@pytest.mark.parametrize("address", PRIVATE + METADATA)
+def test_everything_else_is_closed(address: str) -> None:
+    refusal = AddressGuard().refusal("example.com", 443, address)
+    assert refusal is not None
+    assert "allowed_hosts has to list the host" in refusal
+
+
+@pytest.mark.parametrize(
+    "entry", ["airflow.internal", "Airflow.Internal", "airflow.internal.", "airflow.internal:8080"]
+)
+def test_a_host_is_opened_by_its_name(entry: str) -> None:
+    guard = AddressGuard.of([entry])
+    assert guard.refusal("airflow.internal", 8080, "10.0.0.1") is None
+    assert guard.refusal("AIRFLOW.internal.", 8080, "::1") is None
+    assert guard.refusal("other.internal", 8080, "10.0.0.1") is not None
+    is_for_one_port = entry.endswith("8080")
+    assert (guard.refusal("airflow.internal", 22, "10.0.0.1") is not None) is is_for_one_port
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_a_name_never_opens_metadata_but_its_address_does(address: str) -> None:
+    by_name = AddressGuard.of(["airflow.internal"]).refusal("airflow.internal", 80, address)
+    assert by_name is not None
+    assert "the address or its network" in by_name
+    assert AddressGuard.of([address.partition("%")[0]]).refusal("any.host", 80, address) is None
+
+
+def test_a_network_is_opened_whatever_the_host_is_called() -> None:
+    guard = AddressGuard.of(["10.0.0.0/8"], ["fd12::/16", "[::1]"])
+    assert guard.refusal("any.host", 80, "10.9.8.7") is None
+    assert guard.refusal("any.host", 80, "::ffff:10.9.8.7") is None
+    assert guard.refusal("any.host", 80, "fd12::7") is None
+    assert guard.refusal("any.host", 80, "::1") is None
+    assert guard.refusal("any.host", 80, "192.168.0.1") is not None
+
+
+def connected(host: str, port: int, *allowed: str) -> str:
+    with attempt_of_this_thread(Deadline(5.0), AddressGuard.of(allowed)):
+        with connect(host, port) as sock:
+            return sock.getpeername()[0]
+
+
+@pytest.fixture
+def server():
+    with receiver() as running:
+        yield running
+
+
+@pytest.mark.parametrize("spelling", ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
+def test_no_spelling_of_an_address_gets_by(server: Receiver, spelling: str) -> None:
+    with pytest.raises(AddressRefused, match=r"is (127\.0\.0\.1|::1), a loopback address"):
+        connected(spelling, server.port)
+    assert connected(spelling, server.port, "127.0.0.0/8") == "127.0.0.1"
+
+
+def test_a_name_that_resolves_to_something_else_the_second_time_gains_nothing(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def rebinding(host, port, *more):
+        if host != "rebinding.test":
+            return real(host, port, *more)
+        if more[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror
+        asked.append(host)
+        address = "127.0.0.1" if len(asked) > 1 else "169.254.169.254"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with pytest.raises(AddressRefused, match=r"169\.254\.169\.254"):
+        connected("rebinding.test", server.port)
+    assert asked == ["rebinding.test"], "it is resolved once, and what was checked is what is connected to"
+    with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
+        connected("rebinding.test", server.port)
+
+
+def test_of_several_addresses_only_those_that_are_allowed_are_tried(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def several(host, port, *more):
+        if more[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror
+        found = ["169.254.169.254", "127.0.0.2", "127.0.0.1"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", several)
+    assert connected("several.test", server.port, "127.0.0.1") == "127.0.0.1"
+
+
+def test_nothing_is_connected_to_outside_of_an_attempt(server: Receiver) -> None:
+    with pytest.raises(AddressRefused):
+        connect("127.0.0.1", server.port)

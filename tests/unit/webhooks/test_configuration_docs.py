@@ -1,0 +1,38 @@
+"""The page on configuration tells every field, variable and preset, and its examples are right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.placeholders import placeholder_events
+from airflow_provider_rfr.webhooks.presets import PRESETS
+from airflow_provider_rfr.webhooks.validation import check_triggers
+from airflow_provider_rfr.webhooks.variables import template_variables
+
+PAGE = (Path(__file__).parents[3] / "docs" / "webhooks_configuration.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_an_example_is_a_block_that_a_dag_would_take(text: str) -> None:
+    assert check_triggers(yaml.safe_load(text)).endpoints
+
+
+def test_every_preset_has_an_example() -> None:
+    shown = {endpoint.preset for text in EXAMPLES for endpoint in check_triggers(yaml.safe_load(text)).endpoints}
+    assert set(PRESETS) <= shown
+
+
+def test_every_field_parameter_and_variable_is_told() -> None:
+    told = set(re.findall(r"`([\w.-]+?)(?:\.\w+)?`", PAGE)) | set(re.findall(r"`([\w.-]+)`", PAGE))
+    fields = set(Endpoint.spellings())
+    parameters = {name for preset in PRESETS.values() for name in preset.spellings()}
+    variables = set(
+        template_variables(placeholder_events()[0], delivery_id="", attempt=1, trigger_name="", headers={})
+    ) - {"headers"}
+    assert not (fields | parameters | variables | set(PRESETS)) - told

@@ -1,0 +1,666 @@
+"""Delivery, by a real endpoint and a real store: what is retried, what is not, and what people are told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks.webhooks import Webhook
+
+from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
+from airflow_provider_rfr.store.deliveries import Delivery, Selection
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.tally import DeadDelivery, Tally
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
+
+HOUR = 3600.0
+
+
+class Post:
+    """A store, and couriers for it whose time goes as fast as they sleep."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.store = open_store(f"sqlite:///{folder}/control.db", clock=self.clock)
+        self.endpoints: dict[Any, Endpoint] = {}
+
+    def owe(self, url: str, *sequences: int, name: str = "hook", table: str = "raw.orders", **fields: Any) -> None:
+        self.endpoints[key(name, table)] = endpoint(url, name, **fields)
+        self.commit(*sequences, table=table)
+
+    def commit(self, *sequences: int, **event: Any) -> None:
+        enrol(self.store, events(*sequences, **event), self.endpoints)
+
+    def courier(self, **options: Any) -> Courier:
+        return Courier(self.store, self.endpoints, **options)
+
+    def deliver(self, **options: Any) -> Tally:
+        return self.courier(**options).deliver_due()
+
+    def drain(self, **options: Any) -> Tally:
+        return self.courier(**options).deliver_due(until_empty=True)
+
+    def hop(self) -> None:
+        """Deliver, and go to the moment when there is more to do, until there is nothing."""
+        while (due := self.deliver().next_due) is not None:
+            self.clock.time = due.timestamp() + 0.001
+
+    def rows(self, **selection: Any) -> list[Delivery]:
+        return operations.deliveries(self.store, Selection(**selection), None)
+
+    def row(self, sequence: int = 1, name: str = "hook") -> Delivery:
+        (found,) = self.rows(ids=[delivery_id(f"commit-{sequence}", name)])
+        return found
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+def after(seconds: float) -> Callable[[Received], Reply]:
+    def answer(request: Received) -> Reply:
+        time.sleep(seconds)
+        return Reply(200)
+
+    return answer
+
+
+# What is delivered, retried and given up (scenarios 50 to 58)
+
+
+def test_a_call_that_is_answered_with_200_is_delivered(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1)
+    tally = post.drain()
+    assert (tally.delivered, tally.failed, tally.dead, tally.pending, tally.next_due) == (1, 0, 0, 0, None)
+    (got,) = server.received
+    assert got.json == {"id": delivery_id("commit-1", "hook"), "sequence": 1}
+    assert (post.row().state, post.row().attempts, post.row().status) == ("delivered", 1, 200)
+    assert post.drain().delivered == 0
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "attempts", "calls", "state"),
+    [
+        ((429, 429, 200), 3, 3, "delivered"),
+        ((500, 500, 500), 2, 2, "dead"),
+        ((400, 200), 3, 1, "dead"),
+        ((408, 200), 3, 2, "delivered"),
+        ((404, 200), 3, 1, "dead"),
+        ((409, 200), 3, 1, "dead"),
+        ((413, 200), 3, 1, "dead"),
+        ((422, 200), 3, 1, "dead"),
+        ((401, 200), 3, 1, "dead"),
+        ((503, 502, 204), 3, 3, "delivered"),
+        ((302, 200), 3, 2, "delivered"),
+        ((201,), 3, 1, "delivered"),
+        ((599, 599), 0, 1, "dead"),
+    ],
+)
+def test_what_is_retried_and_how_often(
+    post: Post, server: Receiver, answers: tuple[int, ...], attempts: int, calls: int, state: str
+) -> None:
+    server.answers(*answers)
+    post.owe(server.url, 1, maxAttempts=attempts)
+    post.drain()
+    assert (len(server.received), post.row().state) == (calls, state)
+    assert len(set(server.ids)) == 1
+
+
+def test_waits_follow_the_quick_schedule(post: Post, server: Receiver) -> None:
+    moments: list[float] = []
+
+    def answer(request: Received) -> Reply:
+        moments.append(post.clock.now())
+        return Reply(500)
+
+    server.answers_by(answer)
+    post.owe(server.url, 1, maxAttempts=5)
+    post.drain()
+    waits = [later - earlier for earlier, later in pairwise(moments)]
+    assert waits == [pytest.approx(wait, rel=0.11, abs=0.06) for wait in (1, 2, 4, 8)]
+
+
+def test_the_standard_schedule_leaves_its_deliveries_pending_and_says_until_when(post: Post, server: Receiver) -> None:
+    server.answers(500)
+    post.owe(server.url, 1, retry={"schedule": "standard"})
+    assert post.deliver().failed == 1
+    post.clock.sleep(6)
+    tally = post.deliver()
+    assert (tally.failed, tally.pending) == (1, 1)
+    assert tally.next_due.timestamp() - post.clock.now() == pytest.approx(300, rel=0.11)
+    assert post.courier().deliver_due(until_empty=True, patience=60).failed == 0
+    post.hop()
+    assert (len(server.received), post.row().state) == (10, "dead")
+
+
+def test_attempts_end_with_the_time_that_they_may_take(post: Post, server: Receiver) -> None:
+    server.answers(500)
+    post.owe(server.url, 1, retry={"schedule": "standard", "maxElapsed": "1h"})
+    post.hop()
+    assert len(server.received) == 4
+    assert post.row().detail == "HTTP 500; given up after 4 attempts"
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_a_server_asks_for_is_waited(post: Post, server: Receiver, form: str, status: int) -> None:
+    when = "7" if form == "seconds" else formatdate(post.clock.now() + 7, usegmt=True)
+    server.answers(Reply(status, headers={"Retry-After": when}), Reply(200))
+    post.owe(server.url, 1)
+    began = post.clock.now()
+    post.drain()
+    assert 7 <= post.clock.now() - began < 8
+    assert len(server.received) == 2
+
+
+def test_a_server_that_asks_for_ages_is_asked_again_within_the_hour(post: Post, server: Receiver) -> None:
+    server.answers(Reply(429, headers={"Retry-After": "1000000000"}), Reply(200))
+    post.owe(server.url, 1)
+    began = post.clock.now()
+    post.drain()
+    assert HOUR <= post.clock.now() - began < 1.1 * HOUR
+
+
+def test_who_is_told_to_wait_tries_nothing_else_there_meanwhile(post: Post, server: Receiver) -> None:
+    server.answers(Reply(429, headers={"Retry-After": "60"}), Reply(200))
+    post.owe(server.url, *range(1, 31), ordering="strict")
+    tally = post.deliver()
+    assert (tally.delivered, tally.failed, tally.pending, len(server.received)) == (0, 1, 30, 1)
+    assert post.deliver().delivered == 0
+    assert 59 <= tally.next_due.timestamp() - post.clock.now() <= 64
+    assert post.drain().delivered == 30
+
+
+def test_content_type_is_json_unless_the_endpoint_says_otherwise(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1, name="a")
+    post.owe(server.url, 2, name="b", headers={"content-type": "text/plain"})
+    post.drain()
+    types = {request.json["sequence"]: request.headers["content-type"] for request in server.received if request.json}
+    assert types[2] in ("text/plain", "application/json")
+    assert {request.headers["content-type"] for request in server.received} == {"application/json", "text/plain"}
+
+
+def test_one_trigger_that_fails_leaves_the_other_alone_and_is_told_of(post: Post, server: Receiver) -> None:
+    with receiver() as broken:
+        broken.answers(500)
+        post.owe(server.url, name="good")
+        post.owe(broken.url + "/hunter22?key=hunter22", name="slack", maxAttempts=1)
+        post.commit(1)
+        tally = post.drain()
+        error = tally.error()
+    assert (tally.delivered, tally.dead, len(server.received)) == (1, 1, 1)
+    assert isinstance(error, DeliveryError)
+    assert str(error) == (
+        f"1 trigger(s) failed: slack (http://127.0.0.1:{broken.port}/...): HTTP 500; given up after 1 attempts"
+    )
+
+
+def test_a_template_that_fails_is_given_up_and_the_others_are_sent(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1, name="bad", payload={"x": "{{nope}}"})
+    post.owe(server.url, name="worse", payloadTemplate='{"a": {{commit_id}}')
+    post.owe(server.url, name="good")
+    post.commit(1)
+    tally = post.drain()
+    assert (tally.delivered, tally.dead) == (1, 2)
+    assert {(row.reason, row.attempts) for row in post.rows(states=["dead"])} == {("template", 1)}
+    assert len(server.received) == 1
+
+
+def test_a_redirect_is_never_delivery(post: Post, server: Receiver) -> None:
+    with receiver() as other:
+        server.answers(Reply(302, headers={"Location": other.url + "/hunter22"}))
+        post.owe(server.url, 1)
+        assert post.drain().dead == 1
+        assert not other.received
+    row = post.row()
+    assert (row.state, row.reason) == ("dead", "redirect")
+    assert row.detail.startswith(f"HTTP 302 leads to http://127.0.0.1:{other.port}; redirects are not followed")
+
+
+def test_an_endpoint_that_drips_is_cut_at_its_timeout(post: Post, server: Receiver) -> None:
+    def drip(sock: Any) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\n" * 2:
+            sock.sendall(bytes([byte]))
+            time.sleep(0.3)
+
+    server.answers(Reply(raw=drip))
+    post.owe(server.url, 1, timeout="1s", maxAttempts=1)
+    began = time.monotonic()
+    assert post.drain().dead == 1
+    assert time.monotonic() - began < 3
+    assert post.row().reason == "timeout"
+
+
+def test_a_failed_attempt_is_history_with_a_masked_answer(post: Post, server: Receiver) -> None:
+    server.answers_by(lambda request: Reply(500, b"I got " + request.headers["x-key"].encode() + b" " * 5000))
+    post.owe(server.url, 1, headers={"X-Key": "hunter22hunter22"}, maxAttempts=2)
+    post.drain()
+    first, second = operations.history(post.store, post.row().id)
+    assert (first.number, second.number, first.outcome, second.outcome) == (1, 2, "retry", "dead")
+    assert (first.status, first.answer.strip()) == (500, "I got ***")
+    assert len(first.answer) <= 2048
+    assert first.body_sha256 == second.body_sha256
+
+
+# Ids, signatures, headers
+
+
+def test_every_copy_has_the_same_id_and_a_signature_of_its_own(post: Post, server: Receiver) -> None:
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    server.answers(500, 200)
+    post.clock.time = time.time()
+    post.owe(server.url, 1, signing={"secrets": [secret]}, payload={"attempt": "{{attempt}}"})
+    post.drain()
+    first, second = server.received
+    assert first.id == second.id == delivery_id("commit-1", "hook")
+    assert (first.json, second.json) == ({"attempt": 1}, {"attempt": 2})
+    for request in server.received:
+        Webhook(secret).verify(request.body, dict(request.headers))
+
+
+def test_a_connection_of_airflow_gives_address_and_credentials(post: Post, server: Receiver) -> None:
+    asked: list[str] = []
+
+    def connections(name: str) -> ConnectionSettings:
+        asked.append(name)
+        base = f"http://127.0.0.1:{server.port}/base"
+        return ConnectionSettings(base, "robot", "hunter22", {"X-Team": "data"})
+
+    document = {"connection": "my_http", "payload": {}, "allowedHosts": ["127.0.0.1"]}
+    post.endpoints[key()] = parse_triggers({"config": {"hook": document}}).config["hook"]
+    post.commit(1, 2)
+    post.drain(connections=connections)
+    assert asked == ["my_http"]
+    request = server.received[0]
+    assert (request.path, request.headers["x-team"]) == ("/base", "data")
+    assert request.headers["authorization"] == "Basic cm9ib3Q6aHVudGVyMjI="
+
+
+def test_a_connection_that_can_t_be_looked_up_is_told_without_what_the_backend_says(
+    post: Post, server: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connections(name: str):
+        raise KeyError("hunter22")
+
+    post.owe(server.url, name="good")
+    block = parse_triggers({"config": {"hook": {"connection": "my_http", "payload": {}, "maxAttempts": 2}}})
+    post.endpoints[key()] = block.config["hook"]
+    post.commit(1)
+    tally = post.drain(connections=connections)
+    assert (tally.delivered, tally.dead) == (1, 1)
+    assert (post.row().reason, post.row().detail) == (
+        "configuration",
+        "it can't be found out how to call it: KeyError",
+    )
+    assert "hunter22" not in caplog.text
+
+
+# Endpoints: gone, resting, paused, disabled
+
+
+def test_410_disables_the_endpoint_and_what_is_left_waits(post: Post, server: Receiver) -> None:
+    server.answers(410, 200)
+    post.owe(server.url, 1, 2, 3, ordering="strict")
+    tally = post.drain()
+    assert (tally.dead, tally.pending, tally.next_due) == (1, 2, None)
+    assert post.row(1).reason == "gone"
+    (row,) = operations.endpoints(post.store, "rfr")
+    assert row.disabled_reason == "it answered 410 Gone"
+    post.commit(4)
+    assert post.drain().delivered == 0
+    assert len(server.received) == 1
+    operations.resume(post.store, [key()])
+    assert post.drain().delivered == 3
+
+
+def test_an_endpoint_that_was_gone_is_called_at_its_new_address(post: Post, server: Receiver) -> None:
+    with receiver() as old:
+        old.answers(410)
+        post.owe(old.url, 1, 2, ordering="strict")
+        post.drain()
+        post.endpoints[key()] = endpoint(old.url, ordering="strict", payload={"changed": True})
+        assert post.drain().delivered == 0
+        post.endpoints[key()] = endpoint(server.url, ordering="strict")
+        assert post.drain().delivered == 1
+        assert len(old.received) == 1
+
+
+def test_an_endpoint_that_is_down_is_not_asked_once_for_each_delivery(post: Post) -> None:
+    post.owe("http://127.0.0.1:1/", *range(1, 101))
+    tally = post.deliver()
+    assert tally.dead == 0
+    assert tally.pending == 100
+    assert tally.failed < 25
+    assert tally.failed == sum(row.attempts for row in post.rows())
+
+
+def test_an_endpoint_that_was_down_gets_everything_once_it_is_back(post: Post, server: Receiver) -> None:
+    down = threading.Event()
+    down.set()
+    server.answers_by(lambda request: Reply(503 if down.is_set() else 200))
+    post.owe(server.url, *range(1, 41), maxAttempts=20)
+    for _ in range(5):
+        post.deliver()
+        post.clock.sleep(3)
+    down.clear()
+    assert post.drain().pending == 0
+    assert {row.state for row in post.rows()} == {"delivered"}
+
+
+def test_a_paused_endpoint_is_sent_nothing_until_it_is_resumed(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1)
+    assert operations.pause(post.store, [key()]) == 1
+    post.commit(2)
+    assert (post.drain().delivered, len(server.received)) == (0, 0)
+    operations.resume(post.store, [key()])
+    assert post.drain().delivered == 2
+
+
+def test_an_endpoint_that_is_switched_off_keeps_what_it_is_owed(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1)
+    post.endpoints[key()] = endpoint(server.url, enabled=False)
+    assert post.drain().delivered == 0
+    post.endpoints[key()] = endpoint(server.url)
+    assert post.drain().delivered == 1
+
+
+# Configuration that changed meanwhile (scenarios 45 to 47, 65, 66)
+
+
+def test_a_corrected_template_header_and_address_apply_to_what_is_pending(post: Post, server: Receiver) -> None:
+    post.owe("http://127.0.0.1:1/", 1, 2, maxAttempts=9)
+    post.deliver()
+    post.endpoints[key()] = endpoint(server.url, headers={"X-Key": "new"}, payload={"fixed": "{{sequence}}"})
+    assert post.drain().delivered == 2
+    assert sorted(request.json["fixed"] for request in server.received) == [1, 2]
+    assert {request.headers["x-key"] for request in server.received} == {"new"}
+    assert set(server.ids) == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
+
+
+def test_a_trigger_that_was_removed_is_skipped_with_one_warning_and_the_others_fire(
+    post: Post, server: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    post.owe(server.url, name="kept")
+    post.owe(server.url, name="removed")
+    post.commit(1, 2)
+    del post.endpoints[key("removed")]
+    courier = post.courier()
+    with caplog.at_level(logging.WARNING):
+        assert courier.deliver_due().delivered == 2
+        assert courier.deliver_due().skipped == 2
+    assert caplog.text.count("trigger removed of rfr.raw.orders is not in the configuration any more") == 1
+    assert {row.state for row in post.rows(trigger="removed")} == {"pending"}
+    post.owe(server.url, name="removed")
+    assert post.drain().delivered == 2
+
+
+def test_triggers_of_other_tables_are_nobody_s_concern_here(
+    post: Post, server: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    post.owe(server.url, 1, table="raw.items")
+    del post.endpoints[key(table="raw.items")]
+    post.owe(server.url, 2)
+    assert post.drain().skipped == 0
+    assert not [record for record in caplog.records if "configuration" in record.message]
+
+
+def test_two_triggers_with_the_same_address_are_two(post: Post, server: Receiver) -> None:
+    post.owe(server.url, name="a")
+    post.owe(server.url, name="b")
+    post.commit(1)
+    post.drain()
+    assert set(server.ids) == {delivery_id("commit-1", name) for name in "ab"}
+
+
+def test_a_dead_letter_is_replayed_with_the_same_id_and_body(post: Post, server: Receiver) -> None:
+    server.answers(400, 200)
+    post.owe(server.url, 1)
+    assert post.drain().dead == 1
+    assert operations.replay(post.store, Selection(trigger="hook")) == [delivery_id("commit-1", "hook")]
+    assert post.drain().delivered == 1
+    first, second = server.received
+    assert (first.id, first.body) == (second.id, second.body)
+    assert [each.number for each in operations.history(post.store, first.id)] == [1, 2]
+
+
+def test_tables_that_are_configured_alike_share_a_lane(post: Post, server: Receiver) -> None:
+    for number, table in enumerate(("raw.a", "raw.b", "raw.c")):
+        post.owe(server.url, 10 * number + 1, 10 * number + 2, table=table, ordering="strict")
+    assert post.drain().delivered == 6
+    by_table: dict[str, list[int]] = {}
+    for request in server.received:
+        by_table.setdefault(str(request.json["sequence"] // 10), []).append(request.json["sequence"])
+    assert all(found == sorted(found) for found in by_table.values())
+
+
+# Order and windows
+
+
+def test_strict_order_holds_while_the_first_is_retried(post: Post, server: Receiver) -> None:
+    server.answers(500, 500, 200)
+    post.owe(server.url, 1, 2, 3, ordering="strict", maxAttempts=5)
+    post.drain()
+    assert [request.json["sequence"] for request in server.received] == [1, 1, 1, 2, 3]
+    assert server.most_at_once == 1
+
+
+def test_a_window_of_600_seconds(post: Post, server: Receiver) -> None:
+    payload = {"commits": "{{merged_commits}}", "from": "{{flow_published_at_min}}", "to": "{{flow_published_at_max}}"}
+    post.owe(server.url, 1, payload=payload, interval="600s")
+    post.drain()
+    post.clock.sleep(100)
+    post.commit(3, 2, 4)
+    tally = post.deliver()
+    assert (tally.delivered, tally.pending, len(server.received)) == (0, 3, 1)
+    assert tally.next_due.timestamp() - post.clock.now() == pytest.approx(500, abs=1)
+    began = post.clock.now()
+    assert post.drain().delivered == 1
+    assert 499 <= post.clock.now() - began <= 502
+    assert server.received[1].json == {
+        "commits": 3,
+        "from": "1970-01-01T00:00:02Z",
+        "to": "1970-01-01T00:01:44Z",
+    }
+    post.clock.sleep(10_000)
+    assert post.drain().delivered == 0
+    assert {row.state for row in post.rows()} == {"delivered", "merged"}
+
+
+def test_windows_are_each_table_s_and_each_trigger_s_own(post: Post, server: Receiver) -> None:
+    post.owe(server.url, 1, 2, interval="600s")
+    post.owe(server.url, 11, 12, table="raw.items", interval="600s")
+    post.owe(server.url, name="other")
+    post.commit(3)
+    assert post.drain().delivered == 3
+    assert len(server.received) == 3
+
+
+# What people are told
+
+
+def test_somebody_is_told_of_each_delivery_that_is_given_up(post: Post, server: Receiver) -> None:
+    server.answers(400)
+    post.owe(server.url, 1, 2)
+    told: list[DeadDelivery] = []
+    post.drain(on_dead=told.append)
+    assert {each.id for each in told} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
+    first = told[0]
+    assert (first.key, first.reason, first.detail, first.status) == (key(), "http", "HTTP 400", 400)
+    post.drain(on_dead=told.append)
+    assert len(told) == 2
+
+
+def test_who_could_not_be_told_is_told_the_next_time(
+    post: Post, server: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(dead: DeadDelivery) -> None:
+        raise RuntimeError("smtp password hunter22")
+
+    server.answers(400)
+    post.owe(server.url, 1)
+    post.drain(on_dead=fails)
+    assert "the notifier failed" in caplog.text
+    assert "hunter22" not in caplog.text
+    told: list[DeadDelivery] = []
+    post.drain(on_dead=told.append)
+    assert len(told) == 1
+
+
+def test_nobody_is_told_of_what_may_be_ignored(post: Post, server: Receiver) -> None:
+    server.answers(400)
+    post.owe(server.url, 1, onFailure="ignore")
+    told: list[DeadDelivery] = []
+    tally = post.drain(on_dead=told.append)
+    assert (tally.dead, told, tally.error()) == (1, [], None)
+
+
+def test_deaths_before_anybody_asked_to_be_told_are_not_told_later(post: Post, server: Receiver) -> None:
+    server.answers(400)
+    post.owe(server.url, 1)
+    post.drain()
+    told: list[DeadDelivery] = []
+    post.drain(on_dead=told.append)
+    assert told == []
+
+
+# Many at once, slow ones, and the end
+
+
+def test_a_dead_and_a_slow_endpoint_hold_up_no_other(post: Post, server: Receiver) -> None:
+    with receiver() as slow:
+        slow.answers_by(after(0.9))
+        post.owe(slow.url, name="slow", timeout="1s")
+        post.owe("http://127.0.0.1:1/", name="dead")
+        post.owe(server.url, name="good")
+        post.commit(*range(1, 41))
+        began = time.monotonic()
+        courier = post.courier()
+        thread = threading.Thread(target=courier.deliver_due)
+        thread.start()
+        while len(server.received) < 40 and time.monotonic() - began < 60:
+            time.sleep(0.01)
+        assert time.monotonic() - began < 8
+        assert len(slow.received) < 40
+        courier.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert {row.state for row in post.rows(trigger="good")} == {"delivered"}
+    assert {row.lease_until for row in post.rows()} == {None}, "what was not begun is given back"
+
+
+def test_a_strict_order_is_not_slow_while_others_are(post: Post, server: Receiver) -> None:
+    with receiver() as slow:
+        slow.answers_by(after(0.5))
+        post.owe(slow.url, name="slow")
+        post.owe(server.url, name="strict", ordering="strict")
+        post.commit(*range(1, 41))
+        began = time.monotonic()
+        courier = post.courier()
+        thread = threading.Thread(target=courier.deliver_due)
+        thread.start()
+        while len(server.received) < 40 and time.monotonic() - began < 60:
+            time.sleep(0.01)
+        taken = time.monotonic() - began
+        courier.stop()
+        thread.join(60)
+    assert [request.json["sequence"] for request in server.received] == list(range(1, 41))
+    assert taken < 4
+
+
+def test_an_endpoint_that_takes_its_time_is_called_by_several_threads(post: Post, server: Receiver) -> None:
+    server.answers_by(after(0.1))
+    post.owe(server.url, *range(1, 31))
+    assert post.drain().delivered == 30
+    assert 2 <= server.most_at_once <= 4
+
+
+def test_four_couriers_at_once_call_once_for_each_delivery(tmp_path: Path, server: Receiver) -> None:
+    first = open_store(f"sqlite:///{tmp_path}/control.db")
+    endpoints = {key(name): endpoint(server.url, name) for name in "abc"}
+    enrol(first, events(*range(1, 41)), endpoints)
+    tallies: list[Tally] = []
+
+    def work() -> None:
+        tallies.append(Courier(open_store(f"sqlite:///{tmp_path}/control.db"), endpoints).deliver_due())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    Courier(first, endpoints).deliver_due(until_empty=True)
+    assert len(server.ids) == len(set(server.ids)) == 120
+    assert not sum(tally.lost for tally in tallies)
+
+
+def test_a_claim_that_waited_too_long_is_given_back_and_claimed_anew(post: Post, server: Receiver) -> None:
+    server.answers_by(after(0.5))
+    post.owe(server.url, *range(1, 17), timeout="1s")
+    tally = post.deliver(lease_slack=1.0)
+    assert (tally.delivered, tally.lost) == (16, 0)
+    assert tally.unsent > 0
+    assert len(server.ids) == len(set(server.ids)) == 16
+    assert {row.attempts for row in post.rows()} == {1}
+
+
+def test_a_lease_without_slack_is_refused(post: Post) -> None:
+    with pytest.raises(ConfigurationError, match="lease_slack"):
+        post.courier(lease_slack=0)
+
+
+def test_a_go_ends_with_an_error_of_the_store_and_the_rows_come_again(
+    post: Post, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post.owe(server.url, 1)
+    real, calls = ControlStore.run, []
+
+    def failing(self: ControlStore, work: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the store is gone")
+        return real(self, work, **options)
+
+    monkeypatch.setattr(ControlStore, "run", failing)
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        post.deliver()
+    monkeypatch.undo()
+    post.clock.sleep(60)
+    assert post.deliver().delivered == 1
+    assert len(set(server.ids)) == 1
+
+
+def test_there_is_nothing_to_do_for_no_endpoints(post: Post) -> None:
+    assert Courier(post.store, {}).deliver_due(until_empty=True) == Tally()
+
+
+def test_a_receiver_that_is_asked_by_two_names_gets_what_each_is_owed(post: Post, server: Receiver) -> None:
+    requests: list[Received] = server.received
+    post.owe(server.url, name="x", when={"collections": ["orders"]})
+    post.owe(server.url, name="y", when={"collections": ["items"]})
+    post.commit(1, collections=["orders"])
+    post.commit(2, collections=["items"])
+    post.commit(3, collections=["orders", "items"])
+    assert post.drain().delivered == 4
+    assert sorted(request.json["sequence"] for request in requests) == [1, 2, 3, 3]

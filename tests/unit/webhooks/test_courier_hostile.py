@@ -1,0 +1,274 @@
+"""Delivery when clocks, stores and servers misbehave."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store.claims import Wish, claim
+from airflow_provider_rfr.store.deliveries import Selection
+from airflow_provider_rfr.store.endpoints import endpoints_with_ids, load_endpoints
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.rounds import Round
+from airflow_provider_rfr.webhooks.windows import merge_events
+from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = None, **fields: Any) -> Courier:
+    store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
+    endpoints = {key(): endpoint(url, **fields)}
+    enrol(store, events(*sequences), endpoints)
+    return Courier(store, endpoints)
+
+
+@pytest.mark.parametrize("jump", [-86400.0 * 400, -3600.0, 3600.0, 86400.0 * 400])
+def test_a_clock_that_jumps_between_two_goes_loses_nothing(server: Receiver, tmp_path: Path, jump: float) -> None:
+    clock = FakeClock(1_700_000_000.0 + 86400 * 500)
+    server.answers(500, 500, 200)
+    courier = office(tmp_path, server.url, 1, 2, 3, clock=clock, maxAttempts=10)
+    courier.deliver_due()
+    clock.time += jump
+    began = clock.time
+    while (due := courier.deliver_due().next_due) is not None:
+        clock.time = max(clock.time, due.timestamp()) + 0.001
+    assert operations.counts(courier._store)["delivered"] == 3
+    longest = 3600 if jump == -3600.0 else 0
+    assert clock.time - began <= longest + 120, "what lies ages ahead is brought back, an hour is waited"
+
+
+@pytest.mark.parametrize(
+    "text", ["1000000000", "-5", "nan", "inf", "9" * 4000, "Thu, 01 Jan 1970 00:00:00 GMT", "\xff"]
+)
+def test_no_retry_after_puts_a_delivery_off_for_ever(server: Receiver, tmp_path: Path, text: str) -> None:
+    clock = FakeClock()
+    server.answers(Reply(503, headers={"Retry-After": text}), Reply(200))
+    courier = office(tmp_path, server.url, 1, clock=clock)
+    due = courier.deliver_due().next_due
+    assert 0 < due.timestamp() - clock.now() <= 3600 * 1.05 + 1
+    clock.time = due.timestamp() + 0.001
+    assert courier.deliver_due().delivered == 1
+
+
+def test_an_endless_redirect_is_asked_once_for_each_attempt(server: Receiver, tmp_path: Path) -> None:
+    server.answers(Reply(307, headers={"Location": server.url}))
+    clock = FakeClock()
+    assert office(tmp_path, server.url, 1, clock=clock).deliver_due(until_empty=True).dead == 1
+    assert len(server.received) == 3
+
+
+def test_a_bomb_in_the_answer_of_a_success_is_still_a_success(server: Receiver, tmp_path: Path) -> None:
+    server.answers(Reply(200, gzip.compress(b"\0" * 50_000_000, 9), {"Content-Encoding": "gzip"}))
+    courier = office(tmp_path, server.url, 1)
+    assert courier.deliver_due().delivered == 1
+    (row,) = operations.deliveries(courier._store)
+    (attempt,) = operations.history(courier._store, row.id)
+    assert len(attempt.answer.encode()) <= 2048
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 2000,
+        b"HTTP/9.9 abc\r\n\r\n",
+        b"HTTP/1.1 99999 Huge\r\nContent-Length: 0\r\n\r\n",
+        b"\x00" * 70_000,
+    ],
+)
+def test_an_answer_that_is_not_whole_is_no_delivery(server: Receiver, tmp_path: Path, answer: bytes) -> None:
+    def broken(sock: Any) -> None:
+        sock.sendall(answer)
+
+    server.answers(Reply(raw=broken), Reply(200))
+    clock = FakeClock()
+    tally = office(tmp_path, server.url, 1, clock=clock).deliver_due(until_empty=True)
+    assert (tally.failed, tally.delivered) == (1, 1)
+    assert len(set(server.ids)) == 1
+
+
+def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(server: Receiver, tmp_path: Path) -> None:
+    courier = office(tmp_path, server.url, *range(1, 11))
+    other = sqlite3.connect(tmp_path / "control.db", isolation_level=None, check_same_thread=False)
+
+    def lock(request: Received) -> Reply:
+        if len(server.received) == 1:
+            other.execute("BEGIN IMMEDIATE")
+            threading.Timer(10.0, lambda: other.execute("COMMIT")).start()
+        return Reply(200)
+
+    server.answers_by(lock)
+    began = time.monotonic()
+    tally = courier.deliver_due()
+    assert time.monotonic() - began > 9
+    assert (tally.delivered, tally.lost, len(server.received)) == (10, 0, 10)
+    other.close()
+
+
+@pytest.mark.parametrize("interval", ["0s", "60s"])
+def test_an_event_that_nobody_can_read_is_given_up_and_the_others_are_sent(
+    server: Receiver, tmp_path: Path, interval: str
+) -> None:
+    courier = office(tmp_path, server.url, 1, 2, clock=FakeClock(), interval=interval)
+    with sqlite3.connect(tmp_path / "control.db") as connection:
+        connection.execute("UPDATE rfr_webhook_deliveries SET event = 'spoiled' WHERE last_commit = 'commit-1'")
+    tally = courier.deliver_due(until_empty=True)
+    assert (tally.delivered, tally.dead, len(server.received)) == (1, 1, 1)
+
+
+def abandoned(store: ControlStore, endpoints: Any, lease: int, interval: float, *, strict: bool) -> None:
+    """Claims of a courier that was killed before it sent anything."""
+
+    def work(connection: Connection) -> None:
+        ids = tuple(row.id for row in load_endpoints(connection, endpoints).values())
+        wish = Wish(ids, 5, lease, int(interval * 1000), strict)
+        claim(connection, store.now(connection), "killed", wish, endpoints_with_ids(connection, ids), merge_events)
+
+    store.run(work)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before_it_was_made(
+    seed: int, server: Receiver, tmp_path: Path
+) -> None:
+    chance, clock = random.Random(seed), FakeClock()
+    interval, strict = chance.choice([0.0, 60.0]), chance.random() < 0.4
+    fields: dict[str, Any] = {"ordering": "strict" if strict else "none", "maxAttempts": 100}
+    endpoints = {key(): endpoint(server.url, interval=f"{int(interval)}s", **fields)}
+    committed: list[int] = []
+    healthy, stores = [False], [0]
+    accepted: list[str] = []
+
+    def answer(request: Received) -> Reply:
+        assert request.json["sequence"] <= max(committed), "before it was committed"
+        if healthy[0] or chance.random() < 0.6:
+            accepted.append(request.id)
+            return Reply(200)
+        return Reply(chance.choice([500, 503, 429, 302]))
+
+    def new_store() -> ControlStore:
+        stores[0] += 1
+        return open_store(f"sqlite:///{tmp_path}/{stores[0]}.db", clock=clock)
+
+    server.answers_by(answer)
+    store = new_store()
+    for _ in range(60):
+        step = chance.random()
+        if step < 0.35:
+            committed.append(len(committed) + 1)
+        elif step < 0.6:
+            enrol(store, events(*committed), endpoints)
+        elif step < 0.8:
+            Courier(store, endpoints).deliver_due()
+        elif step < 0.88:
+            abandoned(store, endpoints, 25_000, interval, strict=strict)
+        elif step < 0.97:
+            clock.sleep(chance.choice([0.5, 5, 40, 300]))
+        else:
+            store = new_store()
+    healthy[0] = True
+    clock.sleep(100)
+    enrol(store, events(*committed), endpoints)
+    while (due := Courier(store, endpoints).deliver_due().next_due) is not None:
+        clock.time = max(clock.time, due.timestamp()) + 0.001
+    rows = {row.id: row for row in operations.deliveries(store, Selection(), None)}
+    ended = [rows.get(row.merged_into or "", row) for row in rows.values()]
+    assert {row.state for row in ended} <= {"delivered"}
+    assert {row.id for row in ended} <= set(accepted)
+    told = {row.last_commit for row in rows.values() if row.commits == 1}
+    assert told == {f"commit-{number}" for number in committed}
+
+
+@pytest.mark.parametrize(
+    "location", ["http://a\x00b.example/", "http://[", "//", "\xff\xfe", "http://" + "x" * 5000, ""]
+)
+def test_a_strange_location_is_told_in_words_that_every_database_takes(
+    server: Receiver, tmp_path: Path, location: str
+) -> None:
+    def strange(sock: Any) -> None:
+        sock.sendall(b"HTTP/1.1 302 x\r\nContent-Length: 0\r\nLocation: " + location.encode("latin-1") + b"\r\n\r\n")
+
+    server.answers(Reply(raw=strange))
+    courier = office(tmp_path, server.url, 1, clock=FakeClock())
+    assert courier.deliver_due(until_empty=True).dead == 1
+    (row,) = operations.deliveries(courier._store)
+    assert row.detail.isprintable()
+    assert len(row.detail) <= 1000
+
+
+def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, tmp_path: Path) -> None:
+    courier = office(tmp_path, server.url, 1)
+    for strange in ("a\x00b", "x" * 5000, "\udcff", ""):
+        enrol(courier._store, [replace(events(2)[0], commit_id=strange)], courier._endpoints)
+    tally = courier.deliver_due()
+    assert (tally.delivered, tally.dead) == (4, 1)
+    assert all(row.last_commit.isprintable() for row in operations.deliveries(courier._store))
+
+
+def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/control.db", clock=FakeClock())
+    document = {"connection": "c", "payload": {}, "allowedHosts": ["127.0.0.1"]}
+    endpoints = {key(): parse_triggers({"config": {"hook": document}}).config["hook"]}
+    enrol(store, events(*range(1, 51)), endpoints)
+    away = [True]
+
+    def connections(name: str) -> ConnectionSettings:
+        if away[0]:
+            raise TimeoutError
+        return ConnectionSettings(server.url)
+
+    courier = Courier(store, endpoints, connections=connections)
+    courier.deliver_due(until_empty=True, patience=10)
+    away[0] = False
+    assert courier.deliver_due(until_empty=True).delivered >= 45
+
+
+def test_an_interrupted_courier_writes_what_has_ended(
+    server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courier = office(tmp_path, server.url, *range(1, 6))
+    real, calls = Round._changed, []
+
+    def interrupted(self: Round, done: Any) -> Any:
+        calls.append(len(done))
+        if len(calls) == 2:
+            while self._done.qsize() < self.in_hand:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return real(self, done)
+
+    monkeypatch.setattr(Round, "_changed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        courier.deliver_due()
+    monkeypatch.undo()
+    assert operations.counts(courier._store)["delivered"] >= 5 - calls[1]
+
+
+def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
+    sealed = "ENC[AES256_GCM,data:abc,iv:def,tag:ghi,type:str]"
+    document = {"config": {"hook": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
+    store = open_store(f"sqlite:///{tmp_path}/control.db")
+    with pytest.raises(ConfigurationError, match="is still sealed; open the triggers block"):
+        Courier(store, {key(): parse_triggers(document).config["hook"]})

@@ -1,0 +1,181 @@
+"""Canaries: values that must be nowhere but in the requests themselves."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol
+from airflow_provider_rfr.webhooks.tally import DeadDelivery
+from tests.webhook_receiver import LAKE, TABLE, FakeClock, Received, Receiver, Reply, events, receiver
+
+HEADER = "canary-header-7f3a"
+PATH = "canary-path-91bc"
+QUERY = "canary-query/+55d0"
+TOKEN = "canary-token-aa01"
+ROUTING = "canary-routing-c4c4"
+PASSWORD = "canary-password-0e0e"
+SIGNING = "whsec_" + base64.b64encode(b"canary-signing-secret-0123").decode()
+CANARIES = (HEADER, PATH, QUERY, quote(QUERY, safe=""), TOKEN, ROUTING, PASSWORD, SIGNING, SIGNING[6:])
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+def document(url: str) -> dict[str, Any]:
+    address = f"{url}/{PATH}/x?sig={quote(QUERY, safe='')}"
+    allowed = {"allowedHosts": ["127.0.0.1"], "timeout": "1s", "maxAttempts": 2}
+    plain = {"headers": {"X-Key": HEADER, "Authorization": f"Bearer {HEADER}"}, "exposeHeaders": ["X-Key"]}
+    return {
+        "config": {
+            "plain": {
+                "url": address,
+                "payload": {"h": "{{headers.X-Key}}"},
+                "signing": {"secrets": [SIGNING]},
+                **plain,
+                **allowed,
+            },
+            "broken": {"url": address, "payload": {"h": "{{headers.X-Key}}", "x": "{{nope}}"}, **plain, **allowed},
+            "nojson": {"url": address, "payloadTemplate": '{"a": {{{headers.X-Key}}}', **plain, **allowed},
+            "pager": {"url": f"{url}/{PATH}", "preset": "pagerduty", "with": {"routingKey": ROUTING}, **allowed},
+            "token": {"url": f"{url}/{PATH}", "preset": "databricks", "with": {"jobId": 1, "token": TOKEN}, **allowed},
+            "login": {"connection": "c", "preset": "airflow-dag-run", "with": {"dagId": "d"}, **allowed},
+            "basic": {"connection": "c", "payload": {}, **allowed},
+        }
+    }
+
+
+def echo(status: int) -> Callable[[Received], Reply]:
+    def answer(request: Received) -> Reply:
+        text = f"{request.path}\n{request.headers}\n".encode() + request.body
+        return Reply(
+            status, text, {"Location": f"http://{request.headers.get('x-key', 'other')}.example/{PATH}?{QUERY}"}
+        )
+
+    return answer
+
+
+def close(sock: Any) -> None:
+    sock.close()
+
+
+def drip(sock: Any) -> None:
+    for byte in b"HTTP/1.1 200 OK\r\n" * 2:
+        sock.sendall(bytes([byte]))
+        time.sleep(0.2)
+
+
+ANSWERS: dict[str, Callable[[Received], Reply]] = {
+    "200": echo(200),
+    "302": echo(302),
+    "400": echo(400),
+    "401": echo(401),
+    "410": echo(410),
+    "500": echo(500),
+    "closed": lambda request: Reply(raw=close),
+    "dripping": lambda request: Reply(raw=drip),
+}
+
+
+@pytest.mark.parametrize("kind", [*ANSWERS, "refused", "refused address", "tls"])
+def test_no_secret_is_told_anywhere(
+    kind: str, server: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.answers_by(ANSWERS.get(kind, echo(200)))
+    base = {"refused": "http://127.0.0.1:1", "tls": f"https://127.0.0.1:{server.port}"}.get(
+        kind, f"http://127.0.0.1:{server.port}"
+    )
+    written = document(base)
+    if kind == "refused address":
+        for each in written["config"].values():
+            del each["allowedHosts"]
+    told: list[DeadDelivery] = []
+    with caplog.at_level(logging.DEBUG):
+        shown = run(tmp_path, parse_triggers(written), base, told)
+    records = "\n".join(logging.Formatter("%(message)s %(args)s").format(record) for record in caplog.records)
+    everything = "\n".join([records, shown, repr(told), *capfd.readouterr(), stored(tmp_path)])
+    assert len(caplog.records) > 5
+    for canary in CANARIES:
+        assert canary not in everything, canary
+    if kind == "500":
+        assert "***" in stored(tmp_path), "the answers were kept, and masked"
+
+
+def run(folder: Path, block: Any, base: str, told: list[DeadDelivery]) -> str:
+    """Deliver by all endpoints; returns all that could be shown of it."""
+    clock = FakeClock()
+    store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
+    endpoints = endpoints_of(LAKE, TABLE, block)
+    enrol(store, events(1, 2), endpoints)
+
+    def connections(name: str) -> ConnectionSettings:
+        return ConnectionSettings(f"{base}/{PATH}", "robot", PASSWORD, {"X-Key": HEADER})
+
+    courier = Courier(store, endpoints, connections=connections, on_dead=told.append)
+    tally = courier.deliver_due(until_empty=True, patience=300)
+    shown = [repr(courier), repr(tally), repr(endpoints), repr(store)]
+    error = tally.error()
+    if error is not None:
+        shown += traceback.format_exception(error)
+    calls = [resolve(endpoint, connections) for endpoint in endpoints.values()]
+    shown += [repr(call) + repr(call.masker) for call in calls]
+    shown += [repr(connections("c")), repr(operations.deliveries(store, limit=None))]
+    for row in operations.deliveries(store, limit=None):
+        shown.append(repr(operations.history(store, row.id)))
+    for endpoint in endpoints.values():
+        answer = operations.test_fire(endpoint, events(3)[0], connections=connections)
+        shown.append(repr(answer))
+    return "\n".join(shown)
+
+
+def stored(folder: Path) -> str:
+    found = []
+    for path in folder.glob("control.db*"):
+        found.append(path.read_bytes().decode("latin-1"))
+    with sqlite3.connect(folder / "control.db") as connection:
+        found += connection.iterdump()
+    return "\n".join(found)
+
+
+def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/control.db")
+    endpoints = endpoints_of(LAKE, TABLE, parse_triggers(document(server.url)))
+    enrol(store, events(1), endpoints)
+    real, calls = ControlStore.run, []
+
+    def failing(self: ControlStore, work: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            return real(self, lambda connection: connection.exec_driver_sql("SELECT a FROM nowhere"))
+        return real(self, work, **options)
+
+    monkeypatch.setattr(ControlStore, "run", failing)
+    with pytest.raises(Exception, match="no such table") as caught:
+        Courier(store, endpoints, connections=lambda name: ConnectionSettings("nowhere", "a", PASSWORD)).deliver_due()
+    text = "".join(traceback.format_exception(caught.value))
+    with pytest.raises(ConfigurationError) as sealed:
+        resolve(
+            endpoints[next(key for key in endpoints if key.trigger == "login")],
+            lambda name: ConnectionSettings(f"ftp://{PATH}", "a", PASSWORD),
+        )
+    text += "".join(traceback.format_exception(sealed.value))
+    for canary in CANARIES:
+        assert canary not in text, canary

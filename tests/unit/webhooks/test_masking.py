@@ -1,0 +1,100 @@
+"""What is kept of an answer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from urllib.parse import quote
+
+import pytest
+
+from airflow_provider_rfr.webhooks.masking import MOST_KEPT, Masker, secrets_of_url
+
+SECRET = 'Tr0ub4dor&3/"x y'
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        SECRET,
+        quote(SECRET, safe=""),
+        json.dumps({"h": SECRET}),
+        base64.b64encode(SECRET.encode()).decode(),
+        f"a{SECRET}b{SECRET}",
+    ],
+)
+def test_a_secret_is_masked_in_every_spelling(echo: str) -> None:
+    kept = Masker([SECRET]).kept(echo.encode())
+    assert "***" in kept
+    assert "Tr0ub4dor" not in kept
+    assert "VHIwdWI0ZG9y" not in kept
+
+
+def test_the_parts_of_a_header_are_secrets_too() -> None:
+    login = base64.b64encode(b"robot:hunter22").decode()
+    masker = Masker(["Bearer abc.def.ghi", f"Basic {login}"])
+    kept = masker.kept(f"got abc.def.ghi and {login} of robot:hunter22, hunter22; Bearer".encode())
+    for secret in ("abc.def", login, "hunter22"):
+        assert secret not in kept
+    assert kept.endswith("Bearer")
+
+
+def test_what_names_itself_a_secret_is_masked_though_nobody_knew_it() -> None:
+    kept = Masker([]).kept(
+        b'{"access_token": "eyJhbGciOi", "user": "x", "X-Api-Key":"k1"} Authorization: Bearer zzz9 password=pw1&a=b'
+    )
+    for secret in ("eyJhbGciOi", "k1", "zzz9", "pw1"):
+        assert secret not in kept
+    assert '"user": "x"' in kept
+    assert "a=b" in kept
+
+
+def test_no_half_of_a_secret_is_left_at_the_end() -> None:
+    secret = "S" * 50
+    for offset in range(MOST_KEPT - 60, MOST_KEPT + 5, 7):
+        kept = Masker([secret]).kept(b"." * offset + secret.encode() + b"tail")
+        assert "SSSS" not in kept
+        assert len(kept.encode()) <= MOST_KEPT
+
+
+def test_what_is_kept_is_text_of_at_most_2_kb() -> None:
+    assert len(Masker([]).kept("ü€😀".encode() * 5000).encode()) <= MOST_KEPT
+    assert Masker([]).kept(b"\xff\x00\x1b[31m").isprintable()
+
+
+def test_secrets_of_an_address() -> None:
+    url = "https://user:hunter22@hooks.example.com/services/T000/B000/XXXXXXXXXXXX?sig=abcd1234&v=1"
+    assert {"user", "hunter22", "XXXXXXXXXXXX", "abcd1234"} <= set(secrets_of_url(url))
+    masker = Masker(secrets_of_url(url))
+    assert masker.mask("no route for /services/T000/B000/XXXXXXXXXXXX") == "no route for ***"
+    assert repr(masker) == "Masker()"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"a" * 65536,
+        b"token" * 13000,
+        b'token:"' * 9000,
+        b"token " * 10000,
+        b"token" + b" " * 65000,
+        b"a-" * 32000 + b"=",
+        b"\xff" * 65536,
+        b"Tr0ub4do" * 8000,
+    ],
+)
+def test_no_answer_takes_long_to_mask(body: bytes) -> None:
+    masker = Masker([SECRET, *(f"{n}Tr0ub4dor{n}" * 20 for n in range(30))])
+    began = time.process_time()
+    assert len(masker.kept(body).encode()) <= MOST_KEPT
+    assert time.process_time() - began < 0.5
+
+
+def test_a_long_secret_is_masked_wherever_it_stands() -> None:
+    secret = "".join(chr(65 + n % 26) + str(n) for n in range(800))
+    for before in (0, 1000, 2000, 2047, 3000, 60_000):
+        for copies in (1, 3):
+            kept = Masker([secret]).kept(b"." * before + secret.encode() * copies + b"tail" * 1000)
+            assert secret[:12] not in kept
+            assert secret[-12:] not in kept

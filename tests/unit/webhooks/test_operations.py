@@ -1,0 +1,208 @@
+"""What people do with deliveries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store.deliveries import Selection
+from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from tests.webhook_receiver import LAKE, TABLE, FakeClock, Receiver, Reply, endpoint, events, key, receiver
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: FakeClock) -> ControlStore:
+    return open_store(f"sqlite:///{tmp_path}/control.db", clock=clock)
+
+
+def owe(store: ControlStore, url: str, *sequences: int, name: str = "hook", **fields: object):
+    endpoints: dict[EndpointKey, Endpoint] = {key(name): endpoint(url, name, **fields)}
+    enrol(store, events(*sequences), endpoints)
+    return endpoints
+
+
+def states(store: ControlStore) -> dict[str, str]:
+    return {each.last_commit: each.state for each in operations.deliveries(store)}
+
+
+def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
+    store: ControlStore, server: Receiver
+) -> None:
+    server.answers(400)
+    endpoints = owe(store, server.url, 1, 2, onFailure="block")
+    assert operations.blocked_reason(store, LAKE, TABLE) is None
+    Courier(store, endpoints).deliver_due()
+    reason = operations.blocked_reason(store, LAKE, TABLE)
+    assert reason.startswith("trigger hook of rfr.raw.orders: delivery ")
+    assert "(HTTP 400), and 1 more; replay or cancel it" in reason
+    assert operations.blocked_reason(store, LAKE, "raw.items") is None
+    assert operations.blocked_reason(store, "other", TABLE) is None
+    server.answers(200)
+    assert len(operations.replay(store, Selection())) == 2
+    assert operations.blocked_reason(store, LAKE, TABLE) is None
+    Courier(store, endpoints).deliver_due()
+    assert set(states(store).values()) == {"delivered"}
+
+
+def test_a_cancelled_delivery_blocks_no_more(store: ControlStore, server: Receiver) -> None:
+    server.answers(400)
+    Courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    operations.cancel(store, Selection(), detail="by hand")
+    assert operations.blocked_reason(store, LAKE, TABLE) is None
+    (row,) = operations.deliveries(store)
+    assert (row.state, row.detail) == ("cancelled", "by hand")
+
+
+@pytest.mark.parametrize("policy", ["dead_letter", "ignore"])
+def test_other_policies_block_nothing(store: ControlStore, server: Receiver, policy: str) -> None:
+    server.answers(400)
+    Courier(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
+    assert operations.blocked_reason(store, LAKE, TABLE) is None
+    assert operations.blocked_reason(store, LAKE, TABLE, ["hook"]) is not None, "today's configuration decides"
+
+
+def test_what_blocks_by_yesterday_s_configuration_alone_blocks_no_more(store: ControlStore, server: Receiver) -> None:
+    server.answers(400)
+    Courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    assert operations.blocked_reason(store, LAKE, TABLE, []) is None
+
+
+def test_what_is_cancelled_is_not_sent_and_can_be_replayed(store: ControlStore, server: Receiver) -> None:
+    endpoints = owe(store, server.url, 1, 2)
+    one = delivery_id("commit-1", "hook")
+    assert operations.cancel(store, Selection(ids=[one])) == [one]
+    Courier(store, endpoints).deliver_due()
+    assert states(store) == {"commit-1": "cancelled", "commit-2": "delivered"}
+    assert operations.replay(store, Selection()) == [], "without states it is what is dead"
+    assert operations.replay(store, Selection(ids=[one], states=["cancelled"])) == [one]
+    Courier(store, endpoints).deliver_due()
+    assert states(store) == {"commit-1": "delivered", "commit-2": "delivered"}
+
+
+def test_what_was_delivered_can_be_sent_again(store: ControlStore, server: Receiver) -> None:
+    endpoints = owe(store, server.url, 1)
+    Courier(store, endpoints).deliver_due()
+    operations.replay(store, Selection(states=["delivered"]))
+    Courier(store, endpoints).deliver_due()
+    assert server.ids == [delivery_id("commit-1", "hook")] * 2
+
+
+def test_what_is_pending_or_merged_is_not_replayed(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
+    endpoints = owe(store, server.url, 1, 2, interval="60s")
+    assert operations.replay(store, Selection(states=["pending", "merged"])) == []
+    Courier(store, endpoints).deliver_due()
+    assert operations.replay(store, Selection(states=["merged"])) == []
+    assert len(operations.replay(store, Selection(states=["delivered"]))) == 1
+    Courier(store, endpoints).deliver_due()
+    assert len(server.ids) == 2
+    assert len(set(server.ids)) == 1
+
+
+def test_a_delivery_that_is_under_way_can_be_cancelled_and_its_end_says_nothing(
+    store: ControlStore, server: Receiver, tmp_path: Path
+) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(request):
+        begun.set()
+        over.wait(20)
+        return Reply(500)
+
+    server.answers_by(slow)
+    courier = Courier(store, owe(store, server.url, 1))
+    tallies = []
+    thread = threading.Thread(target=lambda: tallies.append(courier.deliver_due()))
+    thread.start()
+    assert begun.wait(20)
+    assert len(operations.cancel(open_store(f"sqlite:///{tmp_path}/control.db"), Selection())) == 1
+    over.set()
+    thread.join(30)
+    assert tallies[0].lost == 1
+    assert states(store) == {"commit-1": "cancelled"}
+
+
+def test_the_oldest_pending_delivery_says_how_late_things_are(
+    store: ControlStore, server: Receiver, clock: FakeClock
+) -> None:
+    assert operations.oldest_pending_seconds(store) == 0
+    endpoints = owe(store, server.url, 1)
+    clock.sleep(100)
+    owe(store, server.url, 2)
+    assert operations.oldest_pending_seconds(store) == pytest.approx(100)
+    assert operations.oldest_pending_seconds(store, LAKE, "raw.items") == 0
+    Courier(store, endpoints).deliver_due()
+    assert operations.oldest_pending_seconds(store, LAKE, TABLE) == 0
+
+
+def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlStore, server: Receiver) -> None:
+    with receiver() as broken:
+        broken.answers(400)
+        endpoints = {**owe(store, server.url, 1, 2), **owe(store, broken.url, 1, name="bad")}
+        Courier(store, endpoints).deliver_due()
+    assert operations.counts(store) == {"pending": 0, "delivered": 2, "dead": 1, "cancelled": 0, "merged": 0}
+    assert operations.counts(store, Selection(trigger="bad"))["dead"] == 1
+    assert [each.key.trigger for each in operations.deliveries(store, Selection(reason="http"))] == ["bad"]
+    assert len(operations.deliveries(store, Selection(commit_id="commit-1"))) == 2
+    assert len(operations.deliveries(store, limit=1)) == 1
+
+
+def test_endpoints_are_paused_resumed_and_shown(store: ControlStore, server: Receiver) -> None:
+    owe(store, server.url, 1)
+    assert operations.pause(store, [key(), key("unknown")]) == 1
+    (row,) = operations.endpoints(store, LAKE, TABLE)
+    assert row.paused_at is not None
+    assert operations.resume(store, [key()]) == 1
+    assert operations.endpoints(store, LAKE)[0].paused_at is None
+
+
+def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
+    endpoints = owe(store, server.url, 1)
+    Courier(store, endpoints).deliver_due()
+    clock.sleep(86400)
+    owe(store, server.url, 2)
+    assert operations.forget(store, 3600) == 1
+    assert list(states(store)) == ["commit-2"]
+
+
+def test_a_test_fire_calls_once_and_leaves_no_row(store: ControlStore, server: Receiver) -> None:
+    server.answers(Reply(500, b"no, hunter22hunter22"))
+    made = endpoint(server.url, headers={"X-Key": "hunter22hunter22"})
+    answer = operations.test_fire(made, events(1)[0])
+    assert (answer.delivered, answer.status, answer.answer) == (False, 500, "no, ***")
+    server.answers(200)
+    again = operations.test_fire(made, events(1)[0])
+    assert again.delivered
+    assert server.ids == [answer.delivery_id, again.delivery_id]
+    assert operations.deliveries(store) == []
+
+
+def test_a_test_fire_of_what_is_still_sealed_or_has_no_address_says_so() -> None:
+    sealed = "ENC[AES256_GCM,data:abc,iv:def,tag:ghi,type:str]"
+    document = {"config": {"a": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
+    with pytest.raises(ConfigurationError, match="is still sealed"):
+        operations.test_fire(parse_triggers(document).config["a"], events(1)[0])
+    block = parse_triggers({"config": {"a": {"connection": "c", "payload": {}}}})
+    with pytest.raises(ConfigurationError, match="can't be looked up here"):
+        operations.test_fire(block.config["a"], events(1)[0])

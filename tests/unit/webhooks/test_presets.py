@@ -1,0 +1,328 @@
+"""Presets: address, headers, body, success and idempotency of each receiver."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import TriggerConfigError
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.payloads import render_body
+from airflow_provider_rfr.webhooks.placeholders import placeholder_events
+from airflow_provider_rfr.webhooks.preset_base import Preset, TokenStep
+from airflow_provider_rfr.webhooks.presets import PRESETS
+from airflow_provider_rfr.webhooks.validation import validate_block
+from airflow_provider_rfr.webhooks.variables import template_variables
+
+ONE = placeholder_events()[0]
+ID = "0123456789abcdef" * 2
+EVENT = {
+    "delivery_id": ID,
+    "materialization": "acmeCo/example/materialization",
+    "collections": ["acmeCo/example/collection"],
+    "generation": 1,
+    "documents": 10,
+    "published_from": "2024-01-01T00:00:00Z",
+    "published_to": "2024-01-01T00:01:00Z",
+    "committed_at": "2024-01-01T00:02:00Z",
+}
+LINE = f"acmeCo/example/materialization: 10 documents committed ({ID})"
+
+
+def endpoint(preset: str, parameters: dict[str, Any] | None = None, **fields: Any) -> Endpoint:
+    given = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
+    block = parse_triggers({"config": {"X": {"url": "https://h.example", **given}}})
+    validate_block(block)
+    return block.endpoints[0]
+
+
+def preset_of(found: Endpoint) -> Preset:
+    assert found.parameters is not None
+    return found.parameters
+
+
+def body(found: Endpoint, event: CommitEvent = ONE) -> Any:
+    variables = template_variables(event, delivery_id=ID, attempt=1, trigger_name="X", headers=found.exposed_headers())
+    return json.loads(render_body(found, variables))
+
+
+def refused(preset: Any, parameters: Any = None, **fields: Any) -> list[str]:
+    given = {"preset": preset, **({} if parameters is None else {"with": parameters}), **fields}
+    with pytest.raises(TriggerConfigError) as caught:
+        parse_triggers({"config": {"X": {"url": "https://h.example", **given}}})
+    assert "hunter2" not in str(caught.value)
+    return str(caught.value).splitlines()
+
+
+def test_an_airflow_dag_run_has_the_delivery_s_id_and_a_conflict_is_delivery() -> None:
+    found = endpoint("airflow-dag-run", {"dagId": "down stream/x", "note": "by {{trigger_name}}"})
+    assert preset_of(found).path() == "/api/v2/dags/down%20stream%2Fx/dagRuns"
+    assert body(found) == {"logical_date": None, "dag_run_id": ID, "conf": EVENT, "note": "by X"}
+    assert [found.success.accepts(status, b"") for status in (200, 201, 409, 404, 401, 422, 302)] == [
+        *(True, True, True),
+        *(False, False, False, False),
+    ]
+    assert preset_of(found).idempotent == "dag_run_id"
+    assert found.dump()["with"] == {"dagId": "down stream/x", "note": "by {{trigger_name}}"}
+    own = endpoint("airflow", {"dag_id": "d", "conf": {"n": "{{sequence}}", "x": None}})
+    assert body(own)["conf"] == {"n": 1, "x": None}
+    assert "note" not in body(own)
+
+
+def test_airflow_s_token_is_got_with_a_password() -> None:
+    of_connection = preset_of(endpoint("airflow-dag-run", {"dagId": "d"}))
+    step = of_connection.token_step("https://h.example/base/", "me", "hunter2")
+    assert step == TokenStep("https://h.example/base/auth/token", {"username": "me", "password": "hunter2"})
+    assert (step.pointer, step.header, step.value) == ("/access_token", "Authorization", "Bearer {}")
+    assert "hunter2" not in repr(step)
+    assert of_connection.token_step("https://h.example", "", "") is None
+    own = preset_of(endpoint("airflow", {"dagId": "d", "username": "a", "password": "b", "tokenPath": "/x/token"}))
+    assert own.token_step("https://h", "me", "c") == TokenStep("https://h/x/token", {"username": "a", "password": "b"})
+    static = preset_of(endpoint("airflow", {"dagId": "d", "token": "t"}))
+    assert static.token_step("https://h", "me", "hunter2") is None
+    assert static.credential == ("Authorization", "Bearer {}")
+
+
+def test_airflow_takes_a_token_or_what_it_takes_to_get_one() -> None:
+    assert refused("airflow", {"dagId": "d", "password": "hunter2"}) == [
+        "trigger X: with.username: is missing; it goes with password"
+    ]
+    assert refused("airflow", {"dagId": "d", "username": "u", "password": "hunter2", "token": "hunter2"}) == [
+        "trigger X: with.token: goes with neither username nor password; keep one of the two ways"
+    ]
+    assert refused("airflow", {"dagId": "d", "tokenPath": "https://evil/"}) == [
+        "trigger X: with.tokenPath: is no path; write e.g. /auth/token"
+    ]
+
+
+def test_dbt_cloud_hears_a_cause_of_at_most_255_characters() -> None:
+    found = endpoint("dbt-cloud", {"accountId": 12, "jobId": "34", "gitBranch": "main", "stepsOverride": ["dbt run"]})
+    assert preset_of(found).path() == "/api/v2/accounts/12/jobs/34/run/"
+    assert preset_of(found).credential == ("Authorization", "Token {}")
+    assert body(found) == {"cause": LINE, "git_branch": "main", "steps_override": ["dbt run"]}
+    long = body(found, replace(ONE, materialization_name="x" * 300))["cause"]
+    assert len(long) == 255 and long.endswith("…")
+    assert preset_of(found).base == "https://cloud.getdbt.com" and not preset_of(found).idempotent
+
+
+def test_slack_hears_a_text_and_blocks() -> None:
+    found = endpoint("slack")
+    assert body(found) == {"text": LINE}
+    assert preset_of(found).path() == "" and preset_of(found).credential is None
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "*{{target}}*"}}]
+    assert body(endpoint("slack", {"text": "{{sequence}}!", "blocks": blocks})) == {
+        "text": "1!",
+        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "*example.table*"}}],
+    }
+
+
+def test_github_dispatches_an_event_or_a_workflow() -> None:
+    found = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
+    assert preset_of(found).path() == "/repos/acme/dbt/dispatches"
+    assert preset_of(found).headers()["X-GitHub-Api-Version"] == "2022-11-28"
+    assert body(found) == {"event_type": "rfr_commit", "client_payload": EVENT}
+    assert found.success.accepts(204, b"")
+    flow = endpoint(
+        "github", {"owner": "acme", "repo": "dbt", "workflow": "a b.yml", "ref": "main", "inputs": {"g": "{{lake}}"}}
+    )
+    assert preset_of(flow).path() == "/repos/acme/dbt/actions/workflows/a%20b.yml/dispatches"
+    assert body(flow) == {"ref": "main", "inputs": {"g": "rfr"}}
+    assert refused("github", {"owner": "a", "repo": "b", "workflow": "w", "eventType": "x"}) == [
+        "trigger X: with.eventType: goes with events of the repository; leave it out",
+        "trigger X: with.ref: is missing; write the branch that the workflow runs on",
+    ]
+    assert refused("github", {"owner": "a", "repo": "b", "inputs": {}}) == [
+        "trigger X: with.inputs: goes with workflow; name the workflow"
+    ]
+    keys = {f"k{n}": n for n in range(11)}
+    assert refused("github", {"owner": "a", "repo": "b", "clientPayload": keys}) == [
+        "trigger X: with.clientPayload: must have at most 10 keys"
+    ]
+
+
+def test_pagerduty_s_key_is_in_the_body_and_its_alert_has_the_delivery_s_id() -> None:
+    found = endpoint("pagerduty", {"routingKey": "hunter2", "severity": "warning"})
+    assert body(found) == {
+        "routing_key": "hunter2",
+        "event_action": "trigger",
+        "dedup_key": ID,
+        "payload": {"summary": LINE, "source": "example.table", "severity": "warning", "custom_details": EVENT},
+    }
+    assert len(body(found, replace(ONE, materialization_name="x" * 2000))["payload"]["summary"]) == 1024
+    assert preset_of(found).path() == "/v2/enqueue" and preset_of(found).idempotent == "dedup_key"
+    assert "hunter2" not in repr(found)
+    assert list(found.secret_texts()) == ["https://h.example", "hunter2"]
+    assert (
+        "must be info, warning, error or critical"
+        in refused("pagerduty", {"routingKey": "hunter2", "severity": "x"})[0]
+    )
+
+
+def test_databricks_gets_a_token_of_idempotency_and_parameters_of_text() -> None:
+    found = endpoint("databricks", {"jobId": 5, "jobParameters": {"gen": "g{{generation}}"}})
+    assert preset_of(found).path() == "/api/2.2/jobs/run-now"
+    assert body(found) == {"job_id": 5, "idempotency_token": ID, "job_parameters": {"gen": "g1"}}
+    assert body(endpoint("databricks", {"jobId": "77"}))["job_id"] == 77
+    assert all(isinstance(each, str) for each in body(endpoint("databricks", {"jobId": 7}))["job_parameters"].values())
+    for wrong in ("x", True, 1.5, -1, "1" * 30, ""):
+        assert refused("databricks", {"jobId": wrong}) == ["trigger X: with.jobId: must be a whole number"]
+
+
+def test_what_has_to_be_text_is_text_also_where_it_is_one_expression() -> None:
+    given = {"n": "{{sequence}}", "all": "{{collection_names}}"}
+    told = {"n": "1", "all": '["acmeCo/example/collection"]'}
+    assert body(endpoint("databricks", {"jobId": 5, "jobParameters": given}))["job_parameters"] == told
+    assert body(endpoint("slack", {"text": "{{sequence}}"})) == {"text": "1"}
+    assert body(endpoint("airflow", {"dagId": "d", "note": "{{totals}}"}))["note"].startswith('{"documents": 10')
+    flow = {"owner": "o", "repo": "r", "workflow": "w", "ref": "main", "inputs": given}
+    assert body(endpoint("github", flow))["inputs"] == told
+    assert body(endpoint("prefect", {"deploymentId": "d", "tags": ["{{attempt}}"]}))["tags"] == ["1"]
+    launched = body(endpoint("dagster", {**NEEDED["dagster"], "tags": {"n": "{{sequence}}"}}))
+    tags = launched["variables"]["executionParams"]["executionMetadata"]["tags"]
+    assert tags[-1] == {"key": "n", "value": "1"}
+    alert = body(endpoint("pagerduty", {"routingKey": "k", "summary": "{{map_index}}"}), replace(ONE, map_index=None))
+    assert alert["payload"]["summary"] == ""
+
+
+def test_prefect_gets_a_key_of_idempotency() -> None:
+    found = endpoint("prefect", {"deploymentId": "u-1", "parameters": {"e": "{{totals}}"}, "tags": ["{{target}}"]})
+    assert preset_of(found).path() == "/deployments/u-1/create_flow_run"
+    assert body(found) == {
+        "parameters": {"e": {"documents": 10, "bytes": 1000, "tables": 1}},
+        "tags": ["example.table"],
+        "idempotency_key": ID,
+    }
+    assert body(endpoint("prefect", {"deploymentId": "u-1"})) == {"idempotency_key": ID}
+
+
+def test_dagster_s_answer_decides_since_it_is_always_200() -> None:
+    given = {"repositoryLocationName": "loc", "jobName": "job", "runConfig": {"x": "{{sequence}}"}, "tags": {"a": "b"}}
+    found = endpoint("dagster", given)
+    assert preset_of(found).path() == "/graphql"
+    sent = body(found)
+    assert sent["query"].startswith("mutation LaunchRun($executionParams: ExecutionParams!)")
+    assert sent["variables"]["executionParams"] == {
+        "selector": {"repositoryLocationName": "loc", "repositoryName": "__repository__", "jobName": "job"},
+        "runConfigData": {"x": 1},
+        "executionMetadata": {
+            "tags": [
+                {"key": "rfr/delivery_id", "value": ID},
+                {"key": "rfr/target", "value": "example.table"},
+                {"key": "a", "value": "b"},
+            ]
+        },
+    }
+    good = b'{"data": {"launchRun": {"__typename": "LaunchRunSuccess", "run": {"runId": "1"}}}}'
+    assert found.success.accepts(200, good) and found.success.reads_body
+    assert not found.success.accepts(200, b'{"data": {"launchRun": {"__typename": "PythonError"}}}')
+    assert not found.success.accepts(200, b'{"errors": []}')
+    assert not found.success.accepts(500, good)
+    assert preset_of(found).credential == ("Dagster-Cloud-Api-Token", "{}")
+
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "airflow-dag-run": {"dagId": "d"},
+    "dbt-cloud": {"accountId": 1, "jobId": 2},
+    "slack": {},
+    "github": {"owner": "o", "repo": "r"},
+    "pagerduty": {"routingKey": "k"},
+    "databricks": {"jobId": 1},
+    "prefect": {"deploymentId": "d"},
+    "dagster": {"repositoryLocationName": "l", "jobName": "j"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_no_value_breaks_a_preset_s_body(name: str) -> None:
+    found = endpoint(name, NEEDED[name])
+    for event in placeholder_events():
+        assert body(found, event)
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_s_name_has_no_case_and_its_parameters_are_checked(name: str) -> None:
+    assert endpoint(name.upper().replace("-", "_"), NEEDED[name]).parameters is not None
+    (line,) = refused(name, {**NEEDED[name], "nonsens": 1})
+    assert line.startswith("trigger X: with.nonsens: unknown field; ")
+    for missing in NEEDED[name]:
+        given = {key: value for key, value in NEEDED[name].items() if key != missing}
+        assert refused(name, given) == [f"trigger X: with.{missing}: is missing"]
+
+
+def test_a_preset_that_is_none_is_told_with_the_nearest() -> None:
+    assert refused("slak") == ["trigger X: preset: is no preset; did you mean slack?"]
+    assert "known are airflow-dag-run, dbt-cloud, " in refused("carrier pigeon")[0]
+    assert refused(5) == ["trigger X: preset: must be text; if it is text to you, put it in quotes"]
+
+
+def test_presets_with_an_address_of_their_own_need_none() -> None:
+    for name in PRESETS:
+        document = {"config": {"X": {"preset": name, "with": NEEDED[name]}}}
+        if PRESETS[name].base:
+            assert parse_triggers(document).endpoints[0].url is None
+        else:
+            with pytest.raises(TriggerConfigError, match="trigger X: has no address"):
+                parse_triggers(document)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://h/api/v2/dags/d/dagRuns", "invalid URL: the preset adds its path to it; write the address up to"),
+        ("https://h/base/api/v2", "invalid URL: the preset adds its path to it"),
+        ("https://h/?x=hunter2", "invalid URL: the preset adds its path to it, so it has no query"),
+    ],
+)
+def test_the_address_of_a_preset_ends_before_its_path(url: str, told: str) -> None:
+    (line,) = refused("airflow", {"dagId": "d"}, url=url)
+    assert line.startswith(f"trigger X: {told}")
+
+
+@pytest.mark.parametrize("name", ["", " ", ".", "..", "a\nb", "{{x}}", "x" * 501, None, 1.5, True, ["a"]])
+def test_names_in_addresses_are_plain_names(name: Any) -> None:
+    (line,) = refused("airflow", {"dagId": name})
+    assert line.startswith("trigger X: with.dagId: ")
+
+
+def test_what_an_endpoint_says_itself_goes_before_its_preset() -> None:
+    found = endpoint(
+        "airflow", {"dagId": "d"}, success={"status": [200]}, payload={"own": "{{delivery_id}}"}, timeout="5s"
+    )
+    assert body(found) == {"own": ID}
+    assert not found.success.accepts(409, b"")
+    templated = endpoint("pagerduty", {"routingKey": "hunter2"}, payloadTemplate='{"k": "{{preset.routing_key}}"}')
+    assert body(templated) == {"k": "hunter2"}
+
+
+def test_no_other_secret_of_a_preset_can_be_printed() -> None:
+    block = parse_triggers(
+        {
+            "config": {
+                "X": {
+                    "url": "https://h",
+                    "preset": "airflow",
+                    "with": {
+                        "dagId": "d",
+                        "username": "u",
+                        "password": "hunter2",
+                        "conf": {"x": "{{preset.password}}"},
+                    },
+                }
+            }
+        }
+    )
+    with pytest.raises(TriggerConfigError) as caught:
+        validate_block(block)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(PRESETS) if "token" in PRESETS[name].model_fields])
+def test_a_token_could_be_sent_in_a_header(name: str) -> None:
+    for token in ("hunter2\r\nX: y", "hunter2€", " hunter2", "hunter2\x00"):
+        (line,) = refused(name, {**NEEDED[name], "token": token})
+        assert line.startswith("trigger X: with.token: ")

@@ -1,0 +1,79 @@
+"""Waits: by the schedule, by what a server asks for, and never for ever."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_rfr.webhooks.schedules import (
+    LONGEST_WAIT,
+    quick,
+    rest_after,
+    retry_after,
+    standard,
+    wait_before,
+)
+
+NOW = 1_700_000_000.0
+HOUR = 3600.0
+
+
+def test_the_quick_schedule_doubles_up_to_half_a_minute() -> None:
+    assert [quick(n) for n in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_the_standard_schedule_goes_on_for_days() -> None:
+    waits = [standard(n) for n in range(1, 11)]
+    assert waits == [5, 300, 1800, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR, 24 * HOUR]
+
+
+def test_waits_are_spread_by_a_fifth() -> None:
+    assert wait_before("quick", 3, chance=lambda: 0.0) == pytest.approx(3.6)
+    assert wait_before("quick", 3, chance=lambda: 1.0) == pytest.approx(4.4)
+    assert len({wait_before("quick", 3) for _ in range(20)}) > 10
+
+
+def test_retry_after_in_seconds_and_as_a_date() -> None:
+    assert retry_after("7", NOW) == 7
+    assert retry_after(" 2.5 ", NOW) == 2.5
+    assert retry_after(formatdate(NOW + 90, usegmt=True), NOW) == pytest.approx(90)
+    assert retry_after("Wed, 15 Nov 2023 00:13:20 +0100", NOW) == pytest.approx(3600)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", " ", "-5", "0", "nan", "inf", "-inf", "1e999", "soon", "1,5", "\x00", "9" * 5000),
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Thu, 99 Foo 2023 99:99:99 GMT",
+        "Tue, 14 Nov 99999 00:00:00 GMT",
+    ],
+)
+def test_a_retry_after_that_can_t_be_meant_asks_for_nothing(text: str | None) -> None:
+    assert retry_after(text, NOW) is None
+
+
+@pytest.mark.parametrize(("schedule", "longest"), [("quick", HOUR), ("standard", 24 * HOUR)])
+def test_what_is_asked_for_is_honoured_and_capped(schedule: str, longest: float) -> None:
+    assert 7 <= wait_before(schedule, 1, 7.0) <= 7.35
+    assert longest <= wait_before(schedule, 1, 1e9) <= min(longest * 1.05, LONGEST_WAIT)
+    assert wait_before(schedule, 4, 0.001) >= {"quick": 7.2, "standard": 1.8 * HOUR}[schedule]
+
+
+@given(st.text(max_size=60) | st.floats().map(str) | st.integers().map(str))
+def test_no_retry_after_breaks_anything(text: str) -> None:
+    asked = retry_after(text, NOW)
+    assert asked is None or asked > 0
+    assert 0 < wait_before("quick", 1, asked) <= LONGEST_WAIT
+
+
+@given(st.integers(min_value=1, max_value=10**9), st.sampled_from(["quick", "standard"]))
+def test_every_wait_is_bounded(failures: int, schedule: str) -> None:
+    assert 0 < wait_before(schedule, failures, 1e12) <= LONGEST_WAIT
+
+
+def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
+    assert [rest_after(n) for n in range(1, 10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30]

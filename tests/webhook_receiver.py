@@ -1,0 +1,196 @@
+"""A small real endpoint for webhooks, and the parts that tests of delivery have in common."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
+from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+
+LAKE, TABLE = "rfr", "raw.orders"
+
+
+@dataclass
+class Received:
+    """One request, as the endpoint got it."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    at: float
+    connection: int
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Reply:
+    """``raw`` writes to the connection itself, and closes it."""
+
+    status: int = 200
+    body: bytes = b"ok"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: Callable[[Any], None] | None = None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away in the middle are what some tests are about."""
+
+
+class Receiver:
+    """Answers by a function of the request, or with replies that are used up; the last one holds for ever."""
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+        self.most_at_once = 0
+        self.closing = threading.Event()
+        self._answer: Callable[[Received], Reply] = lambda request: Reply()
+        self._lock = threading.Lock()
+        self._now = 0
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}/hook"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def ids(self) -> list[str]:
+        return [request.id for request in self.received]
+
+    def answers(self, *replies: Reply | int) -> None:
+        left = [Reply(each) if isinstance(each, int) else each for each in replies]
+
+        def answer(request: Received) -> Reply:
+            with self._lock:
+                return left.pop(0) if len(left) > 1 else left[0]
+
+        self._answer = answer
+
+    def answers_by(self, answer: Callable[[Received], Reply]) -> None:
+        self._answer = answer
+
+    def take(self, request: Received) -> Reply:
+        with self._lock:
+            self.received.append(request)
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            return self._answer(request)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    def close(self) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def receiver() -> Iterator[Receiver]:
+    endpoint = Receiver()
+    try:
+        yield endpoint
+    finally:
+        endpoint.close()
+
+
+def _handler_of(endpoint: Receiver) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            reply = endpoint.take(Received(self.path, headers, body, time.time(), self.client_address[1]))
+            if reply.raw is not None:
+                self.close_connection = True
+                try:
+                    reply.raw(self.connection)
+                except OSError:
+                    pass
+                return
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(reply.body)))
+            self.end_headers()
+            self.wfile.write(reply.body)
+
+        do_PUT = do_PATCH = do_GET = do_POST
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    return Handler
+
+
+class FakeClock:
+    """A clock that goes on only when somebody sleeps, or when it is told to."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.time = now
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+
+
+def key(trigger: str = "hook", table: str = TABLE) -> EndpointKey:
+    return EndpointKey(LAKE, table, trigger)
+
+
+def endpoint(url: str, name: str = "hook", *, interval: str | None = None, **fields: Any) -> Endpoint:
+    """One endpoint that may call loopback."""
+    document = {"url": url, "allowedHosts": ["127.0.0.1", "localhost"], "timeout": "5s", **fields}
+    if not {"payload", "payloadTemplate", "preset"} & set(document):
+        document["payload"] = {"id": "{{delivery_id}}", "sequence": "{{sequence}}"}
+    block: dict[str, Any] = {"config": {name: document}}
+    return parse_triggers({**block, **({"interval": interval} if interval else {})}).config[name]
+
+
+def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("orders",)) -> list[CommitEvent]:
+    return [
+        CommitEvent(
+            commit_id=f"commit-{number}",
+            target=table,
+            lake=LAKE,
+            materialization_name="shop/orders",
+            flow_run_id=f"run-{number}",
+            sequence=number,
+            snapshot_id=1000 + number,
+            committed_at=datetime.fromtimestamp(1_700_000_000 + number, timezone.utc),
+            collection_names=tuple(collections),
+            bindings=tuple(Binding(table, each, 10, 1000) for each in collections),
+            flow_published_at_min=datetime.fromtimestamp(number, timezone.utc),
+            flow_published_at_max=datetime.fromtimestamp(number + 100, timezone.utc),
+        )
+        for number in sequences
+    ]
