@@ -15,18 +15,24 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Resumable full refresh",
         "description": "Resumable full refresh of API sources into Iceberg tables, on Apache Spark.",
         "integrations": [{"integration-name": INTEGRATION, "external-doc-url": DOCS, "tags": ["apache", "software"]}],
-        "operators": [
-            {"integration-name": INTEGRATION, "python-modules": ["airflow_provider_rfr.operators.full_refresh"]}
-        ],
-        "hooks": [
-            {
-                "integration-name": INTEGRATION,
-                "python-modules": ["airflow_provider_rfr.hooks.api", "airflow_provider_rfr.hooks.lake"],
-            }
+        "operators": [_modules("operators.full_refresh", "operators.webhooks", "operators.webhook_operations")],
+        "sensors": [_modules("sensors.commit")],
+        "triggers": [_modules("triggers.commit", "triggers.refresh")],
+        "hooks": [_modules("hooks.api", "hooks.lake", "hooks.control_store", "hooks.webhooks")],
+        "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
+        "config": _CONFIG,
+        # Without these the scheduler could not name a task's buttons.
+        "extra-links": [
+            "airflow_provider_rfr.links.refresh_page.RefreshLink",
+            "airflow_provider_rfr.links.spark_ui.SparkUiLink",
         ],
         "asset-uris": [{"schemes": ["rfr"], "handler": None}],
         "connection-types": [_API, _LAKE],
     }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": INTEGRATION, "python-modules": [f"airflow_provider_rfr.{name}" for name in names]}
 
 
 def _secret(label: str, description: str) -> dict[str, Any]:
@@ -36,6 +42,30 @@ def _secret(label: str, description: str) -> dict[str, Any]:
 def _text(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
 
+
+_CONFIG: dict[str, Any] = {
+    "rfr": {
+        "description": "Options of the package airflow-provider-rfr.",
+        "options": {
+            "control_store": {
+                "description": "Database of the control store, as a SQLAlchemy URL; used where there is no connection"
+                " rfr_control_store. Default: the SQLite file rfr_control_store.db in AIRFLOW_HOME.\n",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "postgresql+psycopg2://user:password@host/rfr",
+                "default": "",
+                "sensitive": True,
+            },
+            "webhook_allowed_hosts": {
+                "description": "Private hosts, addresses and networks that commit webhooks may call, with commas.\n",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "hooks.internal,10.1.0.0/16",
+                "default": "",
+            },
+        },
+    }
+}
 
 _API: dict[str, Any] = {
     "connection-type": "rfr_api",

@@ -1,7 +1,14 @@
-"""Refresh tables from an API: a ready DAG with a form for runs from Airflow's UI.
+"""Refresh tables from an API: every page of every stream is read, and each table is replaced as a whole, in one commit.
 
-Copy it or bundle it. It needs three connections: ``rfr_api_default`` (the API), ``rfr_lake_default`` (the catalog) and
-``spark_default`` (the cluster, e.g. host ``local[*]``).
+A run that dies is resumed by its next try, and by the next run, at the page where it stopped. Readers see the old table
+until the new one is complete.
+
+**Trigger** opens a form: which source, which streams, into which table, and whether an unfinished refresh goes on or is
+thrown away. What can't be right is refused there. While a run is under way, the task's button **Refresh** leads to its
+progress, and afterwards to the figures of each table.
+
+It needs three connections: `rfr_api_default` (the API), `rfr_lake_default` (the catalog) and `spark_default` (the
+cluster, e.g. host `local[*]`). The file is there to be copied or bundled.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.form import TARGET_PATTERN, options_schema
 
 with DAG(
     dag_id="resumable_full_refresh",
@@ -24,13 +32,55 @@ with DAG(
     doc_md=__doc__,
     params={
         "source_file": Param(
-            os.environ.get("RFR_SOURCE_FILE", "source.yaml"), type="string", description="YAML file of the source"
+            os.environ.get("RFR_SOURCE_FILE", "source.yaml"),
+            type="string",
+            minLength=1,
+            section="Source",
+            title="Source file",
+            description="YAML file of the source; a relative one is looked for beside the DAG's file.",
         ),
-        "source_config": Param({}, type="object", description="Values that the source's templates see as config"),
-        "streams": Param(["orders"], type="array", items={"type": "string"}, description="Streams to refresh"),
-        "target": Param("raw.{stream}", type="string", description="Table to publish to"),
-        "options": Param({}, type="object", description="Options of the refresh, e.g. concurrency"),
-        "restart": Param(False, type="boolean", description="Begin anew although an unfinished refresh could go on"),
+        "source_config": Param(
+            {},
+            type="object",
+            section="Source",
+            title="Source settings",
+            description='What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the'
+            " connection: everybody who sees the run sees these.",
+        ),
+        "streams": Param(
+            ["orders"],
+            type="array",
+            items={"type": "string", "minLength": 1},
+            minItems=1,
+            uniqueItems=True,
+            section="Source",
+            title="Streams",
+            description="Streams to refresh, one a line.",
+        ),
+        "target": Param(
+            "raw.{stream}",
+            type="string",
+            pattern=TARGET_PATTERN,
+            section="Target",
+            title="Table",
+            description="namespace.table; {stream} stands for the stream's name, and is needed for several streams.",
+        ),
+        "unfinished": Param(
+            "resume",
+            type="string",
+            enum=["resume", "restart"],
+            values_display={"resume": "Resume it where it stopped", "restart": "Restart: read everything anew"},
+            section="Refresh",
+            title="An unfinished refresh of the table",
+            description="A finished one is never resumed: the next run reads everything anew.",
+        ),
+        "options": Param(
+            {},
+            **options_schema("force_restart"),
+            section="Refresh",
+            title="Options",
+            description='How the refresh runs, e.g. {"concurrency": 32, "requests_per_second": 50}.',
+        ),
     },
 ) as dag:
     ResumableFullRefreshOperator(
@@ -39,7 +89,7 @@ with DAG(
         api_conn_id="rfr_api_default",
         streams="{{ params.streams }}",
         target="{{ params.target }}",
-        options="{{ dict(params.options, force_restart=params.restart) }}",
+        options="{{ dict(params.options, force_restart=params.unfinished == 'restart') }}",
         retries=5,
         retry_delay=timedelta(seconds=10),
     )

@@ -1,8 +1,8 @@
 """``make demo``: the main job, watched from outside.
 
 A paginated API is read by a Spark application that an Airflow operator submitted; the Spark driver is killed half
-way; Airflow's retry goes on; the finished table is published whole. What is printed was counted by the API and read
-from the table; the product's own word is not asked.
+way; Airflow's retry goes on; the finished table is published whole, and a webhook tells of it. What is printed was
+counted by the API, read from the table and received by an endpoint; the product's own word is not asked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import Any
 import psutil
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from demo import webhook
 from demo.airflow_stack import AirflowStack
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
+from demo.webhook_receiver import Receiver
 
 ROOT = Path(__file__).resolve().parents[1]
 DAG, TASK, RUN = "resumable_full_refresh", "refresh", "demo"
@@ -48,12 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=API_KEY) as api:
             say(f"sample API: {SIZES.partitions} partitions of {SIZES.pages} pages, {LATENCY_MS:.0f} ms a page")
-            home = Path(folder) / "airflow"
+            home, triggers = Path(folder) / "airflow", Path(folder) / "triggers.yaml"
             home.mkdir()
-            with AirflowStack(home, ROOT / "dags", connections(api, lake)) as airflow:
-                say(f"Airflow is up after {time.monotonic() - began:.0f} s")
-                figures = watch(airflow, api)
-            figures |= compare(api, lake)
+            with Receiver() as receiver:
+                webhook.write_triggers(triggers, receiver)
+                environment = {"RFR_TRIGGERS_FILE": str(triggers)}
+                with AirflowStack(home, ROOT / "dags", connections(api, lake), environment=environment) as airflow:
+                    say(f"Airflow is up after {time.monotonic() - began:.0f} s")
+                    figures = watch(airflow, api)
+                    figures["delivery_state"] = webhook.deliver(airflow, triggers, TABLE)
+                figures |= compare(api, lake) | webhook.received(receiver)
     figures["seconds"] = round(time.monotonic() - began, 1)
     report(figures)
     return 0 if good(figures) else 1
@@ -169,7 +175,12 @@ def good(figures: dict[str, Any]) -> bool:
     """Whether the demo showed what it is there to show."""
     whole = figures["missing"] == figures["duplicates"] == figures["foreign"] == 0
     return bool(
-        whole and figures["task_state"] == "success" and figures["tries"] > 1 and figures["processes_killed"] > 0
+        whole
+        and figures["task_state"] == "success"
+        and figures["tries"] > 1
+        and figures["processes_killed"] > 0
+        and figures["webhook_ids"] == 1
+        and figures["webhook"]["rows"] == figures["rows_published"]
     )
 
 
@@ -178,6 +189,7 @@ def report(figures: dict[str, Any]) -> None:
     say("")
     for name, label in LABELS.items():
         say(f"  {label:<38}{figures[name]:>10,}")
+    say(f"  webhook as received: {json.dumps(figures['webhook'])}")
     say("")
     say("nothing lost, nothing doubled" if good(figures) else "THIS IS NOT WHAT SHOULD HAVE HAPPENED")
     print(json.dumps(figures), flush=True)
@@ -194,6 +206,7 @@ LABELS = {
     "duplicates": "rows doubled",
     "tries": "tries of the Airflow task",
     "commits_on_table": "commits on the published table",
+    "webhooks_received": "webhooks received for it",
 }
 
 

@@ -45,6 +45,16 @@ install_locked() {
   fi
 }
 
+# The Spark provider imports Airflow's Kubernetes client wherever it finds it, in seconds; so only the tests that need it
+# have it on their path.
+install_kubernetes() {
+  local python=$venv/bin/python names='apache-airflow-providers-cncf-kubernetes|durationpy|kubernetes|kubernetes-asyncio'
+  names+='|oauthlib|requests-oauthlib|websocket-client'
+  rm -rf "$venv/kubernetes"
+  "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$venv/kubernetes" \
+    -r <(grep -E "^($names)==" constraints.txt)
+}
+
 is_done && exit 0
 
 say "Java 17 or 21"
@@ -58,6 +68,7 @@ say "Virtual environment, from constraints.txt"
 rm -f "$stamp"
 make_venv
 install_locked
+install_kubernetes
 printf '%s\n' "$java_home" >"$venv/java_home"
 
 say "Class archive, which halves the start of Spark"

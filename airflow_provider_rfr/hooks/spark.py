@@ -1,8 +1,9 @@
 """The one place that knows the Spark provider's hook, whose inside changes between minor versions.
 
 Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_application_args``, ``_conf``,
-``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in ``_process_spark_submit_log``, and that
-it resolves the Spark connection in its constructor.
+``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in ``_process_spark_submit_log``, that it
+resolves the Spark connection in its constructor, and by which attributes its ``submit`` is told not to wait for a
+driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
 """
 
 from __future__ import annotations
@@ -11,25 +12,39 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.cluster_driver import ClusterManager, DriverAddress
+from airflow_provider_rfr.hooks.yarn import resource_manager
+
 _ROUND = re.compile(r"\S+: round \d+: ")
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _LAST_WORD_KEYS = frozenset({"generation", "error"})
+_PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
+_SUBMISSION = re.compile(r"\bsubmission ID ([a-z0-9.-]+):([a-z0-9.-]+)")
+_WAITS = {
+    ClusterManager.YARN: "spark.yarn.submit.waitAppCompletion",
+    ClusterManager.KUBERNETES: "spark.kubernetes.submission.waitAppCompletion",
+}
 
 
 class RefreshSparkHook(SparkSubmitHook):
     """Submits the application of a refresh and keeps its last word, the JSON line of figures.
 
     :ivar last_word: the last line of figures that came, None before it came; lines of it are not logged
+    :ivar on_pages: told where Spark's own pages are, as soon as a line says so
     """
 
     last_word: dict[str, Any] | None
+    on_pages: Callable[[str], None] | None
     _defaults: dict[str, str]
     _popen_environment: dict[str, str]
 
@@ -38,7 +53,7 @@ class RefreshSparkHook(SparkSubmitHook):
         """Take over a hook as the parent operator built it, whatever arguments it has in this version."""
         made = cls.__new__(cls)
         made.__dict__.update(hook.__dict__)
-        made.last_word = None
+        made.last_word, made.on_pages = None, None
         made._defaults, made._popen_environment = {}, {}
         return made
 
@@ -56,6 +71,46 @@ class RefreshSparkHook(SparkSubmitHook):
     def can_run_python(self) -> bool:
         """Whether the master takes a Python driver in this deploy mode; Spark standalone does not in its cluster."""
         return not (self.in_cluster and str(self._connection["master"]).startswith("spark:"))
+
+    @property
+    def cluster_manager(self) -> ClusterManager | None:
+        """Who runs the driver, if it runs elsewhere and can be asked about; None otherwise."""
+        master = str(self._connection["master"])
+        if not self.in_cluster:
+            return None
+        return ClusterManager.KUBERNETES if "k8s" in master else ClusterManager.YARN if "yarn" in master else None
+
+    def leave_driver(self) -> None:
+        """Let :meth:`submit` return once the cluster manager has the driver.
+
+        :raises ConfigurationError: a setting of the user's says otherwise, or the driver could not be found again
+        """
+        manager = self.cluster_manager
+        if manager is None:
+            return
+        if str(self._conf.get(_WAITS[manager], "")).strip().lower() == "true":
+            raise ConfigurationError(
+                f"conf.{_WAITS[manager]}", "is true, so spark-submit would wait", "remove it, or set deferrable=False"
+            )
+        if manager is ClusterManager.YARN:
+            resource_manager(self._conn_id)
+        elif not self._connection.get("namespace"):
+            raise ConfigurationError(
+                "conf.spark.kubernetes.namespace", "is not set", "set it, or the connection's extra namespace"
+            )
+        self._yarn_track_via_rm_api = manager is ClusterManager.YARN
+        self._track_driver_via_k8s_api = manager is ClusterManager.KUBERNETES
+
+    def address_of(self, driver_id: str) -> DriverAddress:
+        """How a submitted driver is found again from another machine."""
+        kerberos = bool(self._connection.get("keytab") and self._connection.get("principal"))
+        manager = self.cluster_manager
+        assert manager is not None
+        return DriverAddress(manager.value, self._conn_id, driver_id, kerberos and manager is ClusterManager.YARN)
+
+    def after_submit(self) -> None:
+        """Run ``post_submit_commands`` now: in Kubernetes the parent keeps them for the end of its waiting."""
+        self._run_post_submit_commands()
 
     @property
     def exit_code(self) -> int | None:
@@ -91,6 +146,20 @@ class RefreshSparkHook(SparkSubmitHook):
     def default_environment(self, environment: Mapping[str, str]) -> None:
         """Environment of spark-submit on this machine; ``env_vars`` of the user win."""
         self._defaults.update(environment)
+
+    @contextmanager
+    def driver_asked_to_stop(self, seconds: float) -> Iterator[None]:
+        """Ask a driver on this machine to stop, give it so much time, and end it afterwards if it still runs."""
+        drivers = self.driver_processes()
+        for driver in drivers:
+            self.log.info("Asking the Spark driver (process %s) to stop", driver.pid)
+            driver.terminate()
+        if drivers:
+            self.wait(seconds)
+        yield
+        for driver in drivers:
+            if driver.is_running():
+                driver.kill()
 
     def wait(self, seconds: float) -> bool:
         """Whether spark-submit ended within so many seconds."""
@@ -138,6 +207,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def _without_figures(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
+            self._note_places(line)
             figures = last_word(line)
             if figures is not None:
                 self.last_word = figures
@@ -146,6 +216,22 @@ class RefreshSparkHook(SparkSubmitHook):
                 self.log.debug("%s", line.rstrip())
             else:
                 yield line
+
+    def _note_places(self, line: str) -> None:
+        pages = _PAGES.search(line)
+        if pages is not None and self.on_pages is not None and (url := page_url(pages.group(1))) is not None:
+            self.on_pages(url)
+        # The parent looks for pods of the namespace "spark" only.
+        submitted = _SUBMISSION.search(line) if self.cluster_manager is ClusterManager.KUBERNETES else None
+        if submitted is not None and submitted.group(1) == self._connection["namespace"]:
+            self._kubernetes_driver_pod = submitted.group(2)
+
+
+def page_url(text: str | None) -> str | None:
+    """An address that a browser may be sent to, None for anything else; logs are not to be trusted."""
+    parts = urlsplit(text or "")
+    usable = parts.scheme in ("http", "https") and parts.hostname and not parts.username
+    return text if usable else None
 
 
 def last_word(line: str) -> dict[str, Any] | None:

@@ -12,21 +12,11 @@ from typing import Any
 import yaml
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.pending import is_pending
 from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 STREAM_PLACE = "{stream}"
-
-
-def is_pending(value: Any) -> bool:
-    """Whether Airflow has yet to render the value, or something in it."""
-    if isinstance(value, str):
-        return "{{" in value or "{%" in value
-    if isinstance(value, Mapping):
-        return any(is_pending(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(is_pending(item) for item in value)
-    return hasattr(value, "resolve")
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:

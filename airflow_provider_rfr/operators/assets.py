@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_provider_rfr.operators.arguments import is_pending, stream_names, tables_of
+from airflow_provider_rfr.hooks.pending import is_pending
+from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

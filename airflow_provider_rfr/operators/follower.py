@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.operators.progress import CHECKPOINT_VERSION, Progress, Start
+from airflow_provider_rfr.refresh.progress import ProgressBook
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
@@ -47,11 +47,8 @@ class LedgerFollower:
         self._read = read
         self._recall = recall
         self._remember = remember
-        self._tell = tell
         self._poll_interval = poll_interval
-        self._before: dict[str, RefreshStatus | None] = {}
-        self._starts: dict[str, Start] = {}
-        self._shown: dict[str, Progress] = {}
+        self._book = ProgressBook(tell)
         self._complained: set[str] = set()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="rfr-follower", daemon=True)
@@ -67,13 +64,13 @@ class LedgerFollower:
     @property
     def latest(self) -> Mapping[str, RefreshStatus]:
         """The last known state of each table that this attempt changed."""
-        return {table: progress.status for table, progress in self._shown.items()}
+        return self._book.latest
 
     def _follow(self) -> None:
         for table in self._tables:
-            self._before[table] = self._look(table)
+            self._book.begin(table, self._look(table))
         if self._recall is not None:
-            self._guarded("last checkpoint", self._recall, self._before)
+            self._guarded("last checkpoint", self._recall, self._book.before)
         wait = min(FIRST_WAIT, self._poll_interval)
         while not self._done.wait(wait):
             began = time.monotonic()
@@ -82,25 +79,9 @@ class LedgerFollower:
         self._round()
 
     def _round(self) -> None:
-        changed = [table for table in self._tables if self._take(table)]
+        changed = [table for table in self._tables if self._book.take(table, self._look(table))]
         if changed:
-            tables = {table: progress.checkpoint() for table, progress in self._shown.items()}
-            self._guarded("checkpoint", self._remember, {"version": CHECKPOINT_VERSION, "tables": tables})
-
-    def _take(self, table: str) -> bool:
-        """Whether there is news of this attempt; tells a round that is over."""
-        status, before = self._look(table), self._before.get(table)
-        last = self._shown[table].status if table in self._shown else before
-        if status is None or (last is not None and status.committed_at == last.committed_at):
-            return False
-        start = self._starts.get(table)
-        if start is None or (start.generation, start.epoch) != (status.generation, status.epoch):
-            start = self._starts[table] = Start.of(status, before)
-        progress = self._shown[table] = Progress.of(status, start)
-        same = last is not None and last.generation == status.generation
-        if status.rounds > (last.rounds if same and last is not None else 0):
-            self._tell(progress.line(table))
-        return True
+            self._guarded("checkpoint", self._remember, self._book.checkpoint())
 
     def _look(self, table: str) -> RefreshStatus | None:
         status: RefreshStatus | None = self._guarded(f"ledger of {table}", self._read, table)

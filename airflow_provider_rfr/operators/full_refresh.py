@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.api import ApiHook
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
-from airflow_provider_rfr.operators import environment, outcome, shipment
+from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
+from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
+from airflow_provider_rfr.operators import after_publish, deferral, environment, outcome, shipment
 from airflow_provider_rfr.operators.arguments import (
     check_arguments,
-    check_streams,
-    options_mapping,
     shipped_source,
     stream_names,
     tables_of,
 )
 from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
-from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper, check_store, open_store
-from airflow_provider_rfr.operators.checkpoints.stores import TaskKey
-from airflow_provider_rfr.operators.follower import LedgerFollower
-from airflow_provider_rfr.operators.ledger_reader import LedgerReader
-from airflow_provider_rfr.refresh.config import parse_config, parse_options
-from airflow_provider_rfr.refresh.watchdog import process_started
+from airflow_provider_rfr.operators.attempt import Attempt
+from airflow_provider_rfr.operators.checkpoints import check_store
+from airflow_provider_rfr.operators.lineage import Lineage, TellsLineage, source_name
+from airflow_provider_rfr.operators.loading import load_hook
+from airflow_provider_rfr.operators.run_document import refresh_document
+from airflow_provider_rfr.operators.run_keys import clear_number
+from airflow_provider_rfr.triggers.deferred import DeferredRefresh, Ending
+from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
+    from airflow_provider_rfr.hooks.cluster_driver import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
 
+RENDERERS = dict.fromkeys(("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json")
 STOP_GRACE_SECONDS = 3.5
 """Airflow ends a task hard five seconds after it asked it to stop."""
 
 
-class ResumableFullRefreshOperator(SparkSubmitOperator):
+class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
     """Refresh tables from an API on Spark; an attempt that dies is resumed by the next one.
 
     A retry, and a clear of a refresh that was not published, go on at the page where the last attempt stopped. A
@@ -65,6 +70,9 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
     :param checkpoint_store: where Airflow shows how far the refresh is, ``task_state``, ``variable`` or ``xcom``; what
         a retry reads again depends on the ledger alone
     :param keep_checkpoint: leave the checkpoint where it is once the tables are published
+    :param deliver_after: a triggers block, or the path of a file with one: its webhooks are delivered right after the
+        publish, and can't make the task fail
+    :param deferrable: give the slot away while a driver in a cluster (YARN, Kubernetes) runs; the triggerer follows it
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
     """
 
@@ -77,7 +85,8 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         "api_conn_id",
         "lake_conn_id",
     )
-    template_fields_renderers = {"source": "json", "options": "json", "conf": "json", "env_vars": "json"}  # noqa: RUF012
+    template_fields_renderers = RENDERERS
+    operator_extra_links = (SparkUiLink(), RefreshLink())
     ui_color = "#dbeee8"
 
     def __init__(
@@ -92,6 +101,8 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         poll_interval: float = 10.0,
         checkpoint_store: str = "task_state",
         keep_checkpoint: bool = False,
+        deliver_after: Triggers | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         name: str = "rfr-full-refresh",
         **kwargs: Any,
     ) -> None:
@@ -105,18 +116,31 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
         self.poll_interval = poll_interval
         self.checkpoint_store = checkpoint_store
         self.keep_checkpoint = keep_checkpoint
-        self._keeper: CheckpointKeeper | None = None
-        self._load: partial[None] | None = None
+        self.deferrable = deferrable
+        self._deliver_after = deliver_after
+        self.is_published = False
+        self._attempt: Attempt | None = None
+        self._load: Callable[[RefreshSparkHook], None] | None = None
+        self._on_pages: Callable[[str], None] | None = None
+        self._leaves = False
+        self._left: DriverAddress | None = None
         if self.application_args and not self.application:
             raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
         check_store(checkpoint_store)
         check_arguments(source, streams, target, options, self._dag_folder())
+        if deliver_after is not None:
+            check_triggers(deliver_after, self._dag_folder())
         self.outlets = [*self.outlets, *outlets_of(self.task_id, lake_conn_id, streams, target)]
 
     @property
     def stalled_tries(self) -> int | None:
         """Tries in a row, up to this one, that brought the refresh no further; None while that can't be told."""
-        return None if self._keeper is None else self._keeper.stalled
+        return None if self._attempt is None else self._attempt.keeper.stalled
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """What OpenLineage is told, as far as it is known."""
+        return None if self._attempt is None else self._attempt.lineage
 
     def render_template(
         self,
@@ -135,160 +159,141 @@ class ResumableFullRefreshOperator(SparkSubmitOperator):
 
         :raises AirflowFailException: a retry would meet the same error
         :raises RfrError: a retry may help, and goes on where this attempt stopped
+        :raises TaskDeferred: the triggerer follows from here; :meth:`execute_complete` goes on
         """
-        try:
-            return self._refresh(context)
-        except (ConfigurationError, PreflightError) as error:
-            raise AirflowFailException(outcome.one_line(str(error))) from None
+        return outcome.final(lambda: self._refresh(context))
+
+    def look_again(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Refresh, if the table is not blocked any more."""
+        return self.execute(context)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on where the triggerer has nothing more to wait for: the ledger says what became of the refresh.
+
+        :raises Exception: as :meth:`execute`
+        """
+        return outcome.final(lambda: self._go_on(context, event))
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait here for a driver in a cluster, unless that is left to the triggerer."""
+        hook = self._hook
+        if not (self._leaves and isinstance(hook, RefreshSparkHook)):
+            return super().poll_until_complete(external_id, context)
+        hook.after_submit()
+        self._left = hook.address_of(str(external_id))
+        return None
 
     def on_kill(self) -> None:
         """Ask the driver to stop, which keeps what it has read, and end it if it takes too long."""
         hook = self._hook
-        if not isinstance(hook, RefreshSparkHook):
-            return
-        drivers = hook.driver_processes()
-        for driver in drivers:
-            self.log.info("Asking the Spark driver (process %s) to stop", driver.pid)
-            driver.terminate()
-        if drivers:
-            hook.wait(STOP_GRACE_SECONDS)
-        super().on_kill()
-        for driver in drivers:
-            if driver.is_running():
-                driver.kill()
+        if isinstance(hook, RefreshSparkHook):
+            with hook.driver_asked_to_stop(STOP_GRACE_SECONDS):
+                super().on_kill()
 
     def _refresh(self, context: Context) -> dict[str, Any]:
         environment.check_machine()
         lake = LakeHook(self.lake_conn_id).get_lake_document()
         document = self._document(context, lake)
-        tables = tables_of(document["streams"], self.target)
-        self._hook = None
-        # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
-        self.external_id_key = f"{type(self).external_id_key}_{_clear_number(context)}"
-        reader = LedgerReader(lake, document["options"].get("replace_where"))
-        keeper = self._keeper = self._checkpoint_keeper(context, reader)
-        follower = self._follower(tuple(tables.values()), reader, keeper)
-        with shipment.private_folder() as folder, keeper, follower:
-            self._load = partial(self._load_hook, folder, document)
+        tables, options = tables_of(document["streams"], self.target), document["options"]
+        if reason := after_publish.blocked(lake.name, tables.values()):
+            self._wait(reason)
+        lineage = Lineage(source_name(document["source"]), tables, options["mode"], lake)
+        attempt = self._begin(context, lineage, options["replace_where"])
+        with shipment.private_folder() as folder, attempt.keeper, attempt.follower(self.log.info, self.poll_interval):
+            self._load = partial(load_hook, folder, document)
+            self._on_pages = partial(show_link, context, SparkUiLink())
             try:
                 super().execute(context)
             except AirflowException:
                 self._raise_failure()
                 raise
-        result = self._result(reader, tables)
-        keeper.published(keep=self.keep_checkpoint)
-        self.log.info(
-            "Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(tables.values())
+        if self._left is not None:
+            self._give_way(attempt, self._left)
+        word = self._hook.last_word if isinstance(self._hook, RefreshSparkHook) else None
+        return self._conclude(context, attempt, attempt.result(word))
+
+    def _go_on(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        refresh, ending = DeferredRefresh.from_json(event["refresh"]), Ending.from_json(event)
+        lake = LakeHook(refresh.lake_conn_id).get_lake_document()
+        secrets = [*self._read_source(lake).secrets.values(), *lake.secrets()]
+        attempt = self._begin(
+            context, Lineage(refresh.source, refresh.tables, refresh.mode, lake), refresh.replace_where
         )
-        tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, outcome.figures_by_table(result))
+        attempt.keeper.go_on(refresh.before, refresh.stalled)
+        driver = deferral.EndedDriver(refresh, ending, secrets)
+        show_link(context, SparkUiLink(), driver.report.url)
+        with attempt.keeper:
+            result = attempt.published()
+            if result is None:
+                driver.forget(context.get("task_state_store"), self.external_id_key)
+                raise driver.failure(refused=attempt.is_refused())
+        driver.tidy()
+        return self._conclude(context, attempt, result)
+
+    def _begin(self, context: Context, lineage: Lineage, replace_where: str | None) -> Attempt:
+        self._hook, self._left, self._leaves, self.is_published = None, None, False, False
+        # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
+        self.external_id_key = f"{type(self).external_id_key}_{clear_number(context)}"
+        self._attempt = Attempt(context, lineage, replace_where, self.checkpoint_store)
+        show_link(context, RefreshLink(), RefreshLink().get_link(self, ti_key=context["ti"]))
+        return self._attempt
+
+    def _conclude(self, context: Context, attempt: Attempt, result: dict[str, Any]) -> dict[str, Any]:
+        attempt.keeper.published(keep=self.keep_checkpoint)
+        self.is_published = True
+        figures = attempt.lineage.figures
+        self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
+        tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, figures)
+        if self._deliver_after is not None:
+            after_publish.deliver(self._deliver_after, self.lake_conn_id, list(figures), self._dag_folder())
         return result
 
+    def _wait(self, reason: str) -> None:
+        self.log.warning("The refresh waits, and holds no slot: %s", reason)
+        again = datetime.now(timezone.utc) + timedelta(seconds=after_publish.BLOCKED_SECONDS)
+        self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again")
+
+    def _give_way(self, attempt: Attempt, driver: DriverAddress) -> None:
+        refresh = attempt.deferred(driver, self.lake_conn_id)
+        self.log.info("The driver %s runs in the cluster; this slot is free until it ends", driver.driver_id)
+        deadline = deferral.deadline_of(self.execution_timeout)
+        self.defer(
+            trigger=RefreshTrigger(refresh.to_json(), self.poll_interval, deadline), method_name="execute_complete"
+        )
+
     def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
-        """The configuration of the Spark application; it holds the secrets of both connections."""
-        source = shipped_source(self.source, self._dag_folder())
-        config, secrets = dict(source.get("config") or {}), {}
-        if self.api_conn_id:
-            settings = ApiHook(self.api_conn_id).get_source_config()
-            config, secrets = {**settings.config, **config}, settings.secrets
-        for value in (*secrets.values(), *lake.secrets()):
+        source, names = shipped_source(self.source, self._dag_folder()), stream_names(self.streams)
+        return refresh_document(source, self._read_source(lake), names, self.target, self.options, lake, context)
+
+    def _read_source(self, lake: LakeDocument) -> SourceSettings:
+        """What the API's connection says; from here on Airflow masks the secrets of both connections."""
+        settings = ApiHook(self.api_conn_id).get_source_config() if self.api_conn_id else SourceSettings({}, {})
+        for value in (*settings.secrets.values(), *lake.secrets()):
             mask_secret(value)
-        names = stream_names(self.streams)
-        check_streams(names, None)
-        document = {
-            "source": {**source, "config": config, "secrets": secrets},
-            "streams": names,
-            "target": self.target,
-            "lake": {"name": lake.name, "properties": lake.properties},
-            "options": parse_options(options_mapping(self.options)).model_dump(mode="json"),
-            "run": {"key": run_key(context)},
-        }
-        parse_config(document)
-        return document
-
-    def _checkpoint_keeper(self, context: Context, reader: LedgerReader) -> CheckpointKeeper:
-        return CheckpointKeeper(
-            open_store(self.checkpoint_store, context),
-            str(TaskKey.of(context)),
-            details=reader.details,
-            known=lambda: reader.is_complete,
-            first=getattr(context["ti"], "try_number", 1) == 1,
-        )
-
-    def _follower(self, tables: tuple[str, ...], reader: LedgerReader, keeper: CheckpointKeeper) -> LedgerFollower:
-        return LedgerFollower(
-            tables,
-            reader.status,
-            recall=keeper.recall,
-            remember=keeper.remember,
-            tell=self.log.info,
-            poll_interval=self.poll_interval,
-        )
+        return settings
 
     def _get_hook(self) -> RefreshSparkHook:
         """The hook with everything of this attempt; the parent asks for it once its own settings are complete."""
-        connection_named(
-            self._conn_id,
-            "conn_id",
-            "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077",
-        )
+        remedy = "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077"
+        connection_named(self._conn_id, "conn_id", remedy)
         self.application = self.application or str(shipment.application_path())
         hook = RefreshSparkHook.like(super()._get_hook())
+        hook.on_pages = self._on_pages
         if self._load is not None:
             self._load(hook)
+        if self.deferrable:
+            self._leaves = deferral.prepare(hook, self._yarn_rm_auth)
         return hook
-
-    def _load_hook(self, folder: Path, document: dict[str, Any], hook: RefreshSparkHook) -> None:
-        if not hook.can_run_python:
-            raise ConfigurationError(
-                "deploy_mode",
-                "a standalone cluster runs no Python driver",
-                "use client, which leaves it to this worker",
-            )
-        run = dict(document["run"])
-        if not hook.in_cluster:
-            run["supervisor"] = supervisor()
-        path = shipment.write_config(folder, {**document, "run": run})
-        hook.carry(path, None if hook.is_local else shipment.zip_package(folder))
-        environment.prepare(hook, document["source"])
 
     def _raise_failure(self) -> None:
         """Say what failed, if it was the refresh; errors of the submit itself are the parent's."""
         hook = self._hook
-        if not isinstance(hook, RefreshSparkHook):
-            return
-        word = hook.last_word
-        if word is not None and "error" in word:
-            errors = word.get("errors") or [word["error"]]
-            raise outcome.failure_of(outcome.decisive(errors), len(errors) - 1) from None
-        if hook.exit_code:
-            raise outcome.silent_failure(hook.exit_code, hook.last_lines) from None
-
-    def _result(self, reader: LedgerReader, tables: Mapping[str, str]) -> dict[str, Any]:
-        word = self._hook.last_word if isinstance(self._hook, RefreshSparkHook) else None
-        if word is not None:
-            return outcome.result_of(word)
-        found = {table: reader.status(table) for table in tables.values()}
-        return outcome.result_of_ledger(
-            tables, {table: status for table, status in found.items() if status is not None}
-        )
+        told = None
+        if isinstance(hook, RefreshSparkHook):
+            told = outcome.failure_of_driver(hook.last_word, hook.exit_code, hook.last_lines)
+        if told is not None:
+            raise told from None
 
     def _dag_folder(self) -> Path | None:
         fileloc = self._dag.fileloc if self._dag is not None else None
         return Path(fileloc).parent if fileloc else None
-
-
-def run_key(context: Context) -> str:
-    """Names one run of one task: the same over its retries, another one after a clear."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{_clear_number(context)}"
-
-
-def supervisor() -> dict[str, Any]:
-    """This process, which the driver must not outlive."""
-    return {"pid": os.getpid(), "started": process_started(os.getpid()) or 0, "host": socket.gethostname()}
-
-
-def _clear_number(context: Context) -> int:
-    """Tries of this task before its last clear; a run's ``clear_number`` counts the clears of other tasks, too."""
-    ti = context["ti"]
-    return max(0, int(getattr(ti, "max_tries", 0) or 0) - int(getattr(context.get("task"), "retries", 0) or 0))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.operators.checkpoints.content import DIGEST, STATES, digest_of
+from airflow_provider_rfr.operators.outcome import RUN_KEY, figures_of_commit, figures_of_ledger
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import LakeDocument
@@ -81,6 +82,21 @@ class LedgerReader:
         self._failed.discard(table)
         return found
 
+    def published(self, table: str, run_key: str) -> dict[str, Any] | None:
+        """Figures of the commit that this run made on the table; None where it made none.
+
+        A run that waited may have opened the next generation before anybody looked: then the target tells.
+        """
+        status = self.status(table)
+        if status is not None and status.snapshot_id is not None and status.run_key == run_key:
+            return figures_of_ledger(table, status)
+        from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
+        from airflow_provider_rfr.lake.commits import newest_summary_with
+
+        target = load_table(open_catalog(LakeSettings(self._lake.name, self._lake.properties)), table)
+        summary = None if target is None else newest_summary_with(target, RUN_KEY, run_key)
+        return None if summary is None else figures_of_commit(table, summary)
+
     def details(self, table: str) -> dict[str, Any]:
         """What a checkpoint has beside the counts, as of the last :meth:`status`.
 
@@ -94,6 +110,10 @@ class LedgerReader:
             return {"pointer": pointer, DIGEST: digest_of(asdict(header))}
         states = self._states(table, ledger, header.generation)
         return {"pointer": pointer, DIGEST: digest_of(states), STATES: states}
+
+    def latest(self, table: str) -> RefreshStatus | None:
+        """The last known header, without a look."""
+        return self._seen[table][1] if table in self._seen else None
 
     def _states(self, table: str, ledger: LedgerTable, generation: int) -> dict[str, dict[str, Any]]:
         places = self._places.get(table)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr import exceptions
-from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    PreflightError,
+    RateLimitedError,
+    RefreshFailedError,
+    RfrError,
+)
+from airflow_provider_rfr.refresh.header import PREFIX
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
 FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
 _MORE = ("pages_fetched", "pages_skipped", "partitions", "duplicates_removed", "seconds")
+_TOLD_BY_COMMIT = ("generation", "pages", "rows", "attempts", "partitions")
+RUN_KEY = f"{PREFIX}run-key"
+"""What the target's commits name their run by."""
 MAX_SENTENCE = 2_000
 
 NO_RETRY = {
@@ -49,22 +59,17 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def result_of_ledger(tables: Mapping[str, str], latest: Mapping[str, RefreshStatus]) -> dict[str, Any]:
+def result_of_ledger(tables: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The same where the driver ran elsewhere and its last line did not come here.
 
     :param tables: table by stream
-    :raises RefreshFailedError: the ledger does not say that each table was published
+    :param found: figures by table
     """
-    missing = [table for table in tables.values() if table not in latest or latest[table].snapshot_id is None]
-    if missing:
-        raise RefreshFailedError(
-            f"Spark ended well, but the ledger does not say that {', '.join(missing)} was published;"
-            " see the driver's log"
-        )
-    every = [_ledger_figures(stream, table, latest[table]) for stream, table in tables.items()]
+    every = [{"stream": stream, **found[table]} for stream, table in tables.items()]
     if len(every) == 1:
         return every[0]
-    totals = {name: sum(one[name] for one in every) for name in ("pages", "rows", "pages_refetched", "partitions")}
+    names = ("pages", "rows", "pages_refetched", "partitions")
+    totals = {name: sum(one.get(name, 0) for one in every) for name in names}
     return {**totals, "streams": {one["stream"]: one for one in every}}
 
 
@@ -72,6 +77,26 @@ def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the asset of each table is told."""
     every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
     return {one["target"]: {name: one[name] for name in ("stream", *FIGURES) if name in one} for one in every}
+
+
+def figures_of_ledger(table: str, status: RefreshStatus) -> dict[str, Any]:
+    """What a task returns of one table, by the header of its ledger."""
+    return {
+        "target": table,
+        "generation": status.generation,
+        "snapshot_id": status.snapshot_id,
+        "pages": status.pages,
+        "rows": status.published_rows or 0,
+        "pages_refetched": status.pages_refetched,
+        "attempts": status.attempts,
+        "partitions": status.partitions,
+    }
+
+
+def figures_of_commit(table: str, summary: Mapping[str, str]) -> dict[str, Any]:
+    """The same by the summary of the target's commit, which does not know what was read twice."""
+    keys = {"snapshot_id": "snapshot-id", **{name: PREFIX + name for name in _TOLD_BY_COMMIT}}
+    return {"target": table, **{name: int(summary[key]) for name, key in keys.items() if key in summary}}
 
 
 def decisive(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -100,6 +125,27 @@ def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     return _retryable(kind, sentence)
 
 
+def failure_of_driver(
+    word: Mapping[str, Any] | None, exit_code: int | None = None, lines: Sequence[str] = ()
+) -> Exception | None:
+    """What a driver's end says; None where it says nothing: then the submit itself failed.
+
+    :param word: its last one
+    """
+    if word is not None and "error" in word:
+        errors = word.get("errors") or [word["error"]]
+        return failure_of(decisive(errors), len(errors) - 1)
+    return silent_failure(exit_code, lines) if exit_code else None
+
+
+def final(refresh: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run the refresh; what a retry would only meet again is raised as Airflow's own final error."""
+    try:
+        return refresh()
+    except (ConfigurationError, PreflightError) as error:
+        raise AirflowFailException(one_line(str(error))) from None
+
+
 def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
     """The error of a driver that ended without a last word: killed, or never started."""
     number = -exit_code if exit_code < 0 else exit_code - 128
@@ -108,7 +154,7 @@ def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
         why += " (often for its memory)" if number == signal.SIGKILL else ""
     else:
         why = f"ended with exit code {exit_code}"
-    cause = _cause_in(lines)
+    cause = cause_in(lines)
     return RefreshFailedError(
         _sentence(
             f"the Spark driver {why}" + (f": {cause}" if cause else ""), "what was read is kept for the next attempt"
@@ -120,20 +166,6 @@ def one_line(text: str) -> str:
     """The text without line breaks, not longer than a log line may be."""
     flat = " ".join(text.split())
     return flat if len(flat) <= MAX_SENTENCE else f"{flat[:MAX_SENTENCE]} ..."
-
-
-def _ledger_figures(stream: str, table: str, status: RefreshStatus) -> dict[str, Any]:
-    return {
-        "stream": stream,
-        "target": table,
-        "generation": status.generation,
-        "snapshot_id": status.snapshot_id,
-        "pages": status.pages,
-        "rows": status.published_rows or 0,
-        "pages_refetched": status.pages_refetched,
-        "attempts": status.attempts,
-        "partitions": status.partitions,
-    }
 
 
 def _retryable(kind: str, sentence: str) -> RfrError:
@@ -159,7 +191,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _cause_in(lines: Sequence[str]) -> str | None:
+def cause_in(lines: Sequence[str]) -> str | None:
     """The line that says why spark-submit gave up: the innermost cause, else the first error."""
     causes = [line for line in lines if line.startswith("Caused by: ")]
     errors = [

@@ -112,6 +112,9 @@ class Application:
     def _note_session(self) -> None:
         self._cluster.ready.wait()
         self._session_seconds = round(time.monotonic() - self._began, 3)
+        # Spark tells it, too, but at a level that is not logged.
+        if (pages := self._cluster.pages) is not None:
+            say(f"Spark UI: {pages}")
 
     def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
         first = self._figures[0] if self._figures else {}

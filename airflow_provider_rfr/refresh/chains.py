@@ -187,7 +187,7 @@ class Chain:
         return row
 
     def _repeats(self, what: str, row: PageRow) -> None:
-        """One wrong answer may have led in a circle, and it may be one that is kept: so once an attempt, start again."""
+        """One wrong answer may have led in a circle, and may have been kept: so once an attempt, start again."""
         if not self.restarts:
             self.restart()
             return

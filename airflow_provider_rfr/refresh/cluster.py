@@ -92,6 +92,14 @@ class Cluster:
         return self.ready.is_set() and self._context is not None and str(self._context.master).startswith("local")
 
     @property
+    def pages(self) -> str | None:
+        """Address of Spark's own pages, None where they are turned off or there is no context."""
+        if not self.ready.is_set() or self._context is None:
+            return None
+        url = self._context.uiWebUrl
+        return str(url) if url else None
+
+    @property
     def driver_host(self) -> str:
         """The address that executors reach the driver at."""
         host = self.context.getConf().get("spark.driver.host")

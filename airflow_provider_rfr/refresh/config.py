@@ -157,11 +157,30 @@ class Supervisor(_Document):
     host: str
 
 
+class AirflowRun(_Document):
+    """The task that runs the refresh, as webhooks name it.
+
+    :ivar map_index: -1 where the task is not mapped
+    :ivar logical_date: RFC 3339; None where the run has none
+    """
+
+    dag_id: str
+    dag_run_id: str
+    task_id: str
+    map_index: int = -1
+    logical_date: str | None = None
+
+
 class RunDocument(_Document):
-    """Who runs: ``key`` names one run of one task, the same over its retries."""
+    """Who runs: ``key`` names one run of one task, the same over its retries.
+
+    :ivar materialization_name: what webhooks call the target; None for its table name
+    """
 
     key: str | None = None
     supervisor: Supervisor | None = None
+    airflow: AirflowRun | None = None
+    materialization_name: str | None = None
 
 
 class RefreshConfig(_Document):

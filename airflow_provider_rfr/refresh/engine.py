@@ -195,7 +195,7 @@ class Refresh:
     def _publisher(self, book: PartitionBook) -> Publisher:
         from airflow_provider_rfr.refresh.publish import Publisher
 
-        return Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config.options)
+        return Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config)
 
     def _finish(self, outcome: PublishOutcome) -> None:
         self._mark_published(outcome)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,16 @@ def skipped_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> int:
     return sum(row["chain"] == cursors[row["partition_ordinal"]].chain for row in rows)
 
 
+def fetched_span(table: pa.Table, cursors: Mapping[int, Cursor]) -> tuple[datetime | None, datetime | None]:
+    """When the earliest and the latest page of live chains was fetched; None for no pages."""
+    ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
+    live_chain = np.zeros(int(ordinal.max()) + 1 if len(ordinal) else 0, dtype=np.int64)
+    for number, cursor in cursors.items():
+        live_chain[number] = cursor.chain
+    found = pc.min_max(table["fetched_at"].filter(pa.array((page > 0) & (chain == live_chain[ordinal]))))
+    return found["min"].as_py(), found["max"].as_py()
+
+
 def _records_by_partition(
     ordinal: np.ndarray[Any, Any], chain: np.ndarray[Any, Any], count: np.ndarray[Any, Any], live: Mapping[int, int]
 ) -> dict[int, int]:
@@ -187,6 +198,7 @@ __all__ = [
     "PartitionBook",
     "check_gapless",
     "cursors_of",
+    "fetched_span",
     "open_book",
     "skipped_pages",
 ]

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from airflow_provider_rfr.exceptions import (
     PublishRefusedError,
     ReconciliationError,
 )
+from airflow_provider_rfr.lake.commit_event import Binding
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.inference import InferredSchema
@@ -25,8 +27,8 @@ from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.commit_summary import commit_summary
-from airflow_provider_rfr.refresh.config import RefreshOptions
+from airflow_provider_rfr.refresh.commit_summary import commit_event, commit_summary
+from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.guards import check_guards, type_mismatch
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
@@ -38,6 +40,7 @@ from airflow_provider_rfr.refresh.partitions import (
     PartitionBook,
     check_gapless,
     cursors_of,
+    fetched_span,
     skipped_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
@@ -66,15 +69,17 @@ class Publisher:
         cluster: Cluster,
         target: TargetTable,
         stream: Stream,
-        options: RefreshOptions,
+        config: RefreshConfig,
     ) -> None:
         self._ledger = ledger
         self._book = book
         self._cluster = cluster
         self._target = target
         self._stream = stream
-        self._options = options
+        self._config = config
+        self._options = config.options
         self._skipped = 0
+        self._fetched: tuple[datetime | None, datetime | None] = (None, None)
 
     def publish(self) -> PublishOutcome:
         """Check, type, write, commit; raises before the commit, or not at all."""
@@ -120,11 +125,12 @@ class Publisher:
 
     def _check_staged(self) -> int:
         """Every partition complete, every page there once, and the counts those that were fetched."""
-        table = self._ledger.read_pages((*CURSOR_COLUMNS, "skipped"))
+        table = self._ledger.read_pages((*CURSOR_COLUMNS, "skipped", "fetched_at"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
             check_gapless(table, cursors)
             self._skipped = skipped_pages(table, cursors)
+            self._fetched = fetched_span(table, cursors)
         if self._skipped:
             log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
         unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
@@ -229,9 +235,10 @@ class Publisher:
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
         stream, mode = self._stream.name, self._options.mode.value
-        summary = commit_summary(
-            self._ledger.id, header, stream=stream, mode=mode, rows=rows, removed=removed, skipped=self._skipped
-        )
+        binding = Binding(self._target.name, stream, rows, sum(file.file.size for file in written))
+        event = commit_event(self._ledger.id, header, self._config, binding, self._fetched)
+        counts = {"rows": rows, "removed": removed, "skipped": self._skipped}
+        summary = commit_summary(self._ledger.id, header, stream=stream, mode=mode, event=event, **counts)
         for attempt in range(_TRIES):
             # Whoever took over meanwhile may not have published yet, so that the target can't tell.
             self._ledger.check_epoch()

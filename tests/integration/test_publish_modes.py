@@ -6,7 +6,7 @@ A Spark session costs seconds, so one test tells one story with several streams 
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import date, datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
 from airflow_provider_rfr.lake.catalog import create_table, open_catalog
+from airflow_provider_rfr.lake.commit_event import CommitEvent
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner
 from tests.integration.sources import (
@@ -52,6 +53,20 @@ def add_rows(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
     loaded.append(pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names])))
 
 
+def event_of(lake: Lake, table: str) -> CommitEvent:
+    """What webhooks tell of the newest commit."""
+    snapshot = lake.table(table).current_snapshot()
+    event = CommitEvent.from_summary(
+        table,
+        snapshot.snapshot_id,
+        snapshot.sequence_number,
+        snapshot.timestamp_ms,
+        snapshot.summary.additional_properties,
+    )
+    assert event is not None
+    return event
+
+
 def column(rows: pa.Table, name: str) -> list[Any]:
     return list(rows[name].to_pylist())
 
@@ -66,8 +81,10 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     }
 
     def config(key: str) -> Any:
-        return runner.config(source=source_of(api, streams), streams=list(streams), run={"key": key})
+        run = {"key": key, "airflow": {"dag_id": "shop", "dag_run_id": key, "task_id": "refresh"}}
+        return runner.config(source=source_of(api, streams), streams=list(streams), run=run)
 
+    began = datetime.now(timezone.utc)
     first = figures_by_stream(runner.run(config("monday")))
     truth = {"orders": api.truth("/orders"), "invoices": api.truth("/invoices"), "overlapping": api.truth("/orders")}
     for name, expected in truth.items():
@@ -79,6 +96,12 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
         summary = lake.table(f"raw.{name}").current_snapshot().summary
         assert summary["rfr.generation"] == "1"
         assert summary["rfr.rows"] == str(expected["count"]) == str(first[name]["rows"])
+        event = event_of(lake, f"raw.{name}")
+        assert event.collection_names == (name,)
+        assert (event.documents, event.generation, event.dag_run_id) == (expected["count"], 1, "monday")
+        assert event.bytes == int(summary["added-files-size"])
+        assert event.flow_published_at_min and event.flow_published_at_max
+        assert began < event.flow_published_at_min <= event.flow_published_at_max < event.committed_at
     assert first["overlapping"]["duplicates_removed"] == 15 * 15
     inferred = lake.table("raw.invoices").schema()
     assert str(inferred.find_type("amount")) == "double"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,12 +21,18 @@ from demo.airflow_stack import AirflowStack
 from demo.run import is_driver
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
-from tests.integration.conftest import Lake
+from tests.clusters.yarn import ResourceManager
+from tests.integration.conftest import ROOT, Lake
 
 KEY = "canary-7d20b1-key"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
 LATENCY_MS = 60.0
 PATIENCE = 150.0
+DAGS = (
+    *("on_demand", "in_time", "on_asset", "mapped", "by_day", "every_minute", "deferred", "beside", "shown"),
+    "resumable_full_refresh",
+)
+LINEAGE = "lineage.jsonl"
 ENDED = frozenset({"success", "failed"})
 SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "12",
@@ -40,11 +48,13 @@ class Story:
     """What a test does to Airflow and sees of it.
 
     :ivar lake: where the tables are
+    :ivar yarn: where the drivers of the DAG ``deferred`` run
     """
 
     airflow: AirflowStack
     api: SampleApi
     lake: Lake
+    yarn: ResourceManager
 
     def start(self, dag: str, run: str, *, table: str = "items", config: Any = None, **options: Any) -> None:
         """Trigger a run; ``config`` is the source's."""
@@ -98,6 +108,17 @@ class Story:
         path = f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/xcomEntries/return_value?deserialize=true"
         return dict(self.airflow.call("GET", path)["value"])
 
+    def links(self, dag: str, run: str) -> dict[str, str | None]:
+        """The buttons of the task in Airflow's UI."""
+        return dict(self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/refresh/links")["extra_links"])
+
+    def lineage(self, dag: str, table: str) -> list[dict[str, Any]]:
+        """What OpenLineage was told of the task that writes that table, by the DAGs that are to tell it."""
+        file = self.airflow.home / LINEAGE
+        events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        ours = [event for event in events if event.get("job", {}).get("name") == f"{dag}.refresh"]
+        return [event for event in ours if table in [one["name"] for one in event["outputs"]]]
+
     def log(self, dag: str, run: str) -> str:
         folder = self.airflow.home / "logs" / f"dag_id={dag}" / f"run_id={run}"
         return "\n".join(file.read_text(errors="replace") for file in sorted(folder.rglob("*.log")))
@@ -138,28 +159,48 @@ class Story:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowStack, SampleApi, Lake]]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowStack, SampleApi, Lake, ResourceManager]]:
     folder = tmp_path_factory.mktemp("system")
     lake = Lake(folder)
     home = folder / "airflow"
     home.mkdir()
-    dags = Path(__file__).parent / "dags"
-    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
+    dags = folder / "dags"
+    dags.mkdir()
+    for file in (*(Path(__file__).parent / "dags").glob("*.py"), ROOT / "dags" / "full_refresh.py"):
+        (dags / file.name).symlink_to(file)
+    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api, ResourceManager(folder / "cluster") as yarn:
         extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
         connections: dict[str, dict[str, Any]] = {
             "spark_default": {"conn_type": "spark", "host": "local[2]"},
             "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
             "lake": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+            "rfr_api_default": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+            "rfr_lake_default": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra},
+            "yarn": {
+                "conn_type": "spark",
+                "host": "yarn",
+                "extra": {"yarn_resourcemanager_webapp_address": yarn.url, "spark-binary": "spark3-submit"},
+            },
         }
-        with AirflowStack(home, dags, connections, SETTINGS) as airflow:
-            for dag in ("on_demand", "in_time", "on_asset", "mapped", "by_day"):
+        # A name of its own: the other DAGs submit with the real one.
+        submit = yarn.install(folder / "bin", "spark3-submit")
+        transport = {"type": "file", "log_file_path": str(home / LINEAGE), "append": True}
+        settings = {
+            **SETTINGS,
+            "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+            "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
+        }
+        with AirflowStack(home, dags, connections, settings) as airflow:
+            airflow.call("POST", "/pools", {"name": "narrow", "slots": 1})
+            for dag in DAGS:
                 airflow.wait_for_dag(dag)
-            yield airflow, api, lake
+            yield airflow, api, lake, yarn
 
 
 @pytest.fixture
-def story(stack: tuple[AirflowStack, SampleApi, Lake]) -> Iterator[Story]:
-    airflow, api, lake = stack
+def story(stack: tuple[AirflowStack, SampleApi, Lake, ResourceManager]) -> Iterator[Story]:
+    airflow, api, lake, yarn = stack
     api.reset()
-    yield Story(airflow, api, lake)
+    yield Story(airflow, api, lake, yarn)
     api.set_faults()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.system.conftest import PATIENCE, SIZES, Story
@@ -132,3 +134,35 @@ def wait_for_no_driver(story: Story) -> None:
     from tests.integration.conftest import wait_until
 
     wait_until(lambda: not story.drivers(), 30)
+
+
+def test_a_cancelled_run_of_a_schedule_is_resumed_by_the_next_scheduled_one(story: Story) -> None:
+    dag = "every_minute"
+    story.airflow.call("PATCH", f"/dags/{dag}", {"is_paused": False})
+    try:
+        story.api.wait_for_pages(TOTAL // 4, timeout=PATIENCE)
+        [first] = story.airflow.call("GET", f"/dags/{dag}/dagRuns?state=running")["dag_runs"]
+        assert first["run_type"] == "scheduled"
+        story.airflow.call("PATCH", f"/dags/{dag}/dagRuns/{first['dag_run_id']}", {"state": "failed"})
+        wait_for_no_driver(story)
+        assert not story.has("raw.every_minute")
+        second = next_scheduled(story, dag, first["dag_run_id"])
+        story.succeed(dag, second)
+    finally:
+        story.airflow.call("PATCH", f"/dags/{dag}", {"is_paused": True})
+    result = story.result(dag, second)
+    assert (result["generation"], result["attempts"]) == (1, 2)
+    story.assert_whole("raw.every_minute")
+    lost_at_most_what_was_on_its_way(story)
+
+
+def next_scheduled(story: Story, dag: str, before: str) -> str:
+    """Id of the scheduled run after that one; there is one a minute."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        runs = story.airflow.call("GET", f"/dags/{dag}/dagRuns?run_type=scheduled&order_by=run_after")["dag_runs"]
+        later = [run["dag_run_id"] for run in runs if run["dag_run_id"] > before]
+        if later:
+            return str(later[0])
+        time.sleep(0.5)
+    raise AssertionError("the scheduler made no further run")

@@ -138,11 +138,11 @@ def test_one_module_touches_the_spark_providers_hook() -> None:
 
 
 def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_installed() -> None:
-    import_all("streams", "lake", "refresh", blocked={"airflow", "pyspark", "pandas"})
+    import_all("streams", "lake", "refresh", "store", "webhooks", "builtins", blocked={"airflow", "pyspark", "pandas"})
 
 
 def test_the_rooms_of_airflow_import_without_spark() -> None:
-    import_all("hooks", "operators", "plugins", blocked={"pyspark"})
+    import_all("hooks", "links", "triggers", "operators", "plugins", blocked={"pyspark"})
 
 
 def import_all(*rooms: str, blocked: set[str]) -> None:

@@ -54,6 +54,8 @@ def test_every_dotted_path_in_it_imports() -> None:
         module, _, name = path.rpartition(".")
         if name[0].isupper():
             assert isinstance(getattr(importlib.import_module(module), name), type), path
+        elif name.startswith("get_"):
+            assert getattr(importlib.import_module(module), name)(), path
         else:
             importlib.import_module(path)
 

@@ -22,3 +22,24 @@ DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 def test_the_ready_dag_parses_and_serialises_without_spark_and_without_a_connection() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+WEBHOOKS = """
+import sys
+from dags.deliver_webhooks import dag as deliver
+from dags.try_webhook import dag as tried
+heavy = {"pyspark", "pyiceberg", "pandas", "pyarrow", "pybars"} & set(sys.modules)
+assert not heavy, heavy
+assert (deliver.task_ids, tried.task_ids) == (["deliver"], ["call"])
+assert not {"url", "headers", "signing"} & set(tried.params)
+for dag in deliver, tried:
+    dag.params.validate()
+from airflow.serialization.serialized_objects import DagSerialization
+for dag in deliver, tried:
+    DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+"""
+
+
+def test_the_dags_of_webhooks_parse_without_the_lake_and_their_forms_ask_for_no_secret() -> None:
+    done = subprocess.run([sys.executable, "-c", WEBHOOKS], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

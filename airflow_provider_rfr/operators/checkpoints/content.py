@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from airflow_provider_rfr.operators.progress import CHECKPOINT_VERSION
+from airflow_provider_rfr.refresh.progress import CHECKPOINT_VERSION
 
 MAX_BYTES = 65_535
 """Of a whole checkpoint: what Airflow's own state store takes by default."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import RateLimitedError, RefreshBusyError, RefreshStoppedError
 from airflow_provider_rfr.operators.checkpoints.content import Checkpoint, Flaw, parse_checkpoint
+from airflow_provider_rfr.refresh.progress import Mark
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.operators.checkpoints.stores import CheckpointStore
@@ -49,7 +50,7 @@ class CheckpointKeeper:
         self._details = details
         self._known = known
         self._first = first
-        self._before: Mapping[str, RefreshStatus | None] | None = None
+        self._before: Mapping[str, Mark | None] | None = None
         self._last = Checkpoint(owner)
         self._tables: dict[str, Mapping[str, Any]] = {}
         self._over = False
@@ -74,7 +75,7 @@ class CheckpointKeeper:
 
         :param before: state of each table's ledger as this attempt finds it
         """
-        self._before = dict(before)
+        self._before = marks_of(before)
         try:
             found = parse_checkpoint(self._store.read(), self._owner)
         except Exception as error:  # noqa: BLE001 - a store's error is worth one line
@@ -91,14 +92,24 @@ class CheckpointKeeper:
         agrees = "agrees with the ledger" if self._known() else "can't be compared now: the ledger can't be read"
         log.info("the checkpoint in %s %s", self._store.place, agrees)
 
-    def remember(self, checkpoint: Mapping[str, Any]) -> None:
+    @property
+    def before(self) -> tuple[Mapping[str, Mark | None] | None, int]:
+        """What the attempt found, as far as it is known, and how many attempts before it brought nothing."""
+        return self._before if self._known() else None, self._last.stalled
+
+    def go_on(self, before: Mapping[str, Mark | None] | None, stalled: int) -> None:
+        """Be the keeper of an attempt that began in another process."""
+        self._before, self._last = before, Checkpoint(self._owner, stalled)
+
+    def remember(self, checkpoint: Mapping[str, Any], *, guarded: bool = False) -> None:
         """Take the counts of all tables after a change, and write them.
 
-        :raises Exception: the store's own, for the follower to name
+        :param guarded: turn the store's errors into a log line; the follower names them itself
+        :raises Exception: the store's own, unless guarded
         """
         for table, counts in checkpoint["tables"].items():
             self._tables[table] = {**counts, **self._detailed(table)}
-        self._write(guarded=False)
+        self._write(guarded=guarded)
 
     def published(self, *, keep: bool = False) -> None:
         """The refresh is done: remove the checkpoint unless it is to be kept. Nothing is written after this."""
@@ -159,6 +170,11 @@ class CheckpointKeeper:
             )
 
 
+def marks_of(statuses: Mapping[str, RefreshStatus | None]) -> dict[str, Mark | None]:
+    """How far each table is; None for one without a ledger."""
+    return {table: None if status is None else Mark.of(status) for table, status in statuses.items()}
+
+
 def difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> str:
     """How a checkpoint and the ledgers disagree, for the first table that does; empty where they agree."""
     for table, counts in tables.items():
@@ -172,12 +188,12 @@ def difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, Ref
     return ""
 
 
-def advanced(before: Mapping[str, RefreshStatus | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
+def advanced(before: Mapping[str, Mark | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether any table is further than it was: more pages or partitions, a generation with pages, a publish."""
     return any(_further(before.get(table), counts) for table, counts in tables.items())
 
 
-def _further(before: RefreshStatus | None, counts: Mapping[str, Any]) -> bool:
+def _further(before: Mark | None, counts: Mapping[str, Any]) -> bool:
     if before is None or before.generation != counts["generation"]:
         return bool(counts["pages"])
     if counts.get("snapshot_id") is not None and before.snapshot_id is None:

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.providers.openlineage.utils.selective_enable import enable_lineage
+from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
@@ -55,11 +57,30 @@ def dag(dag_id: str, **arguments: Any) -> DAG:
     return DAG(dag_id, **{**defaults, **arguments})
 
 
+EVERY_MINUTE = {
+    "table": "every_minute",
+    "config": {"partitions": 8, "page_size": 25},
+    "options": {"round_seconds": 1, "concurrency": 4, "requests_per_second": 10},
+}
+
 with dag("on_demand"):
     refresh()
 
 with dag("in_time"):
     refresh(execution_timeout=timedelta(seconds=12))
+
+# The next run waits for the one before it, as a production DAG's would.
+with dag("every_minute", schedule="* * * * *", max_active_runs=1, is_paused_upon_creation=True, params=EVERY_MINUTE):
+    refresh(retries=0)
+
+with enable_lineage(dag("deferred")):
+    refresh(conn_id="yarn", deploy_mode="cluster", deferrable=True, pool="narrow")
+
+with enable_lineage(dag("shown")):
+    refresh(conf={"spark.ui.enabled": "true"})
+
+with dag("beside"):
+    BashOperator(task_id="refresh", bash_command="true", pool="narrow")
 
 ARRIVED = {"table": "on_asset", "config": {"partitions": 8, "page_size": 25}, "options": {}}
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +119,37 @@ def test_streams_may_be_what_a_template_makes_of_a_list() -> None:
 
 def test_each_stream_has_its_table() -> None:
     assert tables_of(["a", "b"], "raw.x_{stream}") == {"a": "raw.x_a", "b": "raw.x_b"}
+
+
+def test_every_field_that_may_be_a_list_or_a_mapping_is_shown_as_one() -> None:
+    """The parent knows of none; a text is shown as it is."""
+    shown = ResumableFullRefreshOperator.template_fields_renderers
+    assert set(shown) <= set(ResumableFullRefreshOperator.template_fields)
+    assert set(shown.values()) == {"json"}
+    made = operator(
+        streams=["orders"], options={}, conf={}, env_vars={}, post_submit_commands=["true"], api_conn_id="shop"
+    )
+    structured = {name for name in made.template_fields if isinstance(getattr(made, name), (list, dict))}
+    assert structured == set(shown)
+
+
+def test_every_template_field_is_an_attribute_of_its_name() -> None:
+    """Airflow renders attributes; one that is missing would fail the task."""
+    made = operator()
+    assert [name for name in made.template_fields if not hasattr(made, name)] == []
+    assert {"source", "streams", "target", "options", "api_conn_id", "lake_conn_id"} <= set(made.template_fields)
+
+
+def test_deferral_is_a_choice_that_airflows_configuration_may_make() -> None:
+    assert not operator().deferrable
+    assert operator(deferrable=True).deferrable
+    program = "from tests.unit.operators.test_arguments import operator; print(operator().deferrable)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True"},
+        cwd=SHOP.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == "True"

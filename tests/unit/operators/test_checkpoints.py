@@ -22,8 +22,8 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper
 from airflow_provider_rfr.operators.checkpoints.content import MAX_BYTES, PARTITION_BYTES, STATES, Checkpoint
 from airflow_provider_rfr.operators.checkpoints.stores import TaskKey, neighbour, variable_key
-from airflow_provider_rfr.operators.progress import Progress, Start
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.progress import Progress, Start
 from tests.unit.operators.airflow_stores import Airflow, airflow, installed
 from tests.unit.operators.test_follower import header
 

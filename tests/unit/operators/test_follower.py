@@ -5,8 +5,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_rfr.operators.follower import LedgerFollower
-from airflow_provider_rfr.operators.progress import Progress, Start
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.progress import Progress, Start
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

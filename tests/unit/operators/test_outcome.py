@@ -11,6 +11,8 @@ from airflow_provider_rfr.operators.outcome import (
     decisive,
     failure_of,
     figures_by_table,
+    figures_of_commit,
+    figures_of_ledger,
     result_of,
     result_of_ledger,
     silent_failure,
@@ -57,7 +59,8 @@ def test_several_streams_are_totalled_and_kept_apart() -> None:
 
 def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result() -> None:
     status = header(snapshot_id=99, pages=10, published_rows=1000, pages_refetched=1, attempts=2)
-    result = result_of_ledger({"orders": "raw.orders"}, {"raw.orders": status})
+    result = result_of_ledger({"orders": "raw.orders"}, {"raw.orders": figures_of_ledger("raw.orders", status)})
+    assert (result["stream"], result["target"]) == ("orders", "raw.orders")
     assert {key: result[key] for key in ("generation", "snapshot_id", "rows", "attempts")} == {
         "generation": 3,
         "snapshot_id": 99,
@@ -66,9 +69,19 @@ def test_where_the_driver_ran_elsewhere_the_ledger_gives_the_result() -> None:
     }
 
 
-def test_a_refresh_that_the_ledger_does_not_call_published_is_a_failure() -> None:
-    with pytest.raises(RefreshFailedError, match=r"does not say that raw.orders was published"):
-        result_of_ledger({"orders": "raw.orders"}, {"raw.orders": header(state=RefreshState.OPEN)})
+def test_where_the_ledger_has_gone_on_the_targets_commit_gives_the_result() -> None:
+    summary = {
+        "snapshot-id": "7",
+        "rfr.generation": "3",
+        "rfr.pages": "10",
+        "rfr.rows": "90",
+        "rfr.run-key": "d/r/t/-1/0",
+    }
+    found = {"raw.orders": figures_of_commit("raw.orders", summary), "raw.items": {"rows": 1, "pages": 2}}
+    result = result_of_ledger({"orders": "raw.orders", "items": "raw.items"}, found)
+    assert (result["rows"], result["pages"], result["pages_refetched"]) == (91, 12, 0)
+    expected = {"stream": "orders", "target": "raw.orders", "snapshot_id": 7, "generation": 3, "pages": 10, "rows": 90}
+    assert result["streams"]["orders"] == expected
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,71 @@ class Progress:
             "seconds_left": _rounded(self.seconds_left),
             "snapshot_id": now.snapshot_id,
             "committed_at": now.committed_at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a table's refresh was at some moment, small enough to travel with a deferred task."""
+
+    generation: int
+    epoch: int
+    pages: int
+    partitions_done: int
+    snapshot_id: int | None = None
+
+    @classmethod
+    def of(cls, status: RefreshStatus) -> Mark:
+        """The mark of a ledger's state."""
+        return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
+
+
+class ProgressBook:
+    """What one attempt has brought each table.
+
+    :param tell: takes one line for each round that is over
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._before: dict[str, RefreshStatus | None] = {}
+        self._starts: dict[str, Start] = {}
+        self._shown: dict[str, Progress] = {}
+
+    @property
+    def before(self) -> Mapping[str, RefreshStatus | None]:
+        """What the attempt found, by table."""
+        return self._before
+
+    @property
+    def latest(self) -> Mapping[str, RefreshStatus]:
+        """The last known state of each table that this attempt changed."""
+        return {table: progress.status for table, progress in self._shown.items()}
+
+    def begin(self, table: str, status: RefreshStatus | None) -> None:
+        """Note what the attempt finds."""
+        self._before[table] = status
+
+    def take(self, table: str, status: RefreshStatus | None) -> bool:
+        """Whether this is news of the attempt; tells a round that is over."""
+        before = self._before.get(table)
+        last = self._shown[table].status if table in self._shown else before
+        if status is None or (last is not None and status.committed_at == last.committed_at):
+            return False
+        start = self._starts.get(table)
+        if start is None or (start.generation, start.epoch) != (status.generation, status.epoch):
+            start = self._starts[table] = Start.of(status, before)
+        progress = self._shown[table] = Progress.of(status, start)
+        same = last is not None and last.generation == status.generation
+        if status.rounds > (last.rounds if same and last is not None else 0):
+            self._tell(progress.line(table))
+        return True
+
+    def checkpoint(self) -> dict[str, Any]:
+        """All tables that this attempt changed."""
+        return {
+            "version": CHECKPOINT_VERSION,
+            "tables": {table: progress.checkpoint() for table, progress in self._shown.items()},
         }
 
 

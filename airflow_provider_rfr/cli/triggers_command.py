@@ -1,0 +1,247 @@
+"""``airflow rfr triggers``: templates, blocks, deliveries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, TemplateError
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook
+    from airflow_provider_rfr.store.deliveries import Delivery, Selection
+    from airflow_provider_rfr.store.endpoints import EndpointKey
+
+
+def _command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
+    """Errors of ours are for people: a line each, and exit code 1."""
+
+    @wraps(work)
+    def command(args: Namespace) -> None:
+        try:
+            code = work(args)
+        except RfrError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        if code:
+            sys.exit(code)
+
+    return command
+
+
+@_command
+def render(args: Namespace) -> None:
+    """Print what a template gives."""
+    from airflow_provider_rfr.webhooks.templates import compile_template
+
+    try:
+        variables = json.loads(_text(args.variables, "--variables"))
+    except ValueError as error:
+        raise ConfigurationError("--variables", f"is no JSON: {error}", "give a file with a JSON object") from None
+    if not isinstance(variables, Mapping):
+        raise ConfigurationError("--variables", "is no JSON object", 'write e.g. {"run_id": "1"}')
+    template = _text(args.template, "--template")
+    try:
+        sys.stdout.write(compile_template(template, json_mode=args.json_mode).render(variables))
+    except TemplateError as error:
+        raise ConfigurationError(str(args.template), str(error)) from None
+
+
+@_command
+def validate(args: Namespace) -> None:
+    """Check a block as a deploy does."""
+    from airflow_provider_rfr.hooks.webhooks import check_triggers
+
+    block = check_triggers(args.path)
+    print(f"{args.path}: {len(block.endpoints)} triggers, nothing wrong")
+
+
+@_command
+def schema(args: Namespace) -> None:
+    """Print the JSON schema of a block."""
+    from airflow_provider_rfr.webhooks.trigger_schema import schema_text
+
+    print(schema_text().rstrip())
+
+
+@_command
+def seal(args: Namespace) -> None:
+    """Print the file sealed. One that is sealed already stays as it is, unless it is to be sealed anew or imported."""
+    from airflow_provider_rfr.webhooks import sealing
+
+    if args.reseal:
+        text = sealing.reseal_file(args.path, recipients=args.recipient)
+    elif args.import_foreign:
+        text = sealing.import_file(args.path, args.recipient)
+    else:
+        text = sealing.seal_file(args.path, args.recipient)
+    sys.stdout.write(text)
+
+
+@_command
+def deliver(args: Namespace) -> int:
+    """Note and deliver what is due, once; 1 if something was given up."""
+    hook = _hook(args)
+    tables = args.target or hook.all_tables()
+    noted = hook.enrol(tables, args.start_from)
+    tally = hook.deliver(tables)
+    print(
+        f"{noted} noted, {tally.delivered} delivered, {tally.failed} to be repeated,"
+        f" {tally.dead} given up, {tally.pending} pending"
+    )
+    for failure in tally.failures:
+        print(failure, file=sys.stderr)
+    return 1 if tally.error() else 0
+
+
+@_command
+def test_fire(args: Namespace) -> int:
+    """Call an endpoint with an invented event; 1 if it does not take it."""
+    from airflow_provider_rfr.hooks.http_settings import http_settings
+    from airflow_provider_rfr.hooks.webhooks import configured_hosts
+    from airflow_provider_rfr.webhooks import operations
+    from airflow_provider_rfr.webhooks.placeholders import placeholder_events
+
+    block = _hook(args).block
+    endpoint = block.config.get(args.trigger)
+    if endpoint is None:
+        raise ConfigurationError("trigger", f"there is no {args.trigger!r}", f"one of {', '.join(block.config)}")
+    event = replace(placeholder_events()[1], committed_at=datetime.now(timezone.utc))
+    answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
+    print(json.dumps(asdict(answer), indent=2))
+    return 0 if answer.delivered else 1
+
+
+@_command
+def list_deliveries(args: Namespace) -> None:
+    """Show deliveries, the newest first."""
+    from airflow.cli.simple_table import AirflowConsole
+
+    from airflow_provider_rfr.webhooks import operations
+
+    store, selection = _selected(args)
+    found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
+    AirflowConsole().print_as(data=found[: args.limit], output=args.output, mapper=_row)
+
+
+@_command
+def replay(args: Namespace) -> None:
+    """Deliver again, under the same id."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _check_named(args)
+    store, selection = _selected(args)
+    _print_ids("to be delivered again", [each for one in selection for each in operations.replay(store, one)])
+
+
+@_command
+def cancel(args: Namespace) -> None:
+    """Give pending or dead deliveries up for good."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _check_named(args)
+    store, selection = _selected(args)
+    detail = args.reason or "cancelled"
+    _print_ids("cancelled", [each for one in selection for each in operations.cancel(store, one, detail=detail)])
+
+
+@_command
+def pause(args: Namespace) -> None:
+    """Hold an endpoint's deliveries back."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _print_endpoint(args, operations.pause(_store(args), [_key(args)]), "paused")
+
+
+@_command
+def resume(args: Namespace) -> None:
+    """Let an endpoint go on."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _print_endpoint(args, operations.resume(_store(args), [_key(args)]), "goes on")
+
+
+def _hook(args: Namespace) -> WebhookHook:
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook
+
+    return WebhookHook(args.path, args.lake_conn_id, args.control_store_conn_id)
+
+
+def _store(args: Namespace) -> Any:
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+    return ControlStoreHook(args.control_store_conn_id).get_store()
+
+
+def _lake(args: Namespace) -> str:
+    from airflow_provider_rfr.hooks.lake import LakeHook
+
+    return LakeHook(args.lake_conn_id).get_lake_document().name
+
+
+def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
+    """The store, and what was chosen in it: one selection for each table."""
+    from airflow_provider_rfr.store.deliveries import Selection
+
+    one = Selection(
+        lake=_lake(args),
+        trigger=getattr(args, "trigger", None),
+        states=(args.state,) if getattr(args, "state", None) else (),
+        ids=tuple(getattr(args, "delivery_id", ())),
+    )
+    return _store(args), tuple(replace(one, table=table) for table in args.target or (None,))
+
+
+def _check_named(args: Namespace) -> None:
+    if not (args.delivery_id or args.target or args.trigger):
+        raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
+
+
+def _key(args: Namespace) -> EndpointKey:
+    from airflow_provider_rfr.store.endpoints import EndpointKey
+
+    return EndpointKey(_lake(args), args.target, args.trigger)
+
+
+def _print_endpoint(args: Namespace, count: int, what: str) -> None:
+    if not count:
+        raise ConfigurationError("trigger", f"{args.target} has no trigger {args.trigger!r} that was ever delivered to")
+    print(f"{_key(args)}: {what}")
+
+
+def _print_ids(what: str, ids: Any) -> None:
+    for each in ids:
+        print(each)
+    print(f"{len(ids)} {what}", file=sys.stderr)
+
+
+def _row(delivery: Delivery) -> dict[str, str]:
+    return {
+        "id": delivery.id,
+        "table": delivery.key.table,
+        "trigger": delivery.key.trigger,
+        "state": delivery.state,
+        "attempts": str(delivery.attempts),
+        "sequence": str(delivery.sequence),
+        "status": str(delivery.status or ""),
+        "due": _moment(delivery.due_at) if delivery.state == "pending" else "",
+        "detail": delivery.detail or "",
+    }
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="seconds")
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(name, f"{path} can't be read: {type(error).__name__}", "name a text file") from None

@@ -1,0 +1,93 @@
+"""Commits of lake tables, as events and sensors tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_rfr.hooks.lake import lake_document
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_rfr.lake.catalog import LakeSettings
+    from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord
+
+_FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "stream", "rfr.run-key": "run_key"}
+
+
+class Position(NamedTuple):
+    """A place in a table's history; a table made anew has another uuid, and counts from 1 again."""
+
+    table_uuid: str
+    sequence: int
+
+
+class CommitsReader:
+    """Reads a catalog's commits; blocking, so a trigger calls it in a thread."""
+
+    def __init__(self, settings: LakeSettings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def of(cls, connection: Connection) -> CommitsReader:
+        """A reader of the catalog that an ``rfr_lake`` connection names.
+
+        :raises ConfigurationError: the connection is of another type, or says too little
+        """
+        from airflow_provider_rfr.lake.catalog import LakeSettings
+
+        document = lake_document(connection)
+        return cls(LakeSettings(document.name, document.properties))
+
+    def position(self, table: str) -> Position | None:
+        """The table's newest commit; None where there is no table."""
+        log = self._log(table)
+        if log is None:
+            return None
+        records = log.commits()
+        return Position(log.table_uuid, records[-1].sequence if records else 0)
+
+    def commits(self, table: str, after: Position | None) -> list[tuple[Position, dict[str, Any]]]:
+        """The commits after the position, oldest first, as JSON values; all of them if the table was made anew."""
+        log = self._log(table)
+        if log is None:
+            return []
+        known = after is not None and after.table_uuid == log.table_uuid
+        records = log.commits(after.sequence if after is not None and known else None)
+        return [(Position(log.table_uuid, each.sequence), _told(table, each)) for each in records]
+
+    def newest_after(self, tables: Sequence[str], after: datetime) -> dict[str, Any] | None:
+        """Each table's newest commit, if every table has one later than ``after``."""
+        found = {}
+        for table in tables:
+            log = self._log(table)
+            records = log.commits() if log is not None else []
+            if not records or _committed_at(records[-1]) <= after:
+                return None
+            found[table] = _told(table, records[-1])
+        return found
+
+    def _log(self, table: str) -> CommitLog | None:
+        from airflow_provider_rfr.lake.catalog import open_catalog
+        from airflow_provider_rfr.lake.commit_log import CommitLog
+
+        return CommitLog.load(open_catalog(self._settings), table)
+
+
+def _told(table: str, record: CommitRecord) -> dict[str, Any]:
+    summary: Mapping[str, str] = record.summary
+    figures: dict[str, Any] = {name: summary[key] for key, name in _FIGURES.items() if key in summary}
+    figures |= {name: int(figures[name]) for name in ("generation", "rows") if str(figures.get(name, "")).isdecimal()}
+    return {
+        "table": table,
+        "snapshot_id": record.snapshot_id,
+        "sequence": record.sequence,
+        "committed_at": _committed_at(record).isoformat(),
+        **figures,
+    }
+
+
+def _committed_at(record: CommitRecord) -> datetime:
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, timezone.utc)

@@ -1,0 +1,113 @@
+"""Where the control store is: a connection, a setting of Airflow's, or a file beside Airflow's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_rfr.store.engine import ControlStore
+
+DEFAULT_CONN_ID = "rfr_control_store"
+FILE_NAME = "rfr_control_store.db"
+_DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg2", "sqlite": "sqlite"}
+
+
+class ControlStoreHook(BaseHook):
+    """Opens the control store.
+
+    Looked for in this order: the connection, which need not be there while it has its default name; the option
+    ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
+    ``AIRFLOW_HOME``, which is right for one machine only.
+
+    :param control_store_conn_id: a connection of type postgres or sqlite
+    """
+
+    conn_name_attr = "control_store_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+
+    def __init__(self, control_store_conn_id: str | None = None) -> None:
+        super().__init__()
+        self.control_store_conn_id = control_store_conn_id or DEFAULT_CONN_ID
+
+    def get_conn(self) -> ControlStore:
+        """The same as :meth:`get_store`."""
+        return self.get_store()
+
+    def get_store(self) -> ControlStore:
+        """The store, with its tables made where they are missing.
+
+        :raises ConfigurationError: the connection or the option names no database that can be used
+        """
+        from airflow_provider_rfr.store.engine import open_store
+
+        return open_store(self.get_url().render_as_string(hide_password=False))
+
+    def is_there(self) -> bool:
+        """Whether there is a store, or somebody has said where it is to be; a file is not made to find out."""
+        url = self.get_url()
+        if url.get_backend_name() != "sqlite":
+            return True
+        return url.database is not None and Path(url.database).is_file()
+
+    def get_url(self) -> URL:
+        """The database's address; its password is in it, so print it only as SQLAlchemy's ``repr`` does.
+
+        :raises ConfigurationError: the connection or the option names no database that can be used
+        """
+        try:
+            connection = BaseHook.get_connection(self.control_store_conn_id)
+        except AirflowNotFoundException:
+            if self.control_store_conn_id != DEFAULT_CONN_ID:
+                raise ConfigurationError(
+                    "control_store_conn_id",
+                    f"there is no connection {self.control_store_conn_id!r}",
+                    "make one of type postgres, or leave the argument out",
+                ) from None
+            return _configured_url()
+        return _url_of(connection)
+
+
+def _url_of(connection: Connection) -> URL:
+    driver = _DRIVERS.get(connection.conn_type or "")
+    if driver is None:
+        raise ConfigurationError(
+            f"connection {connection.conn_id}", f"is of type {connection.conn_type!r}", "use postgres or sqlite"
+        )
+    if driver == "sqlite":
+        path = connection.host or connection.schema
+        if not path:
+            raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the file's path")
+        return URL.create(driver, database=path)
+    return URL.create(
+        driver,
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host or None,
+        port=connection.port,
+        database=connection.schema or None,
+    )
+
+
+def _configured_url() -> URL:
+    text = conf.get("rfr", "control_store", fallback="") or ""
+    if not text:
+        home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
+        return URL.create("sqlite", database=str(Path(home).expanduser() / FILE_NAME))
+    try:
+        return make_url(text)
+    except ArgumentError:
+        raise ConfigurationError(
+            "[rfr] control_store", "is no database URL", "write e.g. postgresql+psycopg2://user:password@host/name"
+        ) from None

@@ -1,0 +1,158 @@
+"""Commit webhooks with Airflow's connections: what is owed, and its delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_rfr.exceptions import TriggerConfigError, TriggerProblem
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.http_settings import http_settings
+from airflow_provider_rfr.hooks.lake import LakeHook
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.store.endpoints import EndpointKey
+    from airflow_provider_rfr.store.engine import ControlStore
+    from airflow_provider_rfr.webhooks.config import TriggerBlock
+    from airflow_provider_rfr.webhooks.endpoint import Endpoint
+    from airflow_provider_rfr.webhooks.notices import Notifier
+    from airflow_provider_rfr.webhooks.outbox import StartFrom
+    from airflow_provider_rfr.webhooks.tally import Tally
+
+Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
+"""A triggers block, or the path of a file with one."""
+
+
+def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlock:
+    """Read a block and try its templates. Nothing is opened, asked or sent: for the parse of a DAG.
+
+    :param folder: where a relative path is looked for
+    :raises TriggerConfigError: with every problem
+    :raises SealError: a sealed block holds something in plain text that must be sealed
+    """
+    from airflow_provider_rfr.webhooks import validation
+    from airflow_provider_rfr.webhooks.sealing import check_sealed
+
+    if isinstance(triggers, (str, Path)):
+        block = validation.check_file(_found(triggers, folder))
+    else:
+        block = validation.check_triggers(triggers)
+    if block.is_sealed:
+        check_sealed(block.dump())
+    return block
+
+
+def _found(path: str | Path, folder: Path | None) -> Path:
+    file = (folder or Path.cwd()) / Path(path).expanduser()
+    if not file.is_file():
+        raise TriggerConfigError([TriggerProblem("", str(path), "there is no such file")])
+    return file
+
+
+class WebhookHook(BaseHook):
+    """Deliveries of one triggers block, for tables of one lake.
+
+    A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
+    a DAG is parsed. So a corrected file is used by the next attempt.
+
+    :param allowed_hosts: private addresses that any endpoint may call, beside those of ``[rfr] webhook_allowed_hosts``
+    """
+
+    def __init__(
+        self,
+        triggers: Triggers,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        *,
+        folder: Path | None = None,
+        allowed_hosts: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._triggers = triggers
+        self._folder = folder
+        self._lake_conn_id = lake_conn_id
+        self._control_store_conn_id = control_store_conn_id
+        self._allowed_hosts = tuple(allowed_hosts)
+
+    @cached_property
+    def block(self) -> TriggerBlock:
+        """The block with its values in plain text; they are masked in this process's log."""
+        from airflow_provider_rfr.webhooks.sealing import open_sealed
+
+        block = check_triggers(self._triggers, self._folder).opened(open_sealed)
+        for secret in block.secret_texts():
+            mask_secret(secret)
+        return block
+
+    @cached_property
+    def store(self) -> ControlStore:
+        """The control store."""
+        return ControlStoreHook(self._control_store_conn_id).get_store()
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The lake's catalog."""
+        from airflow_provider_rfr.lake.catalog import open_catalog
+
+        return open_catalog(LakeHook(self._lake_conn_id).get_lake_settings())
+
+    @property
+    def lake(self) -> str:
+        """The catalog's name, by which the store knows it."""
+        return LakeHook(self._lake_conn_id).get_lake_document().name
+
+    def all_tables(self) -> list[str]:
+        """Every table of the lake that a refresh has published to, and every one that the store knows."""
+        from airflow_provider_rfr.lake.catalog import tables_with_property
+        from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
+        from airflow_provider_rfr.webhooks import operations
+
+        known = {row.key.table for row in operations.endpoints(self.store, self.lake)}
+        return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
+
+    def enrol(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
+        """Note what the tables' commits owe; returns how many deliveries are new."""
+        from airflow_provider_rfr.webhooks.outbox import enrol_table
+
+        endpoints = self.endpoints(tables)
+        return sum(
+            enrol_table(self.store, self.catalog, self.lake, table, endpoints, start_from=start_from)
+            for table in tables
+        )
+
+    def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, on_dead: Notifier | None = None) -> Tally:
+        """Deliver what is due.
+
+        :param patience: seconds for which retries are waited for; None for as long as it takes
+        """
+        from airflow_provider_rfr.webhooks.courier import Courier
+
+        courier = Courier(
+            self.store,
+            self.endpoints(tables),
+            connections=http_settings,
+            allowed_hosts=(*self._allowed_hosts, *configured_hosts()),
+            on_dead=on_dead,
+        )
+        return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
+
+    def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
+        """The block's endpoints, for each of the tables."""
+        from airflow_provider_rfr.webhooks.outbox import endpoints_of
+
+        lake = self.lake
+        return {key: found for table in tables for key, found in endpoints_of(lake, table, self.block).items()}
+
+
+def configured_hosts() -> list[str]:
+    """Private hosts that the installation allows webhooks to call."""
+    text = conf.get("rfr", "webhook_allowed_hosts", fallback="") or ""
+    return [host.strip() for host in text.split(",") if host.strip()]

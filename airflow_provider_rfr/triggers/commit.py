@@ -1,0 +1,119 @@
+"""Triggers that wait for commits of a table, whoever made them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_provider_rfr.hooks.commits import CommitsReader, Position
+from airflow_provider_rfr.hooks.lake import LakeHook
+
+_SEEN = "rfr_commit_seen"
+
+
+class CommitTrigger(BaseEventTrigger):
+    """An event for each commit of a table: for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
+
+    What was told last is kept in the asset's state. It is written after the event, so a triggerer that dies between
+    the two tells a commit twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher without
+    memory begins with the next commit; the first one of a table that is not there yet counts as one.
+
+    :param table: ``namespace.table``
+    :param asset: name of the asset that is watched. Airflow keeps one trigger for equal arguments, so two assets
+        need two names here
+    :param lake_conn_id: connection of type ``rfr_lake``
+    :param poll_interval: seconds between two looks
+    """
+
+    def __init__(
+        self, table: str, asset: str, lake_conn_id: str = LakeHook.default_conn_name, poll_interval: float = 30.0
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.asset = asset
+        self.lake_conn_id = lake_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments; none of them is secret."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "table": self.table,
+            "asset": self.asset,
+            "lake_conn_id": self.lake_conn_id,
+            "poll_interval": self.poll_interval,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """An event for each commit, for ever: table, snapshot, sequence, time, and the summary's own figures."""
+        known, seen = await self._recall()
+        while True:
+            reader = await _reader(self.lake_conn_id)
+            if not known:
+                known, seen = True, await asyncio.to_thread(reader.position, self.table)
+                await self._remember(seen)
+            for position, commit in await asyncio.to_thread(reader.commits, self.table, seen):
+                yield TriggerEvent(commit)
+                seen = position
+                await self._remember(seen)
+            await asyncio.sleep(self.poll_interval)
+
+    async def _recall(self) -> tuple[bool, Position | None]:
+        """Whether anything is remembered, and what."""
+        found = None if self.asset_state_store is None else await self.asset_state_store.aget(_SEEN, default=None)
+        match found:
+            case [str(table_uuid), int(sequence)]:
+                return True, Position(table_uuid, sequence)
+            case []:
+                return True, None
+        return False, None
+
+    async def _remember(self, position: Position | None) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(_SEEN, list(position or ()))
+
+
+class CommitReachedTrigger(BaseTrigger):
+    """One event, once every table has a commit later than the sensor waits for.
+
+    :param tables: ``namespace.table`` each
+    :param after: ISO time with offset; commits after it count
+    :param lake_conn_id: connection of type ``rfr_lake``
+    :param poll_interval: seconds between two looks
+    """
+
+    def __init__(self, tables: Sequence[str], after: str, lake_conn_id: str, poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tables = list(tables)
+        self.after = after
+        self.lake_conn_id = lake_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments; none of them is secret."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "tables": self.tables,
+            "after": self.after,
+            "lake_conn_id": self.lake_conn_id,
+            "poll_interval": self.poll_interval,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """The newest commit by table."""
+        after = datetime.fromisoformat(self.after)
+        while True:
+            reader = await _reader(self.lake_conn_id)
+            found: Mapping[str, Any] | None = await asyncio.to_thread(reader.newest_after, self.tables, after)
+            if found is not None:
+                yield TriggerEvent({"commits": dict(found)})
+                return
+            await asyncio.sleep(self.poll_interval)
+
+
+async def _reader(lake_conn_id: str) -> CommitsReader:
+    """A reader with the connection as it is now: one that was altered while we wait is used from the next look on."""
+    return CommitsReader.of(await BaseHook.aget_connection(lake_conn_id))

@@ -1,0 +1,60 @@
+"""Deliver commit webhooks: a ready DAG for what refreshes, and anybody else, have published.
+
+Each run notes the commits that nobody noted yet and sends what is due. Between attempts no worker slot is held. Any
+number of runs may overlap: a delivery is under way in one of them only.
+
+Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, or the form), the connection `rfr_lake_default`,
+and in production a connection `rfr_control_store` to PostgreSQL. A short interval costs little: a run with nothing to
+do looks at the tables and ends.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_rfr.operators import CommitWebhookOperator
+
+with DAG(
+    dag_id="deliver_webhooks",
+    schedule=timedelta(minutes=5),
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=2,
+    render_template_as_native_obj=True,
+    tags=["rfr"],
+    doc_md=__doc__,
+    params={
+        "triggers_file": Param(
+            os.environ.get("RFR_TRIGGERS_FILE", "triggers.yaml"),
+            type="string",
+            minLength=1,
+            title="Triggers file",
+            description="YAML or JSON file with the triggers block, as workers see it; sealed or with connections",
+        ),
+        "target": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Tables",
+            description="namespace.table each; empty for every table that a refresh has published to",
+        ),
+        "start_from": Param(
+            "latest",
+            enum=["latest", "earliest"],
+            title="Start from",
+            description="For an endpoint that is new to a table: its newest commit, or the oldest that there is",
+        ),
+    },
+) as dag:
+    CommitWebhookOperator(
+        task_id="deliver",
+        triggers="{{ params.triggers_file }}",
+        target="{{ params.target }}",
+        start_from="{{ params.start_from }}",
+        deferrable=True,
+        retries=3,
+        retry_delay=timedelta(seconds=30),
+    )

@@ -1,0 +1,53 @@
+"""Try a webhook: call one endpoint with an invented event, from a form.
+
+What is entered is stored by Airflow in plain text: so there is no field for an address or a header. Make a connection
+of type http with them and name it. The answer is in the task's return value, masked.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_rfr.operators import WebhookOperationOperator
+
+FIELDS = {
+    "connection": "string",
+    "preset": "string",
+    "with": "object",
+    "method": "string",
+    "payload": "object",
+    "payloadTemplate": "string",
+    "timeout": "string",
+}
+"""The endpoint's fields that may be seen, and what the form makes of them; all else is the schema's."""
+SCHEMA = json.loads(files("airflow_provider_rfr.webhooks").joinpath("trigger_schema.json").read_text(encoding="utf-8"))
+ENDPOINT = SCHEMA["$defs"]["Endpoint"]["properties"]
+
+
+def form_field(name: str, kind: str) -> Param:
+    """A field of the form, which may be left empty."""
+    schema: dict[str, Any] = ENDPOINT[name]
+    bounds: dict[str, Any] = {key: schema[key] for key in ("pattern", "minLength", "maxLength") if key in schema}
+    if "enum" in schema:
+        bounds["enum"] = [None, *schema["enum"]]
+    return Param(
+        schema.get("default"), type=["null", kind], title=name, description=schema.get("description", ""), **bounds
+    )
+
+
+with DAG(
+    dag_id="try_webhook",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    render_template_as_native_obj=True,
+    tags=["rfr"],
+    doc_md=__doc__,
+    params={name: form_field(name, kind) for name, kind in FIELDS.items()},
+) as dag:
+    WebhookOperationOperator(task_id="call", action="test_fire", endpoint="{{ params }}")

@@ -1,0 +1,57 @@
+"""The last act of the demo: the ready DAG tells a receiver on loopback of the commit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from demo.airflow_stack import AirflowStack
+from demo.webhook_receiver import Receiver
+
+DAG, RUN = "deliver_webhooks", "demo"
+SECRET = "whsec_ZGVtby1zaWduaW5nLWtleS05YzQxZTctYWJjZGVm"
+PATIENCE = 90.0
+
+
+def write_triggers(path: Path, receiver: Receiver) -> None:
+    """A triggers file with one endpoint, as a user writes it."""
+    endpoint = {
+        "url": f"{receiver.url}/commits",
+        "payload": {
+            "event": "table.published",
+            "table": "{{materialization_name}}",
+            "rows": "{{totals.documents}}",
+            "generation": "{{generation}}",
+            "published": "{{committed_at}}",
+            "run": "{{dag_run_id}}",
+        },
+        "signing": {"secrets": [SECRET]},
+        "allowedHosts": ["127.0.0.1"],
+    }
+    path.write_text(yaml.safe_dump({"triggers": {"config": {"onCommit": endpoint}}}, sort_keys=False))
+
+
+def deliver(airflow: AirflowStack, triggers: Path, table: str) -> str:
+    """Trigger the DAG and wait for its end; returns the run's state."""
+    airflow.wait_for_dag(DAG)
+    conf = {"triggers_file": str(triggers), "target": [table]}
+    airflow.call("POST", f"/dags/{DAG}/dagRuns", {"dag_run_id": RUN, "logical_date": None, "conf": conf})
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        state: str = airflow.call("GET", f"/dags/{DAG}/dagRuns/{RUN}")["state"]
+        if state in ("success", "failed"):
+            return state
+        time.sleep(0.5)
+    return "running"
+
+
+def received(receiver: Receiver) -> dict[str, Any]:
+    """Figures of what came in."""
+    return {
+        "webhooks_received": len(receiver.requests),
+        "webhook_ids": len({each.delivery_id for each in receiver.requests}),
+        "webhook": receiver.requests[0].json if receiver.requests else None,
+    }

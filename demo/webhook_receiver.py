@@ -1,0 +1,80 @@
+"""A server on loopback that takes webhooks, and answers as one wishes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request as it came; names of headers in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.body)
+
+    @property
+    def delivery_id(self) -> str:
+        """By which a repetition is recognised."""
+        return self.headers["webhook-id"]
+
+
+class Receiver:
+    """``answer(request)`` gives status and body; by default everything is taken."""
+
+    def __init__(self, answer: Callable[[Received], tuple[int, bytes]] = lambda request: (200, b"ok")) -> None:
+        self.answer = answer
+        self.requests: list[Received] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Receiver:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_any(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Received(self.command, self.path, headers, self.rfile.read(length))
+                receiver.requests.append(request)
+                status, body = receiver.answer(request)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler

@@ -1,0 +1,176 @@
+"""YARN as far as an application's life goes: the resource manager's REST API, and a spark-submit that submits to it.
+
+The paths, the fields and their values are those of "ResourceManager REST API's" in Hadoop's documentation: an
+application by its id, and the change of its state. The ``spark-submit`` prints what Spark's YARN client logs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.clusters.drivers import Driver
+
+ACCEPTED_SECONDS = 0.5
+
+SUBMIT = """#!{python}
+import json, sys, urllib.request
+
+options, files, conf = {{}}, [], {{}}
+arguments = sys.argv[1:]
+while arguments and arguments[0].startswith("--"):
+    name, value, *arguments = arguments
+    options[name] = value
+    if name == "--conf":
+        key, _, text = value.partition("=")
+        conf[key] = text
+application, *rest = arguments
+assert options["--master"] == "yarn" and options["--deploy-mode"] == "cluster", options
+body = {{"files": options["--files"].split(","), "application": application, "arguments": rest, "conf": conf}}
+request = urllib.request.Request("{url}/submit", json.dumps(body).encode(), method="POST")
+app = json.load(urllib.request.urlopen(request))
+print("26/11/20 12:00:00 INFO Client: Uploading resource file:" + body["files"][0] + " -> hdfs://staging/", flush=True)
+print("26/11/20 12:00:01 INFO Client: Submitting application " + app["id"] + " to ResourceManager", flush=True)
+print("26/11/20 12:00:01 INFO YarnClientImpl: Submitted application " + app["id"], flush=True)
+if conf.get("spark.yarn.submit.waitAppCompletion") != "false":
+    sys.exit("it would wait")
+print("26/11/20 12:00:02 INFO Client: Application report for " + app["id"] + " (state: ACCEPTED)", flush=True)
+print("26/11/20 12:00:02 INFO Client: ", flush=True)
+print("\\t client token: N/A", flush=True)
+print("\\t diagnostics: N/A", flush=True)
+print("\\t tracking URL: " + app["trackingUrl"], flush=True)
+print("\\t user: airflow", flush=True)
+"""
+
+
+class ResourceManager:
+    """A context manager around the server and the drivers that were submitted to it.
+
+    :ivar requests: method and path of each request, but for submits
+    :ivar trouble: the HTTP status of every answer, None for right ones
+    :ivar delay: seconds before every answer
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.drivers: dict[str, Driver] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.trouble: int | None = None
+        self.delay = 0.0
+        self._killed: set[str] = set()
+        self._began: dict[str, float] = {}
+        self._numbers = itertools.count(1)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> ResourceManager:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        for driver in self.drivers.values():
+            driver.kill()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def newest(self) -> tuple[str, Driver]:
+        """The application that was submitted last."""
+        return list(self.drivers.items())[-1]
+
+    def install(self, folder: Path, name: str = "spark-submit") -> Path:
+        """Write a spark-submit that submits here; returns its folder, for a ``PATH``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(SUBMIT.format(python=sys.executable, url=self.url))
+        path.chmod(0o755)
+        return folder
+
+    def forget(self, app: str) -> None:
+        """As a manager that keeps only so many applications."""
+        self.drivers.pop(app).kill()
+
+    def submit(self, body: dict[str, Any]) -> dict[str, Any]:
+        app = f"application_1763640000000_{next(self._numbers):04}"
+        self._began[app] = time.monotonic()
+        self.drivers[app] = Driver(self.folder / app, body["files"], body["application"], body["arguments"])
+        return self.report(app)
+
+    def kill(self, app: str) -> None:
+        if self.drivers[app].exit_code is None:
+            self._killed.add(app)
+            self.drivers[app].kill()
+
+    def report(self, app: str) -> dict[str, Any]:
+        code = self.drivers[app].exit_code
+        state, final, why = "RUNNING", "UNDEFINED", ""
+        if app in self._killed:
+            state, final, why = "KILLED", "KILLED", "Application killed by user."
+        elif code is None and time.monotonic() - self._began[app] < ACCEPTED_SECONDS:
+            state = "ACCEPTED"
+        elif code == 0:
+            state, final = "FINISHED", "SUCCEEDED"
+        elif code is not None:
+            state, final, why = "FINISHED", "FAILED", f"User application exited with status {code}"
+        url = f"{self.url}/proxy/{app}/"
+        return {"id": app, "state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": url}
+
+
+def _handler(manager: ResourceManager) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self._answer(200, manager.submit(self._body()))
+
+        def do_GET(self) -> None:
+            app = self._app()
+            if app is not None:
+                self._answer(200, {"app": manager.report(app)})
+
+        def do_PUT(self) -> None:
+            app = self._app()
+            if app is not None:
+                assert self._body() == {"state": "KILLED"}
+                manager.kill(app)
+                self._answer(202, {"state": "KILLED"})
+
+        def _app(self) -> str | None:
+            manager.requests.append((self.command, self.path))
+            time.sleep(manager.delay)
+            parts = self.path.split("/")
+            if manager.trouble is not None:
+                self._answer(manager.trouble, {})
+                return None
+            if parts[:5] != ["", "ws", "v1", "cluster", "apps"] or parts[5] not in manager.drivers:
+                found = {"exception": "NotFoundException", "message": f"app with id: {parts[5:]} not found"}
+                self._answer(404, {"RemoteException": found})
+                return None
+            return parts[5]
+
+        def _body(self) -> Any:
+            return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def _answer(self, status: int, body: Any) -> None:
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    return Handler

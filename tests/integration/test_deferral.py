@@ -1,0 +1,313 @@
+"""A refresh whose driver runs elsewhere: submitted by one process of a task, followed by a trigger, ended by another.
+
+YARN does not run here. Its REST API is served on loopback, a spark-submit of ours speaks like Spark's YARN client, and
+behind both the real application refreshes a real lake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from airflow_provider_rfr.exceptions import RefreshFailedError
+from airflow_provider_rfr.operators import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.assets import table_asset
+from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.triggers.refresh import RefreshTrigger
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from tests.clusters.yarn import ResourceManager
+from tests.integration.conftest import SHOP, Lake, wait_until
+from tests.unit.operators.test_execute import FakeStateStore
+
+KEY = "canary-93b2-api"
+LAKE_KEY = "canary-93b2-lake"
+STATE_KEY = "spark_job_id_0"
+
+
+class Task:
+    """One run of one task; each call is a process of its own as far as the operator can tell."""
+
+    def __init__(self, run_id: str = "r") -> None:
+        self.run_id = run_id
+        self.store = FakeStateStore()
+        self.events = OutletEventAccessors()
+        self.links: dict[str, str] = {}
+        self.operator: ResumableFullRefreshOperator | None = None
+
+    def make(self, **arguments: Any) -> ResumableFullRefreshOperator:
+        whole: dict[str, Any] = {
+            "task_id": "refresh",
+            "source": {"file": str(SHOP), "config": {"partitions": 4, "page_size": 25}},
+            "streams": ["items"],
+            "target": "raw.items",
+            "api_conn_id": "shop",
+            "lake_conn_id": "lake",
+            "conn_id": "yarn",
+            "deploy_mode": "cluster",
+            "deferrable": True,
+            "poll_interval": 0.2,
+            "options": {"concurrency": 4, "round_seconds": 1},
+            **arguments,
+        }
+        self.operator = ResumableFullRefreshOperator(**whole)
+        return self.operator
+
+    def defer(self, **arguments: Any) -> RefreshTrigger:
+        """Execute; returns what the task gave its slot away for."""
+        operator = self.make(**arguments)
+        with pytest.raises(TaskDeferred) as deferred:
+            self._call(operator.execute)
+        assert deferred.value.method_name == "execute_complete"
+        assert deferred.value.timeout is None
+        # As Airflow's database keeps it.
+        _, kept = deferred.value.trigger.serialize()
+        return RefreshTrigger(**json.loads(json.dumps(kept)))
+
+    def go_on(self, payload: Any, **arguments: Any) -> dict[str, Any]:
+        operator = self.make(**arguments)
+        return dict(self._call(operator.execute_complete, event=json.loads(json.dumps(payload))))
+
+    def _call(self, method: Any, **more: Any) -> Any:
+        operator = self.operator
+        assert operator is not None
+        ti = SimpleNamespace(
+            dag_id="d",
+            run_id=self.run_id,
+            task_id="refresh",
+            map_index=-1,
+            stats_tags={},
+            max_tries=operator.retries,
+            xcom_push=self.links.__setitem__,
+        )
+        ti.xcom_push = lambda key, value: self.links.__setitem__(key, value)
+        context = {"ti": ti, "task": operator, "task_state_store": self.store, "outlet_events": self.events}
+        inside = contextvars.copy_context()
+        inside.run(ExecutorSafeguard.tracker.set, operator)
+        return inside.run(lambda: method(context, **more))
+
+
+def follow(trigger: RefreshTrigger) -> dict[str, Any]:
+    """The payload of the trigger's only event."""
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    [payload] = asyncio.run(asyncio.wait_for(events(), 120))
+    return dict(payload)
+
+
+@pytest.fixture
+def api() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(partitions=4, pages=20, page_records=25), latency_ms=40, api_key=KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def yarn(tmp_path: Path, lake: Lake, api: SampleApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResourceManager]:
+    with ResourceManager(tmp_path / "yarn") as manager:
+        monkeypatch.setenv("PATH", f"{manager.install(tmp_path / 'bin')}:{os.environ['PATH']}")
+        connections: dict[str, dict[str, Any]] = {
+            "YARN": {
+                "conn_type": "spark",
+                "host": "yarn",
+                "extra": {"yarn_resourcemanager_webapp_address": manager.url},
+            },
+            "SHOP": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+            "LAKE": {
+                "conn_type": "rfr_lake",
+                "host": lake.properties["uri"],
+                "extra": {"warehouse": lake.properties["warehouse"], "s3_secret_access_key": LAKE_KEY},
+            },
+        }
+        for name, connection in connections.items():
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        yield manager
+
+
+@pytest.fixture
+def task() -> Task:
+    return Task()
+
+
+def test_a_refresh_is_submitted_left_and_gone_on_with_when_it_is_published(
+    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trigger = task.defer()
+    app, driver = yarn.newest
+    assert driver.exit_code is None, "the task waited for its driver"
+    assert task.store.get(STATE_KEY) == app
+    assert task.links["_link_SparkUiLink"] == f"{yarn.url}/proxy/{app}/"
+    payload = follow(trigger)
+    assert (payload["end"], payload["driver"]["state"]) == ("driver over", "succeeded")
+    result = task.go_on(payload)
+    assert (result["generation"], result["pages"], result["rows"], result["attempts"]) == (1, 80, 2000, 1)
+    assert lake.rows("raw.items").num_rows == 2000
+    assert task.events[table_asset("lake", "raw.items")].extra["snapshot_id"] == result["snapshot_id"]
+    assert task.store.get("rfr") is None
+    assert task.operator is not None
+    assert task.operator.is_published
+    shown = [trigger.serialize(), payload, result, task.links, task.store.values, list(capfd.readouterr())]
+    assert "canary-93b2" not in json.dumps(shown)
+
+
+def test_what_is_published_counts_even_if_the_cluster_has_forgotten_the_driver(
+    yarn: ResourceManager, task: Task
+) -> None:
+    trigger = task.defer()
+    app, driver = yarn.newest
+    wait_until(lambda: driver.exit_code is not None, 60)
+    yarn.forget(app)
+    payload = follow(trigger)
+    assert payload["driver"]["state"] == "gone"
+    assert task.go_on(payload)["rows"] == 2000
+
+
+def test_a_refresh_that_a_waiting_run_has_followed_meanwhile_is_told_by_its_commit(
+    yarn: ResourceManager, lake: Lake, task: Task
+) -> None:
+    payload = follow(task.defer())
+    next_run = Task("next")
+    follow(next_run.defer())
+    header = read_status(lake.settings, "raw.items")
+    assert header is not None
+    assert header.generation == 2
+    result = task.go_on(payload)
+    assert (result["generation"], result["rows"], result["pages"], result["attempts"]) == (1, 2000, 80, 1)
+
+
+def test_a_task_that_waits_for_a_driver_in_a_cluster_takes_its_figures_from_the_ledger(
+    yarn: ResourceManager, task: Task
+) -> None:
+    """The parent's own way, which holds the slot; it looks every ten seconds."""
+    operator = task.make(deferrable=False, yarn_track_via_rm_api=True)
+    result = task._call(operator.execute)
+    assert (result["stream"], result["generation"], result["rows"]) == ("items", 1, 2000)
+
+
+def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
+    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
+) -> None:
+    trigger = task.defer(options={"concurrency": 2, "round_seconds": 1, "requests_per_second": 10})
+    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
+    app, driver = yarn.newest
+    driver.kill()
+    payload = follow(trigger)
+    why = rf"the Spark driver {app} is FAILED with exit code 137: User application exited with status 137 \(its log: ht"
+    with pytest.raises(RefreshFailedError, match=why):
+        task.go_on(payload)
+    assert task.operator is not None
+    assert task.operator.stalled_tries == 0
+    assert task.store.get("rfr")["tables"]["raw.items"]["generation"] == 1
+    assert task.store.get(STATE_KEY) is None
+    result = task.go_on(follow(task.defer()))
+    assert (result["generation"], result["attempts"]) == (1, 2)
+    assert lake.rows("raw.items").num_rows == 2000
+    assert api.counts(path="/partitions/*")["refetched"] <= 8 + 0.05 * 80
+
+
+def test_a_try_that_brought_nothing_is_known_to_have_stalled(yarn: ResourceManager, api: SampleApi, task: Task) -> None:
+    for stalled in (1, 2):
+        api.set_faults({"kind": "error", "status": 400, "path": "/partitions/*"})
+        payload = follow(task.defer())
+        with pytest.raises(RefreshFailedError, match="with exit code 1"):
+            task.go_on(payload)
+        assert task.operator is not None
+        assert task.operator.stalled_tries == stalled
+
+
+def test_a_worker_that_died_after_the_submit_finds_its_driver_again(yarn: ResourceManager, task: Task) -> None:
+    task.defer()
+    trigger = task.defer()
+    assert len(yarn.drivers) == 1
+    assert task.go_on(follow(trigger))["attempts"] == 1
+
+
+def test_a_configuration_that_only_the_driver_can_judge_fails_for_good(yarn: ResourceManager, task: Task) -> None:
+    wrong = {"source": {"class": "tests.unit.refresh.paged_sources:Nobody"}, "streams": ["numbers"]}
+    payload = follow(task.defer(**wrong))
+    assert payload["driver"]["exit_code"] == 2
+    with pytest.raises(AirflowFailException, match="with exit code 2.*; correct it and clear the task$"):
+        task.go_on(payload, **wrong)
+
+
+def test_a_run_that_took_the_table_over_fails_the_first_one_for_good(
+    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
+) -> None:
+    options = {"concurrency": 2, "round_seconds": 1, "requests_per_second": 8}
+    first = task.defer(options=options)
+    api.wait_for_pages(20)
+    second = Task("second")
+    taking = second.defer(options={"concurrency": 4, "round_seconds": 1, "on_busy": "take_over"})
+    payload = follow(first)
+    assert payload["driver"]["exit_code"] == 3
+    with pytest.raises(AirflowFailException, match="another run refreshes this table; let it finish"):
+        task.go_on(payload)
+    assert second.go_on(follow(taking))["generation"] == 1
+    assert lake.rows("raw.items").num_rows == 2000
+
+
+def test_execution_timeout_ends_the_driver_and_the_next_try_resumes(
+    yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
+) -> None:
+    slow = {"concurrency": 4, "round_seconds": 1, "requests_per_second": 8}
+    trigger = task.defer(options=slow, execution_timeout=timedelta(seconds=60))
+    assert trigger.deadline is not None
+    left = datetime.fromisoformat(trigger.deadline) - datetime.now(timezone.utc)
+    assert timedelta(seconds=40) < left < timedelta(seconds=60)
+    api.wait_for_pages(20)
+    trigger.deadline = datetime.now(timezone.utc).isoformat()
+    payload = follow(trigger)
+    assert yarn.newest[1].exit_code == 137
+    with pytest.raises(AirflowTaskTimeout, match="ran out of execution_timeout"):
+        task.go_on(payload)
+    assert task.go_on(follow(task.defer()))["generation"] == 1
+    assert lake.rows("raw.items").num_rows == 2000
+
+
+def test_a_driver_on_the_worker_is_waited_for_and_one_line_says_why(
+    yarn: ResourceManager, task: Task, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[2])
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    operator = task.make(deploy_mode=None)
+    with caplog.at_level("INFO"):
+        assert task._call(operator.execute)["rows"] == 2000
+    assert caplog.text.count("Not deferred, although deferrable is set: the driver runs on this worker") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra", "problem"),
+    [
+        ({}, {}, "yarn_resourcemanager_webapp_address: is not set"),
+        (
+            {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}},
+            {"yarn_resourcemanager_webapp_address": "http://127.0.0.1:1"},
+            "conf.spark.yarn.submit.waitAppCompletion: is true",
+        ),
+    ],
+)
+def test_what_keeps_a_refresh_from_being_deferred_is_told_before_the_submit(
+    yarn: ResourceManager,
+    task: Task,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    extra: dict[str, Any],
+    problem: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    with pytest.raises(AirflowFailException, match=problem):
+        task._call(task.make(**arguments).execute)
+    assert not yarn.drivers

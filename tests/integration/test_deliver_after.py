@@ -1,0 +1,121 @@
+"""Webhooks of a real refresh: delivered after its publish, and one that blocks the next."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.operators import after_publish
+from airflow_provider_rfr.store.deliveries import Selection
+from airflow_provider_rfr.webhooks import operations
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from demo.webhook_receiver import Receiver
+from tests.integration.conftest import Lake
+
+SIZES = Sizes(records=100, customers=2, partitions=4, pages=5, page_records=25)
+PAYLOAD = {
+    name: "{{" + name + "}}"
+    for name in (
+        *("materialization_name", "collection_names", "generation", "snapshot_id", "sequence", "commit_id", "run_id"),
+        *("flow_run_id", "flow_published_at_min", "flow_published_at_max", "committed_at", "connector_image"),
+        *("dag_id", "dag_run_id", "task_id", "map_index", "bindings", "totals", "delivery_id", "attempt"),
+    )
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow() -> None:
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        endpoint = {
+            "url": found.url,
+            "payload": PAYLOAD,
+            "onFailure": "block",
+            "maxAttempts": 1,
+            "allowedHosts": ["127.0.0.1"],
+        }
+        file = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
+        file.write_text(json.dumps({"triggers": {"config": {"hook": endpoint}}}))
+        yield found
+        file.unlink()
+
+
+@pytest.fixture
+def dag(lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+    with SampleApi(SIZES, latency_ms=1) as api:
+        connections: dict[str, dict[str, Any]] = {
+            "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
+            "SHOP": {"conn_type": "rfr_api", "host": api.base_url},
+            "LAKE": {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": json.dumps(extra)},
+            "RFR_CONTROL_STORE": {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"},
+        }
+        for name, connection in connections.items():
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        monkeypatch.setattr(after_publish, "BLOCKED_SECONDS", 1.0)
+        yield importlib.import_module("tests.integration.dags.hooked_refresh").dag
+
+
+def refresh(dag: Any) -> str:
+    run = dag.test(run_conf={"config": {"partitions": 4, "page_size": 25}})
+    [task] = run.get_task_instances()
+    return str(task.state)
+
+
+def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver: Receiver, lake: Lake) -> None:
+    began = time.time()
+    assert refresh(dag) == "success"
+    (request,) = receiver.requests
+    told = request.json
+    snapshot = lake.table("raw.hooked").current_snapshot()
+    assert told["totals"]["documents"] == 500
+    assert told["totals"]["bytes"] > 0
+    assert [(each["table"], each["documents"]) for each in told["bindings"]] == [("raw.hooked", 500)]
+    assert (told["materialization_name"], told["collection_names"]) == ("raw.hooked", ["items"])
+    assert (told["generation"], told["snapshot_id"], told["attempt"]) == (1, snapshot.snapshot_id, 1)
+    assert (told["dag_id"], told["task_id"], told["map_index"]) == ("hooked_refresh", "refresh", -1)
+    assert told["delivery_id"] == request.delivery_id
+    assert told["run_id"] == told["flow_run_id"]
+    assert told["flow_published_at_min"] <= told["flow_published_at_max"] <= told["committed_at"]
+    assert time.strftime("%Y-%m-%dT%H", time.gmtime(began)) <= told["flow_published_at_min"]
+
+
+def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
+    dag: Any, receiver: Receiver, lake: Lake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    receiver.answer = lambda request: (500, b"")
+    assert refresh(dag) == "success"
+    assert lake.rows("raw.hooked").num_rows == 500
+    assert after_publish.blocked("rfr", ["raw.other"]) is None
+    assert "was given up" in str(after_publish.blocked("rfr", ["raw.other", "raw.hooked"]))
+
+    freed: list[float] = []
+
+    def free() -> None:
+        time.sleep(6)
+        freed.append(time.monotonic())
+        operations.cancel(ControlStoreHook().get_store(), Selection(table="raw.hooked"))
+
+    receiver.answer = lambda request: (200, b"")
+    helper = threading.Thread(target=free)
+    helper.start()
+    assert refresh(dag) == "success"
+    helper.join()
+    assert "The refresh waits, and holds no slot: trigger hook of rfr.raw.hooked" in capfd.readouterr().out
+    assert [request.json["generation"] for request in receiver.requests] == [1, 2]

@@ -1,0 +1,98 @@
+"""Commits, enrols and delivers, and is killed by SIGKILL at a named place; run as a process by the crash tests.
+
+Its only argument is a JSON object. ``kill`` names the place: there it kills itself as the kernel would, with no handler
+and no finally.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
+from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.webhooks import outbox, rounds
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.lanes import Lane
+from airflow_provider_rfr.webhooks.tally import Tally
+from tests.webhook_receiver import LAKE, TABLE, events
+
+
+def _die(*args: Any, **kwargs: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around(owner: Any, name: str, *, before: bool) -> None:
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if before:
+            _die()
+        original(*args, **kwargs)
+        _die()
+
+    setattr(owner, name, wrapped)
+
+
+def _after_settling(original: Callable[..., None]) -> Callable[..., None]:
+    def add(tally: Tally, results: Any, lost: Any) -> None:
+        if results:
+            _die()
+        original(tally, results, lost)
+
+    return add
+
+
+def _install(place: str, catalog: Any) -> None:
+    """Let it die at the place."""
+    wrapped: dict[str, tuple[Any, str, bool]] = {
+        "before the commit": (catalog, "commit_table", True),
+        "after the commit": (catalog, "commit_table", False),
+        "before the rows": (outbox, "add_deliveries", True),
+        "in the rows' transaction": (outbox, "add_deliveries", False),
+        "after the rows": (outbox, "enrol_table", False),
+        "in the claim's transaction": (rounds, "claim", False),
+        "after the claim": (Lane, "put", True),
+        "after the answer": (rounds, "settle", True),
+        "in the settlement's transaction": (rounds, "settle", False),
+    }
+    if place == "after the settlement":
+        Tally.add = _after_settling(Tally.add)  # type: ignore[method-assign]
+    else:
+        owner, name, before = wrapped[place]
+        _around(owner, name, before=before)
+
+
+def main(task: dict[str, Any]) -> None:
+    """Do the steps, in their order."""
+    catalog = open_catalog(LakeSettings(LAKE, task["lake"]))
+    create_table(catalog, TABLE, Schema(NestedField(1, "id", LongType())))
+    if task.get("kill"):
+        _install(task["kill"], catalog)
+    store = open_store(task["store"])
+    endpoints = outbox.endpoints_of(LAKE, TABLE, parse_triggers(task["triggers"]))
+    for step, *numbers in task["steps"]:
+        if step == "commit":
+            for event in events(*numbers):
+                rows = pa.table({"id": pa.array([1], pa.int64())})
+                catalog.load_table(TABLE).append(rows, snapshot_properties=event.to_summary())
+        elif step == "enrol":
+            outbox.enrol_table(store, catalog, LAKE, TABLE, endpoints)
+        elif step == "deliver":
+            print("delivering", flush=True)
+            courier = Courier(store, endpoints, lease_slack=1.0)
+            tally = courier.deliver_due(until_empty=True, patience=task.get("patience", 20))
+            print(json.dumps({"delivered": tally.delivered, "dead": tally.dead, "lost": tally.lost}), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,42 @@
+"""The DAGs of the tests of webhooks on a running Airflow."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, AssetWatcher
+
+from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.sensors import CommitSensor
+from airflow_provider_rfr.triggers.commit import CommitTrigger
+
+DEFAULTS: dict[str, Any] = {"start_date": datetime(2026, 1, 1), "catchup": False}
+TRIGGER = CommitTrigger("raw.watched", asset="watched_commits", lake_conn_id="lake", poll_interval=1)
+COMMITS = Asset("watched_commits", watchers=[AssetWatcher(name="watch", trigger=TRIGGER)])
+
+with DAG(
+    "deliver",
+    schedule=None,
+    render_template_as_native_obj=True,
+    params={"triggers_file": "", "target": ""},
+    **DEFAULTS,
+):
+    CommitWebhookOperator(
+        task_id="deliver",
+        triggers="{{ params.triggers_file }}",
+        target="{{ params.target }}",
+        lake_conn_id="lake",
+        deferrable=True,
+        slot_seconds=0.2,
+    )
+
+with DAG("sense", schedule=None, **DEFAULTS):
+    CommitSensor(task_id="wait", target="raw.sensed", lake_conn_id="lake", poke_interval=1, pool="narrow")
+
+with DAG("on_commit", schedule=[COMMITS], **DEFAULTS):
+    EmptyOperator(task_id="done")
+
+with DAG("started", schedule=None, **DEFAULTS):
+    EmptyOperator(task_id="done")

@@ -1,0 +1,189 @@
+"""Commit webhooks on a running Airflow: delivery that frees its slot, sensor, watcher, and the preset of Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.lake.catalog import open_catalog
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from demo.airflow_stack import free_port
+from demo.webhook_receiver import Received, Receiver
+from tests.system.conftest import PATIENCE, Story
+from tests.unit.triggers.lake import publish
+
+CANARY = "canary-51e0c7"
+USER, PASSWORD = "hooks", "canary-aa41f0-password"
+
+
+def wait_for(what: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.3)
+    return found
+
+
+def run(story: Story, dag: str, run_id: str, **conf: Any) -> None:
+    story.airflow.wait_for_dag(dag)
+    story.airflow.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": None, "conf": conf})
+
+
+def state(story: Story, dag: str, run_id: str) -> str:
+    return str(story.airflow.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"])
+
+
+def succeed(story: Story, dag: str, run_id: str) -> None:
+    ended = wait_for(lambda: (found := state(story, dag, run_id)) in ("success", "failed") and found)
+    assert ended == "success", story.log(dag, run_id)[-4000:]
+
+
+def result(story: Story, dag: str, run_id: str, task: str) -> Any:
+    path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
+    return story.airflow.call("GET", path)["value"]
+
+
+def block(url: str, **more: Any) -> dict[str, Any]:
+    endpoint = {
+        "url": f"{url}/hook?token={CANARY}",
+        "headers": {"Authorization": f"Bearer {CANARY}"},
+        "payload": {"id": "{{delivery_id}}", "attempt": "{{attempt}}"},
+        "allowedHosts": ["127.0.0.1"],
+        **more,
+    }
+    return {"triggers": {"config": {"hook": endpoint}}}
+
+
+def write(folder: Path, document: Any) -> str:
+    file = folder / "triggers.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: Story, tmp_path: Path) -> None:
+    commit = publish(open_catalog(story.lake.settings), "raw.hooked", 3)
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        return (200, b"") if len(receiver.requests) > 2 else (503, CANARY.encode())
+
+    with Receiver(answer) as receiver:
+        file = write(tmp_path, block(receiver.url))
+        run(story, "deliver", "hooked", triggers_file=file, target="raw.hooked")
+        wait_for(lambda: story.airflow.task("deliver", "hooked", "deliver")["state"] == "deferred")
+        succeed(story, "deliver", "hooked")
+    assert result(story, "deliver", "hooked", "deliver") == {
+        "noted": 1,
+        "delivered": 1,
+        "failed": 2,
+        "dead": 0,
+        "pending": 0,
+    }
+    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "hook")}
+    assert [request.json["attempt"] for request in receiver.requests] == [1, 2, 3]
+    kept = [path for path in story.airflow.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    assert kept == []
+
+
+def test_the_sensor_waits_in_the_triggerer_until_somebody_commits(story: Story) -> None:
+    run(story, "sense", "sensed")
+    wait_for(lambda: story.airflow.task("sense", "sensed", "wait")["state"] == "deferred")
+    publish(open_catalog(story.lake.settings), "raw.sensed")
+    succeed(story, "sense", "sensed")
+    assert result(story, "sense", "sensed", "wait")["raw.sensed"]["sequence"] == 1
+
+
+def test_commits_made_outside_airflow_start_dags_and_none_is_missed(story: Story) -> None:
+    catalog = open_catalog(story.lake.settings)
+    story.airflow.wait_for_dag("on_commit")
+
+    def told() -> list[int]:
+        try:
+            events = story.airflow.call("GET", "/assets/events?order_by=timestamp&limit=100")["asset_events"]
+        except RuntimeError:
+            # Airflow can't tell an event whose run is queued and has no start yet.
+            return []
+        payloads = [event["extra"]["payload"] for event in events if "payload" in (event.get("extra") or {})]
+        return [each["sequence"] for each in payloads if each["table"] == "raw.watched"]
+
+    made = 0
+    while not told():  # the watcher begins with the commit after its first look
+        publish(catalog, "raw.watched")
+        made += 1
+        assert made < 60
+        time.sleep(2)
+    for _ in range(3):
+        publish(catalog, "raw.watched")
+    made += 3
+    sequences = wait_for(lambda: (found := told()) and made in found and found)
+    assert sequences == list(range(sequences[0], made + 1))
+    wait_for(lambda: story.airflow.call("GET", "/dags/on_commit/dagRuns")["total_entries"] >= 1)
+
+
+@contextmanager
+def api_server(story: Story) -> Iterator[str]:
+    """One more API server of the same Airflow, that wants a password."""
+    port, passwords = free_port(), story.airflow.home / "passwords.json"
+    passwords.write_text(json.dumps({USER: PASSWORD}))
+    environment = {
+        **story.airflow.environment,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+    }
+    with (story.airflow.home / "second-api-server.log").open("wb") as log:
+        server = subprocess.Popen(
+            ["airflow", "api-server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/api/v2/version"))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(server.pid, 9)
+            server.wait()
+            passwords.unlink()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(400)
+def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_delivered(
+    story: Story, tmp_path: Path
+) -> None:
+    commit = publish(open_catalog(story.lake.settings), "raw.starts", 7)
+    start = {"dag_id": "started", "username": USER, "password": PASSWORD}
+    endpoint = {"preset": "airflow-dag-run", "with": start, "allowedHosts": ["127.0.0.1"]}
+    with api_server(story) as url:
+        file = write(tmp_path, {"config": {"start": {**endpoint, "url": url}}})
+        run(story, "deliver", "starts", triggers_file=file, target="raw.starts")
+        succeed(story, "deliver", "starts")
+        assert result(story, "deliver", "starts", "deliver")["delivered"] == 1
+        run_id = delivery_id(commit, "start")
+        succeed(story, "started", run_id)
+        started = story.airflow.call("GET", f"/dags/started/dagRuns/{run_id}")
+        assert started["conf"]["documents"] == 7
+        # The store is lost: the commit tells again what it owes, and Airflow answers that it has the run.
+        for file_of_store in story.airflow.home.glob("rfr_control_store.db*"):
+            file_of_store.unlink()
+        run(story, "deliver", "again", triggers_file=file, target="raw.starts")
+        succeed(story, "deliver", "again")
+        assert result(story, "deliver", "again", "deliver")["delivered"] == 1
+        assert story.airflow.call("GET", "/dags/started/dagRuns")["total_entries"] == 1

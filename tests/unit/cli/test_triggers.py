@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyrage
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from demo.webhook_receiver import Receiver
+from tests.unit.triggers.lake import Lake
+
+STORE = ("--lake-conn-id", "lake")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        yield found
+
+
+def rfr(*arguments: Any) -> int:
+    """``airflow rfr triggers ...`` in this process; returns the exit code."""
+    args = get_parser().parse_args(["rfr", "triggers", *map(str, arguments)])
+    try:
+        args.func(args)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def write(folder: Path, name: str, content: Any) -> Path:
+    file = folder / name
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
+    return {"triggers": {"config": {"hook": {"url": receiver.url, "payload": {"id": "{{delivery_id}}"}, **more}}}}
+
+
+def render(folder: Path, template: str, variables: Any, *more: str) -> int:
+    files = write(folder, "t.hbs", template), write(folder, "v.json", variables)
+    return rfr("render", "--template", files[0], "--variables", files[1], *more)
+
+
+def test_a_template_is_rendered_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert render(tmp_path, "a {{b}}\n", {"b": 'x"y'}) == 0
+    assert capsys.readouterr().out == 'a x"y\n'
+    assert render(tmp_path, '{"a": "{{b}}"}', {"b": 'x"y'}, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"a": 'x"y'}
+
+
+def test_a_template_s_mistake_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert render(tmp_path, "a\n {{nope}}", {}) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "line 2, column 4" in told.err
+    assert "nope" in told.err
+
+
+@pytest.mark.parametrize("variables", ["[1]", "{", '"text"'])
+def test_variables_that_are_no_object_are_refused(
+    tmp_path: Path, variables: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert render(tmp_path, "a", variables) == 1
+    assert "--variables" in capsys.readouterr().err
+
+
+def test_a_block_is_checked_as_a_deploy_does(
+    tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rfr("validate", write(tmp_path, "t.json", block(receiver))) == 0
+    assert "1 triggers, nothing wrong" in capsys.readouterr().out
+    assert rfr("validate", write(tmp_path, "t.json", block(receiver, payload={"a": "{{nope}}"}, timeout="0s"))) == 1
+    told = capsys.readouterr().err
+    assert "trigger hook: timeout must be greater than 0" in told
+    assert "nope" in told
+
+
+def test_the_schema_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("schema") == 0
+    assert "config" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_what_was_sealed_at_the_shell_is_delivered(
+    lake: Lake,
+    receiver: Receiver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    identity = pyrage.x25519.Identity.generate()
+    plain = write(tmp_path, "plain.json", block(receiver, headers={"X-Key": "canary-be03"}))
+    assert rfr("seal", plain, "--recipient", identity.to_public()) == 0
+    sealed = write(tmp_path, "sealed.json", capsys.readouterr().out)
+    assert "canary-be03" not in sealed.read_text()
+    monkeypatch.setenv("SOPS_AGE_KEY", str(identity))
+    lake.publish("raw.orders")
+    assert rfr("deliver", sealed, *STORE) == 0
+    assert [request.headers["x-key"] for request in receiver.requests] == ["canary-be03"]
+
+
+def test_deliveries_are_made_listed_replayed_and_cancelled(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = lake.publish("raw.orders")
+    file = write(tmp_path, "t.json", block(receiver))
+    receiver.answer = lambda request: (400, b"")
+    assert rfr("deliver", file, *STORE) == 1
+    told = capsys.readouterr()
+    assert "1 noted, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in told.out
+    assert "hook (http://127.0.0.1" in told.err
+
+    assert rfr("list", "--state", "dead", "--output", "json", *STORE) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "hook"), "raw.orders", "400")
+
+    assert rfr("replay", row["id"], *STORE) == 0
+    receiver.answer = lambda request: (200, b"")
+    assert rfr("deliver", file, "--target", "raw.orders", *STORE) == 0
+    assert {request.delivery_id for request in receiver.requests} == {row["id"]}
+    assert len(receiver.requests) == 2
+
+    assert rfr("pause", "raw.orders", "hook", *STORE) == 0
+    lake.publish("raw.orders")
+    assert rfr("deliver", file, *STORE) == 0
+    assert len(receiver.requests) == 2
+    assert rfr("cancel", "--trigger", "hook", *STORE) == 0
+    assert rfr("resume", "raw.orders", "hook", *STORE) == 0
+    assert rfr("deliver", file, *STORE) == 0
+    assert len(receiver.requests) == 2
+
+
+def test_changing_everything_takes_a_name(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("replay", *STORE) == 1
+    assert "give ids, --target or --trigger" in capsys.readouterr().err
+
+
+def test_an_endpoint_is_tried(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "t.json", block(receiver))
+    assert rfr("test-fire", file, "hook", *STORE) == 0
+    assert json.loads(capsys.readouterr().out)["delivered"] is True
+    receiver.answer = lambda request: (500, b"")
+    assert rfr("test-fire", file, "hook", *STORE) == 1
+    assert rfr("test-fire", file, "other", *STORE) == 1
+    assert "there is no 'other'; one of hook" in capsys.readouterr().err
+
+
+def test_the_command_is_airflow_s_own(tmp_path: Path) -> None:
+    template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 1})
+    command = ["rfr", "triggers", "render", "--template", str(template), "--variables", str(variables)]
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "airflow"), *command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "1"), done.stderr

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.http_settings import http_settings
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(fields))
+
+
+def test_without_anything_it_is_a_file_beside_airflow_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    assert ControlStoreHook().get_url().database == str(tmp_path / "rfr_control_store.db")
+    ControlStoreHook().get_conn().close()
+    assert (tmp_path / "rfr_control_store.db").is_file()
+
+
+def test_the_option_goes_before_the_file_and_the_connection_before_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////data/option.db")
+    assert ControlStoreHook().get_url().database == "/data/option.db"
+    connect(monkeypatch, "rfr_control_store", conn_type="sqlite", host="/data/connection.db")
+    assert ControlStoreHook().get_url().database == "/data/connection.db"
+
+
+def test_a_postgres_connection_gives_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(
+        monkeypatch, "store", conn_type="postgres", host="db", port=5433, schema="rfr", login="me", password="p@ss/w"
+    )
+    url = ControlStoreHook("store").get_url()
+    assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://me:p%40ss%2Fw@db:5433/rfr"
+    assert "p@ss" not in repr(url)
+
+
+def test_a_connection_that_was_named_has_to_be_there() -> None:
+    with pytest.raises(ConfigurationError, match="there is no connection 'nowhere'"):
+        ControlStoreHook("nowhere").get_url()
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"conn_type": "mysql", "host": "db"}, "use postgres or sqlite"),
+        ({"conn_type": "sqlite"}, "write the file's path"),
+    ],
+)
+def test_a_connection_that_names_no_store_is_refused(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
+) -> None:
+    connect(monkeypatch, "store", **fields)
+    with pytest.raises(ConfigurationError, match=told):
+        ControlStoreHook("store").get_url()
+
+
+def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
+    with pytest.raises(ConfigurationError, match="control_store: is no database URL") as refused:
+        ControlStoreHook().get_url()
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"host": "https://hooks.example.com/x"}, "https://hooks.example.com/x"),
+        ({"host": "hooks.example.com"}, "http://hooks.example.com"),
+        ({"host": "hooks.example.com", "schema": "https", "port": 8443}, "https://hooks.example.com:8443"),
+    ],
+)
+def test_an_http_connection_gives_the_address_as_airflow_s_own_hook_reads_it(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], url: str
+) -> None:
+    connect(monkeypatch, "hooks", conn_type="http", **fields)
+    assert http_settings("hooks").base_url == url
+
+
+def test_extra_fields_are_headers_but_for_the_options_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"X-Key": "canary-31aa", "verify": False, "timeout": 3, "X-Empty": ""}
+    connect(monkeypatch, "hooks", conn_type="http", host="a", login="me", password="canary-31aa", extra=extra)
+    settings = http_settings("hooks")
+    assert dict(settings.headers) == {"X-Key": "canary-31aa"}
+    assert (settings.login, settings.password) == ("me", "canary-31aa")
+    assert "canary" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [({"conn_type": "postgres", "host": "db"}, "is of type 'postgres'"), ({"conn_type": "http"}, "host: is empty")],
+)
+def test_a_connection_without_an_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
+) -> None:
+    connect(monkeypatch, "hooks", **fields)
+    with pytest.raises(ConfigurationError, match=told):
+        http_settings("hooks")

@@ -1,0 +1,93 @@
+"""A driver in YARN, asked over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
+from airflow_provider_rfr.hooks.cluster_driver import ClusterManagerError, DriverAddress, DriverState
+from airflow_provider_rfr.hooks.drivers import open_driver
+from airflow_provider_rfr.hooks.yarn import YarnDriver, report_of
+from tests.clusters import waiting_app
+from tests.clusters.yarn import ResourceManager
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, address: str | None) -> None:
+    extra = {} if address is None else {"yarn_resourcemanager_webapp_address": address}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+
+
+@pytest.mark.parametrize("with_scheme", [True, False])
+def test_it_is_seen_from_its_submit_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_scheme: bool
+) -> None:
+    with ResourceManager(tmp_path) as manager:
+        connect(monkeypatch, manager.url if with_scheme else manager.url.removeprefix("http://"))
+        app = manager.submit({"files": [], "application": waiting_app.__file__, "arguments": []})["id"]
+        driver = open_driver(DriverAddress("yarn", "cluster", app))
+        assert driver.look().state is DriverState.ACTIVE
+        (manager.drivers[app].folder / "end").write_text("0")
+        manager.drivers[app]._process.wait(30)
+        report = driver.look()
+        assert (report.state, report.told, report.exit_code) == (DriverState.SUCCEEDED, "SUCCEEDED", 0)
+        assert report.url == f"{manager.url}/proxy/{app}/"
+        driver.tidy()
+        assert driver.last_lines() == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "final", "why", "expected"),
+    [
+        ("NEW_SAVING", "UNDEFINED", "", (DriverState.ACTIVE, "NEW_SAVING", None)),
+        ("RUNNING", "UNDEFINED", None, (DriverState.ACTIVE, "RUNNING", None)),
+        ("KILLED", "KILLED", "by user", (DriverState.FAILED, "KILLED", None)),
+        ("FAILED", "FAILED", "failed 2 times due to AM Container", (DriverState.FAILED, "FAILED", None)),
+        ("FINISHED", "FAILED", "User application exited with status 2", (DriverState.FAILED, "FAILED", 2)),
+        ("FINISHED", "UNDEFINED", "", (DriverState.FAILED, "UNDEFINED", None)),
+    ],
+)
+def test_each_state_of_an_application_is_understood(
+    state: str, final: str, why: str | None, expected: tuple[Any, ...]
+) -> None:
+    report = report_of({"state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": "N/A"})
+    assert (report.state, report.told, report.exit_code) == expected
+    assert report.url is None
+
+
+def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ResourceManager(tmp_path) as manager:
+        connect(monkeypatch, manager.url)
+        driver = YarnDriver(DriverAddress("yarn", "cluster", "application_1_1"))
+        assert driver.look().state is DriverState.GONE
+        driver.stop()
+        manager.trouble = 401
+        with pytest.raises(ClusterManagerError, match="answers GET with HTTP 401"):
+            driver.look()
+        manager.trouble = 200
+        with pytest.raises(ClusterManagerError, match="can't be read"):
+            driver.look()
+    with pytest.raises(ClusterManagerError, match=r"can't be reached \(ConnectionError\)"):
+        driver.look()
+
+
+def test_a_connection_without_the_managers_address_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, None)
+    with pytest.raises(ConfigurationError, match="yarn_resourcemanager_webapp_address: is not set"):
+        open_driver(DriverAddress("yarn", "cluster", "application_1_1"))
+
+
+def test_kerberos_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "http://127.0.0.1:1")
+    with pytest.raises(PreflightError, match="pip install requests-kerberos"):
+        open_driver(DriverAddress("yarn", "cluster", "application_1_1", kerberos=True))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("kubernetes") is not None, reason="it is installed here")
+def test_kubernetes_without_its_provider_says_what_to_install() -> None:
+    with pytest.raises(PreflightError, match="pip install apache-airflow-providers-cncf-kubernetes"):
+        open_driver(DriverAddress("kubernetes", "cluster", "spark:pod"))

@@ -1,0 +1,101 @@
+"""What a task that goes on makes of the end that the triggerer saw."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+
+from airflow_provider_rfr.exceptions import RefreshFailedError
+from airflow_provider_rfr.hooks.cluster_driver import DriverReport, DriverState
+from airflow_provider_rfr.operators.deferral import EndedDriver, deadline_of
+from airflow_provider_rfr.triggers.deferred import End, Ending
+from tests.unit.operators.test_execute import FakeStateStore
+from tests.unit.triggers.refreshes import Refresh, refresh
+
+__all__ = ["refresh"]
+
+SEEN = DriverReport(DriverState.FAILED, "FAILED", 1)
+
+
+def ended(refresh: Refresh, end: End = End.DRIVER_OVER, report: DriverReport = SEEN) -> EndedDriver:
+    return EndedDriver(refresh.deferred, Ending(end, report), ["canary-1d00"])
+
+
+def test_the_cluster_is_asked_once_more_for_its_reason(refresh: Refresh) -> None:
+    refresh.end(5)
+    failure = ended(refresh).failure(refused=False)
+    assert isinstance(failure, RefreshFailedError)
+    assert str(failure) == (
+        f"the Spark driver {refresh.app} is FAILED with exit code 5: User application exited with status 5"
+        f" (its log: {refresh.manager.url}/proxy/{refresh.app}/); what was read is kept for the next attempt"
+    )
+
+
+def test_what_the_trigger_saw_is_enough_where_the_cluster_cannot_be_asked(refresh: Refresh) -> None:
+    refresh.manager.trouble = 503
+    failure = ended(refresh).failure(refused=False)
+    assert str(failure).startswith(f"the Spark driver {refresh.app} is FAILED with exit code 1; what was read")
+    refresh.manager.trouble = None
+    refresh.manager.forget(refresh.app)
+    failure = ended(refresh).failure(refused=False)
+    assert str(failure).startswith(f"the Spark driver {refresh.app} is FAILED with exit code 1; what was read")
+
+
+def test_a_secret_in_the_clusters_words_is_taken_out(refresh: Refresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = refresh.manager.report
+    told = "canary-1d00 was refused"
+    monkeypatch.setattr(refresh.manager, "report", lambda app: {**report(app), "diagnostics": told})
+    refresh.end(1)
+    assert "*** was refused" in str(ended(refresh).failure(refused=False))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "remedy"), [(2, "correct it and clear the task"), (3, "another run refreshes this table")]
+)
+def test_an_exit_code_that_no_retry_helps_is_final(refresh: Refresh, exit_code: int, remedy: str) -> None:
+    refresh.end(exit_code)
+    failure = ended(refresh).failure(refused=False)
+    assert isinstance(failure, AirflowFailException)
+    assert remedy in str(failure)
+
+
+def test_a_publish_that_was_refused_is_final(refresh: Refresh) -> None:
+    refresh.end(1)
+    failure = ended(refresh).failure(refused=True)
+    assert isinstance(failure, AirflowFailException)
+    assert "relax allow_empty or max_shrink and clear the task" in str(failure)
+
+
+def test_a_driver_that_ended_well_without_a_publish_is_not_taken_for_one_that_is_done(refresh: Refresh) -> None:
+    """The parent would find a job that succeeded, try after try."""
+    refresh.end(0)
+    driver = ended(refresh, report=DriverReport(DriverState.SUCCEEDED, "SUCCEEDED", 0))
+    assert "ended well, but the ledger does not say" in str(driver.failure(refused=False))
+    store = FakeStateStore()
+    store.set("spark_job_id_0", refresh.app)
+    driver.forget(store, "spark_job_id_0")
+    assert store.get("spark_job_id_0") is None
+    driver.forget(None, "spark_job_id_0")
+
+
+def test_a_driver_that_was_lost_may_be_found_again_by_the_next_attempt(refresh: Refresh) -> None:
+    driver = ended(refresh, End.LOST, DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
+    assert "were heard of for a quarter of an hour" in str(driver.failure(refused=False))
+    store = FakeStateStore()
+    store.set("spark_job_id_0", refresh.app)
+    driver.forget(store, "spark_job_id_0")
+    assert store.get("spark_job_id_0") == refresh.app
+
+
+def test_a_refresh_out_of_time_fails_as_any_task_that_is(refresh: Refresh) -> None:
+    assert isinstance(ended(refresh, End.OUT_OF_TIME).failure(refused=False), AirflowTaskTimeout)
+
+
+def test_a_deadline_counts_from_the_moment_of_deferral() -> None:
+    assert deadline_of(None) is None
+    deadline = deadline_of(timedelta(minutes=5))
+    assert deadline is not None
+    left = datetime.fromisoformat(deadline) - datetime.now(timezone.utc)
+    assert timedelta(minutes=4, seconds=50) < left <= timedelta(minutes=5)

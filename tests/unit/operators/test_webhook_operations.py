@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
+from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from demo.webhook_receiver import Receiver
+from tests.unit.triggers.lake import Lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        yield found
+
+
+def deliver(receiver: Receiver) -> dict[str, int]:
+    endpoint = {"url": receiver.url, "payload": {"id": "{{delivery_id}}"}}
+    triggers = {"config": {"hook": endpoint}}
+    task = CommitWebhookOperator(task_id="deliver", triggers=triggers, target="raw.orders", lake_conn_id="lake")
+    return task.execute({})
+
+
+def operate(action: str, **arguments: Any) -> Any:
+    task = WebhookOperationOperator(task_id="operate", action=action, lake_conn_id="lake", **arguments)
+    return task.execute({})
+
+
+def test_a_dead_delivery_is_replayed_under_its_id(lake: Lake, receiver: Receiver) -> None:
+    commit = lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"")
+    assert deliver(receiver)["dead"] == 1
+    receiver.answer = lambda request: (200, b"")
+    assert operate("replay", target="raw.orders") == [delivery_id(commit, "hook")]
+    assert deliver(receiver)["delivered"] == 1
+    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "hook")}
+
+
+def test_a_cancelled_delivery_is_never_made(lake: Lake, receiver: Receiver) -> None:
+    commit = lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"")
+    deliver(receiver)
+    assert operate("cancel", delivery_ids=delivery_id(commit, "hook")) == [delivery_id(commit, "hook")]
+    assert operate("replay", target="raw.orders") == []
+
+
+def test_a_paused_endpoint_is_not_called_until_it_is_resumed(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    deliver(receiver)
+    assert operate("pause", target="raw.orders", trigger="hook") == 1
+    lake.publish("raw.orders")
+    assert deliver(receiver)["pending"] == 1
+    assert len(receiver.requests) == 1
+    assert operate("resume", target="raw.orders", trigger="hook") == 1
+    assert deliver(receiver)["delivered"] == 1
+
+
+def test_an_endpoint_is_tried_with_an_invented_event(lake: Lake, receiver: Receiver) -> None:
+    endpoint = {"url": receiver.url, "payload": {"rows": "{{totals.documents}}"}, "preset": None, "timeout": ""}
+    answer = operate("test_fire", endpoint=endpoint)
+    assert (answer["delivered"], answer["status"]) == (True, 200)
+    assert isinstance(receiver.requests[0].json["rows"], int)
+    receiver.answer = lambda request: (500, b"")
+    with pytest.raises(AirflowFailException, match="not delivered: HTTP 500"):
+        operate("test_fire", endpoint=endpoint)
+
+
+def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
+    with pytest.raises(TriggerConfigError, match="trigger test: invalid URL"):
+        operate("test_fire", endpoint={"url": "ftp://x", "payload": {}})
+    with pytest.raises(ConfigurationError, match="endpoint: is no mapping"):
+        operate("test_fire")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"action": "replay"}, "give delivery_ids, target or trigger"),
+        ({"action": "pause", "target": "raw.orders"}, "name target and trigger"),
+        ({"action": "resume", "target": "raw.orders", "trigger": "nobody"}, "has no trigger 'nobody'"),
+        ({"action": "fire"}, "'fire' is unknown; one of replay"),
+    ],
+)
+def test_what_is_not_named_is_not_done(lake: Lake, arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        operate(**arguments)

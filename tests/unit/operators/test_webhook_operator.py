@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
+from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from demo.webhook_receiver import Received, Receiver
+from tests.unit.triggers.lake import Lake
+
+CANARY = "canary-7f3a9c"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", f"sqlite:///{tmp_path}/control.db")
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        yield found
+
+
+def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
+    endpoint = {
+        "url": f"{receiver.url}/hook?token={CANARY}",
+        "headers": {"Authorization": f"Bearer {CANARY}"},
+        "payload": {"table": "{{materialization_name}}", "documents": "{{totals.documents}}", "id": "{{delivery_id}}"},
+        "allowedHosts": ["127.0.0.1"],
+        **more,
+    }
+    return {"config": {"hook": endpoint}}
+
+
+def operator(triggers: Any, **arguments: Any) -> CommitWebhookOperator:
+    return CommitWebhookOperator(
+        task_id="deliver", triggers=triggers, lake_conn_id="lake", **{"target": "raw.orders", **arguments}
+    )
+
+
+def test_the_newest_commit_is_delivered_once_and_only_once(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders", 3)
+    commit = lake.publish("raw.orders", 5)
+    counts = operator(block(receiver)).execute({})
+    assert counts == {"noted": 1, "delivered": 1, "failed": 0, "dead": 0, "pending": 0}
+    assert operator(block(receiver)).execute({}) == {"noted": 0, "delivered": 0, "failed": 0, "dead": 0, "pending": 0}
+    (request,) = receiver.requests
+    assert request.json == {"table": "raw.orders", "documents": 5, "id": delivery_id(commit, "hook")}
+    assert request.delivery_id == delivery_id(commit, "hook")
+    assert request.headers["authorization"] == f"Bearer {CANARY}"
+
+
+def test_from_the_earliest_commit_on_if_wished(lake: Lake, receiver: Receiver) -> None:
+    commits = [lake.publish("raw.orders") for _ in range(3)]
+    assert operator(block(receiver), start_from="earliest").execute({})["delivered"] == 3
+    assert {request.delivery_id for request in receiver.requests} == {delivery_id(each, "hook") for each in commits}
+
+
+def test_all_tables_are_those_that_a_refresh_has_published_to(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    lake.publish("raw.items")
+    lake.commit("raw.somebody_elses")
+    assert operator(block(receiver), target=None).execute({})["delivered"] == 2
+    assert sorted(request.json["table"] for request in receiver.requests) == ["raw.items", "raw.orders"]
+
+
+def test_what_a_refresh_returned_is_a_target(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    assert operator(block(receiver), target={"target": "raw.orders", "rows": 1}).execute({})["delivered"] == 1
+
+
+def failing(times: int) -> Any:
+    answers = iter([503] * times)
+    return lambda request: (next(answers, 200), b"busy " + CANARY.encode())
+
+
+def test_retries_are_waited_for(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = failing(1)
+    counts = operator(block(receiver)).execute({})
+    assert counts == {"noted": 1, "delivered": 1, "failed": 1, "dead": 0, "pending": 0}
+    assert len({request.delivery_id for request in receiver.requests}) == 1
+
+
+def test_not_waiting_leaves_retries_to_the_next_run(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = failing(1)
+    counts = operator(block(receiver), wait=False).execute({})
+    assert counts == {"noted": 1, "delivered": 0, "failed": 1, "dead": 0, "pending": 1}
+
+
+def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = failing(1)
+    task = operator(block(receiver), deferrable=True, slot_seconds=0.1)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute({})
+    trigger, kwargs = deferred.value.trigger, deferred.value.kwargs
+    assert isinstance(trigger, DateTimeTrigger)
+    assert trigger.moment - datetime.now(timezone.utc) < timedelta(seconds=10)
+    assert CANARY not in json.dumps(kwargs)
+    assert kwargs is not None
+    while datetime.now(timezone.utc) < trigger.moment:
+        pass
+    assert getattr(task, deferred.value.method_name)({}, event=None, **kwargs) == {
+        "noted": 1,
+        "delivered": 1,
+        "failed": 1,
+        "dead": 0,
+        "pending": 0,
+    }
+
+
+def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Receiver) -> None:
+    commit = lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"no")
+    told: list[Any] = []
+    counts = operator(block(receiver), on_dead=told.append).execute({})
+    assert (counts["dead"], counts["pending"]) == (1, 0)
+    assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "hook"), 400)]
+
+
+def test_an_endpoint_that_blocks_fails_the_task_once_the_others_have_been_served(
+    lake: Lake, receiver: Receiver
+) -> None:
+    lake.publish("raw.orders")
+    triggers = block(receiver, onFailure="block")
+    triggers["config"]["other"] = block(receiver)["config"]["hook"]
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        return (400 if "webhook-id" in request.headers and request.json["id"] == blocked else 200), b""
+
+    blocked = ""
+    first = lake.publish("raw.orders")
+    blocked = delivery_id(first, "hook")
+    receiver.answer = answer
+    with pytest.raises(
+        AirflowFailException, match=r"hook \(http://127.0.0.1:\d+/...\): HTTP 400.*replayed or cancelled"
+    ):
+        operator(triggers).execute({})
+    assert len(receiver.requests) == 2
+
+
+def test_no_secret_reaches_an_error_or_the_log(
+    lake: Lake, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, f"you sent Bearer {CANARY}".encode())
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(AirflowFailException) as failed:
+        operator(block(receiver, onFailure="block")).execute({})
+    assert CANARY not in str(failed.value)
+    assert CANARY not in caplog.text
+
+
+def test_a_corrected_file_is_used_by_the_next_attempt(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
+    lake.publish("raw.orders")
+    file = tmp_path / "triggers.json"
+    file.write_text(json.dumps(block(receiver, headers={"X": "wrong"})))
+    receiver.answer = lambda request: (200 if request.headers.get("x") == "right" else 500, b"")
+    task = operator(str(file), wait=False)
+    assert task.execute({})["failed"] == 1
+    file.write_text(json.dumps(block(receiver, headers={"X": "right"}, maxAttempts=9)))
+    while task.execute({})["delivered"] == 0:
+        pass
+    assert receiver.requests[-1].headers["x"] == "right"
+
+
+def test_a_relative_file_lies_beside_the_dags_file(receiver: Receiver) -> None:
+    file = Path(__file__).parent / "webhook_triggers_of_a_test.json"
+    file.write_text(json.dumps(block(receiver)))
+    try:
+        with DAG("webhooks", schedule=None):
+            operator(file.name)
+    finally:
+        file.unlink()
+
+
+def test_all_mistakes_of_a_block_are_told_while_the_dag_is_parsed(receiver: Receiver) -> None:
+    wrong = block(receiver, payload={"a": "{{nope}}"}, timeout="0s")
+    with pytest.raises(TriggerConfigError) as refused:
+        operator(wrong)
+    text = str(refused.value)
+    assert "trigger hook" in text
+    assert "timeout must be greater than 0" in text
+    assert "nope" in text
+    assert CANARY not in text
+
+
+def test_a_file_that_is_not_there_is_told_while_the_dag_is_parsed() -> None:
+    with pytest.raises(TriggerConfigError, match="there is no such file"):
+        operator("nowhere.yaml")
+
+
+def test_a_start_that_is_unknown_is_told_while_the_dag_is_parsed(receiver: Receiver) -> None:
+    with pytest.raises(ConfigurationError, match="start_from: 'now' is unknown"):
+        operator(block(receiver), start_from="now")

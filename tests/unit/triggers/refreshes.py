@@ -1,0 +1,76 @@
+"""A refresh in a cluster for the triggerer's tests: a real ledger, a resource manager, and a driver that only waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.hooks.cluster_driver import DriverAddress
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.header import RefreshState
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.triggers.deferred import DeferredRefresh
+from tests.clusters import waiting_app
+from tests.clusters.drivers import Driver
+from tests.clusters.yarn import ResourceManager
+
+TABLE = "raw.orders"
+RUN_KEY = "d/r/refresh/-1/0"
+PASSWORD = "canary-41c7-lake"
+
+
+class Refresh:
+    """What a test does to a refresh: the driver's part of the ledger is written by the test."""
+
+    def __init__(self, folder: Path, manager: ResourceManager) -> None:
+        self.manager = manager
+        self.properties = {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        self.app = manager.submit({"files": [], "application": waiting_app.__file__, "arguments": []})["id"]
+
+    @property
+    def driver(self) -> Driver:
+        return self.manager.drivers[self.app]
+
+    @property
+    def deferred(self) -> DeferredRefresh:
+        address = DriverAddress("yarn", "cluster", self.app)
+        return DeferredRefresh({"orders": TABLE}, RUN_KEY, address, "lake", before={TABLE: None})
+
+    def ledger(self) -> Ledger:
+        catalog = open_catalog(LakeSettings("rfr", self.properties))
+        return Ledger(LedgerTable.load_or_create(catalog, TABLE))
+
+    def begin(self, run_key: str = RUN_KEY) -> Ledger:
+        ledger = self.ledger()
+        ledger.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=run_key)
+        return ledger
+
+    def publish(self, ledger: Ledger) -> None:
+        ledger.commit([], state=RefreshState.PUBLISHED, snapshot_id=7, published_rows=5)
+
+    def end(self, exit_code: int) -> None:
+        (self.driver.folder / "end").write_text(str(exit_code))
+        self.driver._process.wait(30)
+
+
+@pytest.fixture
+def refresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refresh]:
+    with ResourceManager(tmp_path / "yarn") as manager:
+        made = Refresh(tmp_path, manager)
+        extra = {"yarn_resourcemanager_webapp_address": manager.url}
+        connections: dict[str, dict[str, Any]] = {
+            "CLUSTER": {"conn_type": "spark", "host": "yarn", "extra": extra},
+            "LAKE": {
+                "conn_type": "rfr_lake",
+                "host": made.properties["uri"],
+                "extra": {"warehouse": made.properties["warehouse"], "s3_secret_access_key": PASSWORD},
+            },
+        }
+        for name, connection in connections.items():
+            monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        yield made

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.triggers.commit import CommitReachedTrigger, CommitTrigger
+from tests.unit.triggers.lake import Lake
+
+
+class AssetState:
+    """What the triggerer gives an event trigger to remember with."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.kept.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    return Lake(tmp_path, monkeypatch)
+
+
+def watcher(memory: AssetState | None) -> CommitTrigger:
+    trigger = CommitTrigger("raw.orders", asset="orders", lake_conn_id="lake", poll_interval=0.01)
+    trigger.asset_state_store = memory  # type: ignore[assignment]
+    return trigger
+
+
+async def events(trigger: CommitTrigger | CommitReachedTrigger, count: int) -> list[dict[str, Any]]:
+    """The first events, or as many as come within a moment."""
+    stream: AsyncIterator[Any] = trigger.run()
+    found: list[dict[str, Any]] = []
+    try:
+        while len(found) < count:
+            found.append((await asyncio.wait_for(anext(stream), 2.0)).payload)
+    except asyncio.TimeoutError:
+        pass
+    finally:
+        await stream.aclose()
+    return found
+
+
+def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake) -> None:
+    lake.commit("raw.orders")
+    memory = AssetState()
+
+    async def watch() -> list[dict[str, Any]]:
+        watching = asyncio.create_task(events(watcher(memory), 2))
+        while not memory.kept:
+            await asyncio.sleep(0.01)
+        ids = [await asyncio.to_thread(lake.commit, "raw.orders", rfr_generation="7", rfr_rows="12") for _ in range(2)]
+        told = await watching
+        assert [one["snapshot_id"] for one in told] == ids
+        return told
+
+    told = asyncio.run(watch())
+    assert [one["sequence"] for one in told] == [2, 3]
+    assert told[0]["table"] == "raw.orders"
+    assert (told[0]["generation"], told[0]["rows"]) == (7, 12)
+
+
+def test_commits_made_while_no_triggerer_ran_are_told_afterwards(lake: Lake) -> None:
+    lake.commit("raw.orders")
+    memory = AssetState()
+    assert asyncio.run(events(watcher(memory), 1)) == []
+    missed = [lake.commit("raw.orders") for _ in range(3)]
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 3))] == missed
+
+
+def test_a_triggerer_that_dies_after_an_event_tells_it_again_and_loses_none(lake: Lake) -> None:
+    lake.commit("raw.orders")
+    memory = AssetState()
+    assert asyncio.run(events(watcher(memory), 1)) == []
+    first, second = lake.commit("raw.orders"), lake.commit("raw.orders")
+    # The stream is closed where the event has been given and not yet been noted.
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [first]
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 2))] == [first, second]
+
+
+def test_the_first_commit_of_a_table_that_was_not_there_is_told(lake: Lake) -> None:
+    memory = AssetState()
+    assert asyncio.run(events(watcher(memory), 1)) == []
+    snapshot = lake.commit("raw.orders")
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
+
+
+def test_a_table_made_anew_is_told_from_its_first_commit(lake: Lake) -> None:
+    for _ in range(3):
+        lake.commit("raw.orders")
+    memory = AssetState()
+    assert asyncio.run(events(watcher(memory), 1)) == []
+    lake.drop("raw.orders")
+    made_anew = [lake.commit("raw.orders") for _ in range(5)]
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 5))] == made_anew
+
+
+def test_without_a_memory_the_next_commit_is_told(lake: Lake) -> None:
+    lake.commit("raw.orders")
+
+    async def watch() -> tuple[int, list[dict[str, Any]]]:
+        watching = asyncio.create_task(events(watcher(None), 1))
+        await asyncio.sleep(0.5)
+        return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
+
+    snapshot, told = asyncio.run(watch())
+    assert [one["snapshot_id"] for one in told] == [snapshot]
+
+
+def test_a_memory_that_says_something_else_is_no_memory(lake: Lake) -> None:
+    lake.commit("raw.orders")
+    memory = AssetState()
+    memory.kept["rfr_commit_seen"] = {"sequence": "?"}
+    assert asyncio.run(events(watcher(memory), 1)) == []
+    snapshot = lake.commit("raw.orders")
+    assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
+
+
+def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) -> None:
+    lake.commit("raw.orders")
+    since = datetime.now(timezone.utc).isoformat()
+    trigger = CommitReachedTrigger(["raw.orders", "raw.items"], since, "lake", 0.01)
+    assert asyncio.run(events(trigger, 1)) == []
+    items = lake.commit("raw.items")
+    assert asyncio.run(events(trigger, 1)) == []
+    orders = lake.commit("raw.orders")
+    (found,) = asyncio.run(events(trigger, 1))
+    assert {table: commit["snapshot_id"] for table, commit in found["commits"].items()} == {
+        "raw.orders": orders,
+        "raw.items": items,
+    }
+
+
+@pytest.mark.parametrize(
+    "trigger", [watcher(None), CommitReachedTrigger(["raw.orders"], "2026-01-01T00:00:00+00:00", "lake", 5.0)]
+)
+def test_a_trigger_is_made_again_from_what_it_says(trigger: Any) -> None:
+    path, arguments = trigger.serialize()
+    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
+    assert type(trigger)(**arguments).serialize() == (path, arguments)

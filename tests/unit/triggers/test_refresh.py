@@ -1,0 +1,128 @@
+"""The trigger in an event loop, with a real ledger and a resource manager behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_rfr.triggers.deferred import DeferredRefresh, Ending
+from airflow_provider_rfr.triggers.refresh import RefreshTrigger
+from tests.unit.triggers.refreshes import PASSWORD, TABLE, Refresh
+
+
+def trigger(refresh: Refresh, **arguments: Any) -> RefreshTrigger:
+    return RefreshTrigger(refresh.deferred.to_json(), **{"poll_interval": 0.05, **arguments})
+
+
+async def events(made: RefreshTrigger) -> list[TriggerEvent]:
+    return [event async for event in made.run()]
+
+
+def run(made: RefreshTrigger, *beside: Awaitable[Any]) -> TriggerEvent:
+    """The trigger's only event."""
+
+    async def both() -> list[TriggerEvent]:
+        found, *_ = await asyncio.gather(events(made), *beside)
+        return list(found)
+
+    [event] = asyncio.run(asyncio.wait_for(both(), 60))
+    return event
+
+
+async def later(seconds: float, action: Callable[[], Any]) -> None:
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(action)
+
+
+def test_it_is_made_again_from_its_arguments_and_they_hold_no_secret(refresh: Refresh) -> None:
+    path, arguments = trigger(refresh, deadline="2026-01-01T00:00:00+00:00").serialize()
+    assert path == "airflow_provider_rfr.triggers.refresh.RefreshTrigger"
+    text = json.dumps(arguments)
+    again = RefreshTrigger(**json.loads(text))
+    assert again.serialize() == (path, arguments)
+    assert DeferredRefresh.from_json(again.refresh) == refresh.deferred
+    for secret in (PASSWORD, refresh.manager.url, refresh.properties["uri"]):
+        assert secret not in text
+
+
+def test_its_one_event_tells_how_the_driver_ended_and_what_the_task_needs_to_go_on(refresh: Refresh) -> None:
+    event = run(trigger(refresh), later(0.5, lambda: refresh.end(1)))
+    assert event.payload["end"] == "driver over"
+    assert event.payload["driver"] == {"state": "failed", "told": "FAILED", "exit_code": 1}
+    assert DeferredRefresh.from_json(event.payload["refresh"]) == refresh.deferred
+    assert Ending.from_json(event.payload).to_json() == {key: event.payload[key] for key in ("end", "driver")}
+    assert PASSWORD not in json.dumps(event.payload)
+
+
+def test_a_round_is_one_line_of_the_tasks_log(refresh: Refresh, capfd: pytest.CaptureFixture[str]) -> None:
+    ledger = refresh.begin()
+
+    def go() -> None:
+        ledger.commit([], rounds=1, pages=3, records=30)
+        time.sleep(0.5)
+        refresh.end(0)
+
+    run(trigger(refresh), later(0.5, go))
+    assert capfd.readouterr().out.count(f"{TABLE}: generation 1, round 1: 3 pages") == 1
+
+
+def test_a_slow_manager_does_not_hold_up_other_triggers(refresh: Refresh) -> None:
+    refresh.manager.delay = 1.0
+    gaps: list[float] = []
+
+    async def others() -> None:
+        last = time.monotonic()
+        while len(gaps) < 60:
+            await asyncio.sleep(0.02)
+            gaps.append((now := time.monotonic()) - last)
+            last = now
+
+    run(trigger(refresh), others(), later(1.2, lambda: refresh.end(0)))
+    assert sorted(gaps)[-3] < 0.5, "the event loop stood still"
+
+
+def test_a_triggerer_that_ends_leaves_the_driver_alone_and_the_next_one_goes_on(refresh: Refresh) -> None:
+    made = trigger(refresh)
+
+    async def restart() -> None:
+        first = asyncio.create_task(events(made))
+        await asyncio.sleep(0.5)
+        first.cancel("shutting down")
+        await asyncio.gather(first, return_exceptions=True)
+        await made.cleanup()
+
+    asyncio.run(restart())
+    assert refresh.driver.exit_code is None
+    _, arguments = made.serialize()
+    event = run(RefreshTrigger(**arguments), later(0.2, lambda: refresh.end(0)))
+    assert event.payload["driver"]["state"] == "succeeded"
+
+
+def test_a_task_that_is_marked_or_cleared_ends_the_driver(refresh: Refresh) -> None:
+    asyncio.run(trigger(refresh).on_kill())
+    assert refresh.manager.report(refresh.app)["state"] == "KILLED"
+    assert refresh.driver.exit_code == 137
+
+
+def test_a_driver_that_cannot_be_ended_is_told_and_left_to_the_fence(
+    refresh: Refresh, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refresh.manager.trouble = 401
+    asyncio.run(trigger(refresh).on_kill())
+    assert "could not be ended (ClusterManagerError); the next attempt fences it" in capfd.readouterr().out
+
+
+def test_its_time_is_its_own_affair_for_airflow_does_not_time_deferred_tasks(refresh: Refresh) -> None:
+    deadline = (datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat()
+    began = time.monotonic()
+    event = run(trigger(refresh, poll_interval=30.0, deadline=deadline))
+    assert event.payload["end"] == "out of time"
+    assert 0.9 < time.monotonic() - began < 10
+    assert refresh.driver.exit_code == 137
