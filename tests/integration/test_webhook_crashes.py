@@ -17,6 +17,7 @@ from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.variables import delivery_id
+from tests.integration import webhook_program
 from tests.integration.postgres import PostgresServer
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
@@ -55,22 +56,29 @@ class Scene:
         common = {"payload": payload, "timeout": "1s", "allowedHosts": ["127.0.0.1"]}
         self.endpoints[name] = {"url": url, **common, **more}
 
-    def start(self, *steps: tuple[Any, ...], kill: str | None = None, **task: Any) -> subprocess.Popen[str]:
+    def task(self, *steps: tuple[Any, ...], kill: str | None = None) -> dict[str, Any]:
         lake = {
             "type": "sql",
             "uri": f"sqlite:///{self.folder}/catalog.db",
             "warehouse": f"file://{self.folder}/warehouse",
         }
-        whole = {"lake": lake, "store": self.store, "steps": steps, "kill": kill, **task}
-        argument = json.dumps({**whole, "triggers": {"config": self.endpoints}})
+        triggers = {"config": self.endpoints}
+        return {"lake": lake, "store": self.store, "steps": steps, "kill": kill, "triggers": triggers}
+
+    def start(self, *steps: tuple[Any, ...], kill: str | None = None) -> subprocess.Popen[str]:
+        argument = json.dumps(self.task(*steps, kill=kill))
         command = [sys.executable, "-m", "tests.integration.webhook_program", argument]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def run(self, *steps: tuple[Any, ...], kill: str | None = None, **task: Any) -> str:
-        process = self.start(*steps, kill=kill, **task)
+    def killed(self, *steps: tuple[Any, ...], at: str) -> None:
+        """A process that is killed at the place."""
+        process = self.start(*steps, kill=at)
         output, _ = process.communicate(timeout=120)
-        assert process.returncode == (-9 if kill else 0), output[-3000:]
-        return output
+        assert process.returncode == -9, output[-3000:]
+
+    def run(self, *steps: tuple[Any, ...]) -> None:
+        """By somebody who is not killed: here, which is another process than that one."""
+        webhook_program.main(self.task(*steps))
 
     def states(self) -> dict[str, str]:
         store = open_store(self.store)
@@ -112,7 +120,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> S
 def test_a_sigkill_loses_no_event_and_doubles_none_but_where_it_must(
     place: str, calls: int, scene: Scene, server: Receiver
 ) -> None:
-    scene.run(*ALL, kill=place)
+    scene.killed(*ALL, at=place)
     scene.run(*AGAIN, *AGAIN)
     assert server.ids == [ID] * calls
     assert set(scene.states().values()) <= {"delivered"}
@@ -204,9 +212,9 @@ def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receive
 
 def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
     scene.run(("commit", 1), ("enrol",))
-    scene.run(("commit", 2), ("enrol",), kill="before the rows")
+    scene.killed(("commit", 2), ("enrol",), at="before the rows")
     scene.lose_store()
-    scene.run(*AGAIN, kill="in the rows' transaction")
+    scene.killed(*AGAIN, at="in the rows' transaction")
     scene.run(*AGAIN)
     assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in (1, 2))
 
@@ -218,7 +226,7 @@ def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: 
 def test_a_window_of_commits_survives_a_sigkill_whole(place: str, calls: int, scene: Scene, server: Receiver) -> None:
     scene.endpoint("hook", server.url, interval="1h")
     scene.run(("enrol",), ("commit", 1, 2, 3), ("enrol",))
-    scene.run(("deliver",), kill=place)
+    scene.killed(("deliver",), at=place)
     scene.run(*AGAIN)
     assert len(set(server.ids)) == 1
     assert [request.json for request in server.received] == [

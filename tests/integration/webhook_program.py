@@ -90,8 +90,8 @@ def main(task: dict[str, Any]) -> None:
         elif step == "deliver":
             print("delivering", flush=True)
             courier = Courier(store, endpoints, lease_slack=1.0)
-            tally = courier.deliver_due(until_empty=True, patience=task.get("patience", 20))
-            print(json.dumps({"delivered": tally.delivered, "dead": tally.dead, "lost": tally.lost}), flush=True)
+            courier.deliver_due(until_empty=True, patience=20)
+    store.close()
 
 
 if __name__ == "__main__":

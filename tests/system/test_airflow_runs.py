@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import date, timedelta
 
+import pytest
+
 from tests.system.conftest import PATIENCE, SIZES, Story
 from tests.system.dags.semantics import MAPPED
 
@@ -13,6 +15,7 @@ TOTAL = SIZES.partitions * SIZES.pages
 PAGES = SIZES.pages
 
 
+@pytest.mark.timeout(5 * PATIENCE)
 def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(story: Story) -> None:
     first, last = date(2026, 1, 1), date(2026, 1, 10)
     body = {
@@ -46,6 +49,7 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
         assert story.result("by_day", run["dag_run_id"])["generation"] == 1
 
 
+@pytest.mark.timeout(5 * PATIENCE)
 def test_twenty_mapped_tasks_refresh_twenty_tables(story: Story) -> None:
     story.airflow.call("POST", "/dags/mapped/dagRuns", {"dag_run_id": "mapped", "logical_date": None})
     end = time.monotonic() + 4 * PATIENCE
