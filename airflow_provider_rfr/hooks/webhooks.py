@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.endpoints import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.config import TriggerBlock
+    from airflow_provider_rfr.webhooks.courier import Courier
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.notices import Notifier
     from airflow_provider_rfr.webhooks.outbox import StartFrom
@@ -81,6 +82,7 @@ class WebhookHook(BaseHook):
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
         self._allowed_hosts = tuple(allowed_hosts)
+        self._courier: Courier | None = None
 
     @cached_property
     def block(self) -> TriggerBlock:
@@ -135,7 +137,7 @@ class WebhookHook(BaseHook):
         """
         from airflow_provider_rfr.webhooks.courier import Courier
 
-        courier = Courier(
+        courier = self._courier = Courier(
             self.store,
             self.endpoints(tables),
             connections=http_settings,
@@ -143,6 +145,11 @@ class WebhookHook(BaseHook):
             on_dead=on_dead,
         )
         return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
+
+    def stop(self) -> None:
+        """Claim nothing more; attempts under way end, and what they brought is noted."""
+        if self._courier is not None:
+            self._courier.stop()
 
     def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
         """The block's endpoints, for each of the tables."""

@@ -92,6 +92,7 @@ class CommitWebhookOperator(BaseOperator):
         self.slot_seconds = slot_seconds
         self.on_dead = on_dead
         self.allowed_hosts = tuple(allowed_hosts)
+        self._hook: WebhookHook | None = None
         if not (isinstance(triggers, str) and is_pending(triggers)):
             check_triggers(triggers, self._dag_folder())
         if target is not None and not is_pending(target):
@@ -109,9 +110,14 @@ class CommitWebhookOperator(BaseOperator):
         """Go on after a pause between attempts."""
         return self._go(counts, blocking)
 
+    def on_kill(self) -> None:
+        """Claim nothing more; what is claimed and not sent goes back."""
+        if self._hook is not None:
+            self._hook.stop()
+
     def _go(self, before: Mapping[str, int], blocking: Sequence[str]) -> dict[str, int]:
         _check_start(self.start_from)
-        hook = self._hook()
+        hook = self._hook = self._new_hook()
         tables = hook.all_tables() if self.target is None else table_names(self.target)
         noted = hook.enrol(tables, "earliest" if self.start_from == "earliest" else "latest")
         tally = hook.deliver(tables, patience=self._patience(), on_dead=self.on_dead)
@@ -129,7 +135,7 @@ class CommitWebhookOperator(BaseOperator):
             )
         return {**counts, "pending": tally.pending}
 
-    def _hook(self) -> WebhookHook:
+    def _new_hook(self) -> WebhookHook:
         return WebhookHook(
             self._block or self.triggers_file or "",
             self.lake_conn_id,

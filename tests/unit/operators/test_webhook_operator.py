@@ -125,6 +125,20 @@ def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, rece
     }
 
 
+def test_a_task_that_is_killed_claims_nothing_more(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    task = operator(block(receiver, maxAttempts=50))
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        task.on_kill()
+        return 503, b""
+
+    receiver.answer = answer
+    counts = task.execute({})
+    assert (counts["failed"], counts["pending"]) == (1, 1)
+    assert len(receiver.requests) == 1
+
+
 def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Receiver) -> None:
     commit = lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"no")
