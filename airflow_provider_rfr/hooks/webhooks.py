@@ -130,6 +130,17 @@ class WebhookHook(BaseHook):
             for table in tables
         )
 
+    def owed(self, tables: Sequence[str]) -> int:
+        """How many deliveries the tables owe, those of commits that nobody noted yet included."""
+        from airflow_provider_rfr.store.deliveries import Selection
+        from airflow_provider_rfr.webhooks import operations
+
+        self.enrol(tables)
+        return sum(
+            operations.counts(self.store, Selection(lake=key.lake, table=key.table, trigger=key.trigger))["pending"]
+            for key in self.endpoints(tables)
+        )
+
     def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, on_dead: Notifier | None = None) -> Tally:
         """Deliver what is due.
 

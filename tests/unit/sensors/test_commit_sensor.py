@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,3 +95,31 @@ def test_targets_are_names_or_what_a_refresh_returned(lake: Lake, target: Any, t
 def test_a_target_that_names_no_table_is_refused_while_the_dag_is_parsed(target: Any) -> None:
     with pytest.raises(ConfigurationError, match="target"):
         sensor(target=target)
+
+
+TRIGGERS = {"config": {"hook": {"url": "https://hooks.example.com/canary-2b7d", "payload": {"id": "{{delivery_id}}"}}}}
+
+
+def test_a_table_that_owes_a_webhook_is_waited_for_without_giving_the_block_away(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/c.db"})
+    )
+    lake.commit("raw.orders")
+    waiting = sensor(triggers=TRIGGERS, timeout=60)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(context())
+    assert "canary" not in repr(deferred.value.trigger.serialize()) + repr(deferred.value.kwargs)
+    assert deferred.value.kwargs is not None
+    lake.publish("raw.orders")
+    assert waiting.look_again({}, None, **deferred.value.kwargs) == 1
+    assert sensor(triggers=TRIGGERS, deferrable=False).execute(context()) == 1
+
+
+def test_a_wait_for_debts_ends_with_its_time(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/c.db"})
+    )
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(triggers=TRIGGERS).look_again({}, None, deadline=NOW.isoformat())
