@@ -7,7 +7,8 @@ round, in the driver.
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import orjson
 
@@ -24,13 +25,20 @@ from airflow_provider_rfr.refresh.work import RoundTask, TaskResult
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 
+MAX_SOURCES_KEPT = 8
+_idle_streams: dict[bytes, list[PagedStream]] = {}
+
 
 def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | None = None) -> TaskResult:
     """Read until the partitions are complete, the limits are reached, or somebody says it's time.
 
     :param closing: set by whoever wants the task to end
     """
-    stream = open_stream(task)
+    with _borrowed_stream(task) as stream:
+        return _read_and_flush(task, stream, budget, closing or threading.Event())
+
+
+def _read_and_flush(task: RoundTask, stream: PagedStream, budget: Budget, closing: threading.Event) -> TaskResult:
     left = adopt_predecessor(task)
     writer = FlushWriter(task.store, task.folder, ledger_arrow_schema(), left.label, list(left.files))
     token_at = stream.token_at if stream.addressable else None
@@ -43,17 +51,26 @@ def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | N
     )
     flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
     flusher.start()
-    read_pages(task, stream, scheduler, budget, closing or threading.Event(), flusher.flush_if_due)
+    read_pages(task, stream, scheduler, budget, closing, flusher.flush_if_due)
     progress = scheduler.progress()
     flusher.finish()
     return TaskResult(tuple(writer.files), left.merged(progress), scheduler.figures + left.figures)
 
 
-def open_stream(task: RoundTask) -> PagedStream:
-    """The task's stream, built once a process."""
-    return _stream(orjson.dumps(task.source, option=orjson.OPT_SORT_KEYS), task.stream)
+@contextmanager
+def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
+    """The task's stream, kept by the process for the next round; tasks side by side must not share one.
 
-
-@lru_cache(maxsize=8)
-def _stream(source: bytes, name: str) -> PagedStream:
-    return as_paged(load_stream(orjson.loads(source), name))
+    A stream is bound to the task that reads it: a second one would take its stop signal away.
+    """
+    key = orjson.dumps((task.source, task.stream), option=orjson.OPT_SORT_KEYS)
+    try:
+        stream = _idle_streams[key].pop()
+    except (KeyError, IndexError):
+        stream = as_paged(load_stream(task.source, task.stream))
+    try:
+        yield stream
+    finally:
+        if len(_idle_streams) > MAX_SOURCES_KEPT:
+            _idle_streams.clear()
+        _idle_streams.setdefault(key, []).append(stream)

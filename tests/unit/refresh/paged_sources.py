@@ -12,6 +12,8 @@ from airflow_provider_rfr.streams import NextPage, Page, PagedStream
 
 REQUESTS: list[tuple[int, Any]] = []
 """Partition and token of every page that was asked for in this process."""
+EXPIRED: set[int] = set()
+"""Partitions whose token expired already: tasks side by side have streams of their own."""
 
 
 class Numbers(PagedStream):
@@ -28,7 +30,6 @@ class Numbers(PagedStream):
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.public_config = dict(config)
         self._config = config
-        self._expired: set[int] = set()
         self._lock = threading.Lock()
 
     def private_copy(self) -> Numbers:
@@ -47,8 +48,8 @@ class Numbers(PagedStream):
         self.context.sleep(self._config.get("slow", {}).get(f"{partition}/{number}", self._config.get("seconds", 0)))
         if partition in self._config.get("broken", ()) and number == 2:
             raise SourceError("the API is broken here", status=500)
-        if partition in self._config.get("expires", ()) and number == 3 and partition not in self._expired:
-            self._expired.add(partition)
+        if partition in self._config.get("expires", ()) and number == 3 and partition not in EXPIRED:
+            EXPIRED.add(partition)
             raise TokenExpiredError("410", status=410)
         last = self._config.get("pages", 5)
         records = [{"id": f"{partition}-{number}-{row}"} for row in range(3)]

@@ -27,7 +27,7 @@ from airflow_provider_rfr.refresh.round_task import run_round_task
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.refresh.work import RoundLimits, RoundTask
 from airflow_provider_rfr.streams.loader import load_stream
-from tests.unit.refresh.paged_sources import REQUESTS
+from tests.unit.refresh.paged_sources import EXPIRED, REQUESTS
 
 TABLE = "raw.numbers"
 
@@ -97,6 +97,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     REQUESTS.clear()
+    EXPIRED.clear()
     return Bench(tmp_path)
 
 
@@ -137,6 +138,14 @@ def test_an_expired_token_starts_that_chain_again_and_no_other(bench: Bench) -> 
     asked = Counter(partition for partition, _ in REQUESTS)
     assert (asked[0], asked[1]) == (5, 5)
     assert rounds.figures.refetched == 2
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_task_that_ends_stops_no_task_beside_it(bench: Bench, slow: int) -> None:
+    source = bench.source(partitions=2, pages=5, slow={f"{slow}/{page}": 0.1 for page in range(1, 6)})
+    ledger, _, _ = bench.read(source, concurrency=2, round_seconds=10)
+    assert_whole(ledger, 2, 5)
+    assert Counter(partition for partition, _ in REQUESTS) == {0: 5, 1: 5}
 
 
 def test_a_round_ends_by_its_size_and_the_next_goes_on(bench: Bench) -> None:
