@@ -21,8 +21,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.plans import Plan
+from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.planning.plans import Plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
 from airflow_provider_rfr.builtins.state import Live, LiveKind, LiveObject, Recorded
 

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.store.endpoints import EndpointKey
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 
 LAKE, TABLE = "rfr", "raw.orders"
 

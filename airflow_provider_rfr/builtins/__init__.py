@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.loader import load_objects
-    from airflow_provider_rfr.builtins.planner import plan
-    from airflow_provider_rfr.builtins.plans import Plan, Step, exit_code
-    from airflow_provider_rfr.builtins.policies import Policies
-    from airflow_provider_rfr.builtins.saved import ensure_current, load_plan, save_plan
+    from airflow_provider_rfr.builtins.declaration.loader import load_objects
+    from airflow_provider_rfr.builtins.planning.planner import plan
+    from airflow_provider_rfr.builtins.planning.plans import Plan, Step, exit_code
+    from airflow_provider_rfr.builtins.planning.policies import Policies
+    from airflow_provider_rfr.builtins.planning.saved import ensure_current, load_plan, save_plan
     from airflow_provider_rfr.builtins.spec import (
         BuiltinObject,
         CatalogSpec,
@@ -55,16 +55,16 @@ __all__ = [
 
 _ELSEWHERE = {
     "Live": "state",
-    "Plan": "plans",
-    "Policies": "policies",
+    "Plan": "planning.plans",
+    "Policies": "planning.policies",
     "Recorded": "state",
-    "Step": "plans",
-    "ensure_current": "saved",
-    "exit_code": "plans",
-    "load_objects": "loader",
-    "load_plan": "saved",
-    "plan": "planner",
-    "save_plan": "saved",
+    "Step": "planning.plans",
+    "ensure_current": "planning.saved",
+    "exit_code": "planning.plans",
+    "load_objects": "declaration.loader",
+    "load_plan": "planning.saved",
+    "plan": "planning.planner",
+    "save_plan": "planning.saved",
 }
 
 

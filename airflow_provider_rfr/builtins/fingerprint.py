@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from airflow_provider_rfr.builtins.names import quoted
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, SinkSpec
-from airflow_provider_rfr.builtins.sql_text import CANONICALIZER, canonical_sql
+from airflow_provider_rfr.builtins.sql.text import CANONICALIZER, canonical_sql
 from airflow_provider_rfr.builtins.types import folded_type
 
 SHOWN_DIGITS = 12

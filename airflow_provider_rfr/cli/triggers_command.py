@@ -107,7 +107,7 @@ def test_fire(args: Namespace) -> int:
     from airflow_provider_rfr.hooks.http_settings import http_settings
     from airflow_provider_rfr.hooks.webhooks import configured_hosts
     from airflow_provider_rfr.webhooks import operations
-    from airflow_provider_rfr.webhooks.placeholders import placeholder_events
+    from airflow_provider_rfr.webhooks.configuration.placeholders import placeholder_events
 
     block = _hook(args).block
     endpoint = block.config.get(args.trigger)

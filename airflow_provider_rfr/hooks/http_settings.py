@@ -8,7 +8,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.fields import connection_named, extras_of
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+    from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
 
 _TYPES = ("http", "https")
 _NO_HEADERS = frozenset(
@@ -35,7 +35,7 @@ def http_settings(conn_id: str) -> ConnectionSettings:
 
     :raises ConfigurationError: there is none, or it is of another type, or it has no address
     """
-    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+    from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
 
     connection = connection_named(conn_id, "connection", "make one of type http, with the endpoint's address as host")
     if connection.conn_type not in _TYPES:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.endpoints import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.config import TriggerBlock
+    from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.courier import Courier
-    from airflow_provider_rfr.webhooks.endpoint import Endpoint
-    from airflow_provider_rfr.webhooks.notices import Notifier
+    from airflow_provider_rfr.webhooks.delivery.notices import Notifier
+    from airflow_provider_rfr.webhooks.delivery.tally import Tally
     from airflow_provider_rfr.webhooks.outbox import StartFrom
-    from airflow_provider_rfr.webhooks.tally import Tally
 
 Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
 """A triggers block, or the path of a file with one."""

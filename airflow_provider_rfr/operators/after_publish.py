@@ -12,7 +12,7 @@ from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.webhooks.tally import Tally
+    from airflow_provider_rfr.webhooks.delivery.tally import Tally
 
 log = logging.getLogger(__name__)
 

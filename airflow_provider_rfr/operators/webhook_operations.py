@@ -112,7 +112,7 @@ class WebhookOperationOperator(BaseOperator):
 
     def _test_fire(self) -> dict[str, Any]:
         from airflow_provider_rfr.webhooks import operations
-        from airflow_provider_rfr.webhooks.placeholders import placeholder_events
+        from airflow_provider_rfr.webhooks.configuration.placeholders import placeholder_events
 
         if not isinstance(self.endpoint, Mapping):
             raise ConfigurationError("endpoint", "is no mapping", "give the fields of an endpoint")

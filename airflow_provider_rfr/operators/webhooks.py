@@ -21,7 +21,7 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_tri
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.webhooks.tally import DeadDelivery
+    from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery
 
 LONGEST_DEFERRAL = timedelta(minutes=15)
 """So that what was replayed, resumed or corrected meanwhile is not left waiting for the next long pause."""

@@ -19,15 +19,15 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from airflow_provider_rfr.exceptions import TriggerConfigError, TriggerProblem
-from airflow_provider_rfr.webhooks.documents import DocumentError, read_document
-from airflow_provider_rfr.webhooks.durations import Wait
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.mistakes import details, mistake, problem_of, refusal
-from airflow_provider_rfr.webhooks.names import check_name, label
-from airflow_provider_rfr.webhooks.secret_values import holds_sealed_text
-from airflow_provider_rfr.webhooks.success import NONSENSITIVE
-from airflow_provider_rfr.webhooks.trees import plain_tree
-from airflow_provider_rfr.webhooks.trigger_model import TriggerModel
+from airflow_provider_rfr.webhooks.configuration.documents import DocumentError, read_document
+from airflow_provider_rfr.webhooks.configuration.durations import Wait
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.mistakes import details, mistake, problem_of, refusal
+from airflow_provider_rfr.webhooks.configuration.names import check_name, label
+from airflow_provider_rfr.webhooks.configuration.secret_values import holds_sealed_text
+from airflow_provider_rfr.webhooks.configuration.success import NONSENSITIVE
+from airflow_provider_rfr.webhooks.configuration.trees import plain_tree
+from airflow_provider_rfr.webhooks.configuration.trigger_model import TriggerModel
 
 MOST_ENDPOINTS = 100
 

@@ -22,16 +22,16 @@ from airflow_provider_rfr.store.clock import Clock, SystemClock
 from airflow_provider_rfr.store.deliveries import count_pending
 from airflow_provider_rfr.store.endpoints import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, resolve
-from airflow_provider_rfr.webhooks.conditions import Condition
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.lanes import Done, Lane
-from airflow_provider_rfr.webhooks.notices import Notifier, tell_of_deaths
-from airflow_provider_rfr.webhooks.opening import Opening, enable_moved, look_around
-from airflow_provider_rfr.webhooks.rounds import Round
-from airflow_provider_rfr.webhooks.secret_values import holds_sealed_text
-from airflow_provider_rfr.webhooks.tally import Tally
-from airflow_provider_rfr.webhooks.tokens import TokenKeeper
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.secret_values import holds_sealed_text
+from airflow_provider_rfr.webhooks.delivery.calls import Call, Connections, ConnectionSettings, resolve
+from airflow_provider_rfr.webhooks.delivery.conditions import Condition
+from airflow_provider_rfr.webhooks.delivery.lanes import Done, Lane
+from airflow_provider_rfr.webhooks.delivery.notices import Notifier, tell_of_deaths
+from airflow_provider_rfr.webhooks.delivery.opening import Opening, enable_moved, look_around
+from airflow_provider_rfr.webhooks.delivery.rounds import Round
+from airflow_provider_rfr.webhooks.delivery.tally import Tally
+from airflow_provider_rfr.webhooks.delivery.tokens import TokenKeeper
 
 log = logging.getLogger(__name__)
 

@@ -37,13 +37,13 @@ from airflow_provider_rfr.store.endpoints import (
 )
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.settling import Ending
-from airflow_provider_rfr.webhooks.attempts import attempt
-from airflow_provider_rfr.webhooks.calls import Connections, resolve
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.courier import no_connections
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.http import Client
-from airflow_provider_rfr.webhooks.opening import enable
-from airflow_provider_rfr.webhooks.tokens import TokenKeeper
+from airflow_provider_rfr.webhooks.delivery.attempts import attempt
+from airflow_provider_rfr.webhooks.delivery.calls import Connections, resolve
+from airflow_provider_rfr.webhooks.delivery.http import Client
+from airflow_provider_rfr.webhooks.delivery.opening import enable
+from airflow_provider_rfr.webhooks.delivery.tokens import TokenKeeper
 
 
 @dataclass(frozen=True, slots=True)

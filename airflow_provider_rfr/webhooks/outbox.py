@@ -26,7 +26,7 @@ from airflow_provider_rfr.store.endpoints import (
 )
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import TriggerBlock
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.variables import delivery_id
 
 if TYPE_CHECKING:

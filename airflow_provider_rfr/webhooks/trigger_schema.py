@@ -16,8 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from airflow_provider_rfr.webhooks.config import MOST_ENDPOINTS, TriggerBlock
-from airflow_provider_rfr.webhooks.names import LONGEST_NAME, PATTERN
-from airflow_provider_rfr.webhooks.presets import PRESETS
+from airflow_provider_rfr.webhooks.configuration.names import LONGEST_NAME, PATTERN
+from airflow_provider_rfr.webhooks.configuration.presets import PRESETS
 
 SCHEMA_FILE = Path(__file__).with_name("trigger_schema.json")
 _NOTE = re.compile(r"^:ivar (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)

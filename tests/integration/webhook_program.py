@@ -19,11 +19,12 @@ from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.webhooks import outbox, rounds
+from airflow_provider_rfr.webhooks import outbox
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.courier import Courier
-from airflow_provider_rfr.webhooks.lanes import Lane
-from airflow_provider_rfr.webhooks.tally import Tally
+from airflow_provider_rfr.webhooks.delivery import rounds
+from airflow_provider_rfr.webhooks.delivery.lanes import Lane
+from airflow_provider_rfr.webhooks.delivery.tally import Tally
 from tests.webhook_receiver import LAKE, TABLE, events
 
 

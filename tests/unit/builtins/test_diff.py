@@ -12,14 +12,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.diff import (
+from airflow_provider_rfr.builtins.planning.diff import (
     Change,
     diff_columns,
     gentlest,
     pending_renames,
     rename_hints,
 )
-from airflow_provider_rfr.builtins.schema_updates import SchemaUpdates, schema_updates
+from airflow_provider_rfr.builtins.planning.schema_updates import SchemaUpdates, schema_updates
 from airflow_provider_rfr.builtins.spec import Column, How
 from tests.unit.builtins.catalogs import column, run_updates
 

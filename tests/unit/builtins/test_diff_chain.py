@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.chain import Chained, both, lead_back, merge, names, path, unused
+from airflow_provider_rfr.builtins.planning.chain import Chained, both, lead_back, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import How, Migration
-from airflow_provider_rfr.builtins.sql_compose import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.sql.compose import bare_column, columns_read, compose
 
 A, B, C, D = (f"c1:{letter * 64}" for letter in "abcd")
 

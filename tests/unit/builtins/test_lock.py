@@ -10,9 +10,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_rfr.builtins.declaration.lock import (
+    LockProblem,
+    lock_of,
+    lock_problems,
+    read_lock,
+    updated_lock,
+    write_lock,
+)
+from airflow_provider_rfr.builtins.declaration.lock_file import Lock
 from airflow_provider_rfr.builtins.fingerprint import contract_of
-from airflow_provider_rfr.builtins.lock import LockProblem, lock_of, lock_problems, read_lock, updated_lock, write_lock
-from airflow_provider_rfr.builtins.lock_file import Lock
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,

@@ -7,9 +7,9 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.plans import Plan, exit_code
-from airflow_provider_rfr.builtins.policies import Policies
+from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
+from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import Contents, Kind, Removal, Stability
 from airflow_provider_rfr.builtins.state import Dependency, Instance, Live, LiveKind, LiveObject, Recorded, UserView
 from tests.unit.builtins.catalogs import Catalog, mview, obj, spec, stable_id, table, view

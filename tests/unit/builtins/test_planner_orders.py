@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_rfr.builtins.planner import plan
-from airflow_provider_rfr.builtins.plans import Plan, exit_code
+from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
 from airflow_provider_rfr.builtins.spec import Stability
 from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
 from airflow_provider_rfr.exceptions import PlanError

@@ -9,8 +9,8 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.builtins.plans import Plan, exit_code, summary
-from airflow_provider_rfr.builtins.render import render
+from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code, summary
+from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Kind, Place, Stability
 from airflow_provider_rfr.builtins.state import Dependency, Instance
 from airflow_provider_rfr.exceptions import PlanError

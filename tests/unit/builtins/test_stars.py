@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql import canonical_sql, dependencies
-from airflow_provider_rfr.builtins.sql_text import identifier
-from airflow_provider_rfr.builtins.stars import declared_columns, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql.queries import canonical_sql, dependencies
+from airflow_provider_rfr.builtins.sql.stars import declared_columns, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql.text import identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 

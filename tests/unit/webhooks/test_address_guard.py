@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from airflow_provider_rfr.webhooks.address_guard import AddressGuard
-from airflow_provider_rfr.webhooks.connecting import AddressRefused, connect
-from airflow_provider_rfr.webhooks.deadline import Deadline, attempt_of_this_thread
+from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
+from airflow_provider_rfr.webhooks.delivery.connecting import AddressRefused, connect
+from airflow_provider_rfr.webhooks.delivery.deadline import Deadline, attempt_of_this_thread
 from tests.webhook_receiver import Receiver, receiver
 
 PUBLIC = [

@@ -21,12 +21,12 @@ from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.endpoints import endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
+from airflow_provider_rfr.webhooks.delivery.rounds import Round
+from airflow_provider_rfr.webhooks.delivery.windows import merge_events
 from airflow_provider_rfr.webhooks.outbox import enrol
-from airflow_provider_rfr.webhooks.rounds import Round
-from airflow_provider_rfr.webhooks.windows import merge_events
 from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
 
 

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from airflow_provider_rfr.webhooks.address_guard import AddressGuard
-from airflow_provider_rfr.webhooks.deadline import Deadline
-from airflow_provider_rfr.webhooks.http import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
+from airflow_provider_rfr.webhooks.delivery.deadline import Deadline
+from airflow_provider_rfr.webhooks.delivery.http import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
 from tests.webhook_receiver import Receiver, Reply, receiver
 
 GUARD = AddressGuard.of(["127.0.0.1", "localhost"])

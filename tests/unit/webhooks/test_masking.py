@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_provider_rfr.webhooks.masking import MOST_KEPT, Masker, secrets_of_url
+from airflow_provider_rfr.webhooks.delivery.masking import MOST_KEPT, Masker, secrets_of_url
 
 SECRET = 'Tr0ub4dor&3/"x y'
 

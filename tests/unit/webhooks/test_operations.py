@@ -14,8 +14,8 @@ from airflow_provider_rfr.store.endpoints import EndpointKey
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.courier import Courier
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import LAKE, TABLE, FakeClock, Receiver, Reply, endpoint, events, key, receiver

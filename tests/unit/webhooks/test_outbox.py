@@ -17,7 +17,7 @@ from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.endpoints import load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol, enrol_table, since_property
 from airflow_provider_rfr.webhooks.variables import delivery_id

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.schedules import (
+from airflow_provider_rfr.webhooks.delivery.schedules import (
     LONGEST_WAIT,
     quick,
     rest_after,

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.placeholders import HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.configuration.placeholders import HOSTILE, placeholder_events
 from airflow_provider_rfr.webhooks.validation import check_file, check_triggers, validate_block
 
 URL = "https://hooks.example/s3cr3t"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.documents import parse_document
+from airflow_provider_rfr.webhooks.configuration.documents import parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     check_sealed,
     import_sealed,

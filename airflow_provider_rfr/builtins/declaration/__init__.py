@@ -1,0 +1,1 @@
+"""Declarations in YAML and Python become one immutable catalog."""

@@ -1,0 +1,62 @@
+"""Everything that is declared, as one immutable value; or every mistake in it, with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_provider_rfr import __version__
+from airflow_provider_rfr.builtins.columns import Finding
+from airflow_provider_rfr.builtins.declaration.loader_catalog import catalog_problems
+from airflow_provider_rfr.builtins.declaration.loader_object import Declared
+from airflow_provider_rfr.builtins.declaration.loader_rules import canonical, findings
+from airflow_provider_rfr.builtins.declaration.loader_sources import Collected
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
+
+Source = Path | str | BuiltinObject | Iterable["Source"]
+
+
+def load_objects(
+    *sources: Source, project: str = "rfr", version: str | None = None, entry_points: bool = True
+) -> CatalogSpec:
+    """Read declarations; nothing has to be registered besides.
+
+    :param sources: YAML files, folders of them (with those inside), objects, or lists of any of these
+    :param project: whose objects they are; ids of objects that write none are made from it
+    :param version: of the code that declares them; this package's, where it is not given
+    :param entry_points: take in what this package and other installed ones declare
+    :raises DeclarationError: with all problems
+    """
+    version = __version__ if version is None else version
+    collected = Collected(project)
+    if entry_points:
+        collected.add_ours()
+        collected.add_entry_points()
+    for source in sources:
+        collected.add(source)
+    declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
+    problems = [*collected.problems, *_problems(declared, collected, version)]
+    if problems:
+        raise DeclarationError(sorted(dict.fromkeys(problems), key=_by_place))
+    return CatalogSpec(project, version, tuple(sorted((each.obj for each in declared), key=lambda obj: obj.key)))
+
+
+def _problems(declared: list[Declared], collected: Collected, version: str) -> list[DeclarationProblem]:
+    found = []
+    flawed = set(collected.flawed)
+    for each in declared:
+        own = [each.problem(*_told(finding)) for finding in findings(each.obj, version)]
+        found += own
+        flawed.update([each.obj.key] if own else ())
+    return [*found, *catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)]
+
+
+def _told(finding: Finding) -> tuple[str, str, str]:
+    return finding.path, finding.problem, finding.remedy
+
+
+def _by_place(problem: DeclarationProblem) -> tuple[str, int, str]:
+    file, _, line = problem.place.rpartition(":")
+    return (file, int(line), problem.name) if line.isdigit() else (problem.place, 0, problem.name)

@@ -1,0 +1,1 @@
+"""What a deploy would do: pure functions of what is declared, recorded and there."""

@@ -1,0 +1,242 @@
+"""What was changed by hand, and where a change starts from: what is there, or what is recorded.
+
+A deploy that did not finish leaves objects that are not as recorded either; they say so in their properties, which are
+written in the same commit as the change. That is no drift, and the next deploy starts from what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.planning.diff import Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.planning.policies import Policies
+from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.wanted import Want, relation
+
+_WORDS = {
+    Change.ADD: "column {column} was added",
+    Change.ADD_REQUIRED: "column {column} was added",
+    Change.DROP: "column {column} was dropped",
+    Change.WIDEN: "{column} is {after}, not {before}",
+    Change.RETYPE: "{column} is {after}, not {before}",
+    Change.RELAX: "{column} is optional, not required",
+    Change.REQUIRE: "{column} is required, not optional",
+    Change.REORDER: "the columns are in the order {after}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a change starts from.
+
+    :ivar contract: fingerprint that instructions start from
+    :ivar remembered: the columns still say what they were renamed from
+    :ivar left: columns that were added by hand and stay
+    :ivar note: why this is not what is recorded
+    """
+
+    columns: tuple[Column, ...]
+    contract: str
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    remembered: bool = True
+    left: tuple[Column, ...] = ()
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How an object was found.
+
+    :ivar origin: None: there is nothing, the object is to be made
+    :ivar drift: what was changed by hand, in words
+    :ivar conflicts: what stops any change of it
+    :ivar adopted: it was somebody else's and becomes ours
+    :ivar rewrite_text: a view's text is neither what is recorded nor what is wanted, and is to be put back
+    """
+
+    origin: Origin | None = None
+    drift: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    rewrite_text: bool = False
+    adopted: bool = False
+
+
+def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether two lists of names, or of expressions over them, say the same."""
+    return [each.casefold() for each in old] == [each.casefold() for each in new]
+
+
+def find(want: Want, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()) -> Found:
+    """How the object is found.
+
+    :param leaving: ids of objects that give up their names in the same deploy
+    :param unfinished: ids of objects that an unfinished deploy began to change
+    """
+    if want.recorded is None:
+        return Found() if want.live is not None and want.live.marker in leaving else _unrecorded(want, policies)
+    return _recorded(want, want.recorded, policies, want.uuid in unfinished)
+
+
+def whose(live: LiveObject, wanted: UUID) -> str:
+    """Who made a live object that is not the wanted one, in words."""
+    if live.marker is None:
+        return f"the {live.kind.value} {live.name} is there and lacks our marker: somebody else made it"
+    return f"the {live.kind.value} {live.name} is there and carries the marker of {live.marker}, not of {wanted}"
+
+
+def _unrecorded(want: Want, policies: Policies) -> Found:
+    live = want.live
+    if live is None or relation(want.kind) is None:
+        return Found()
+    if live.marker == want.uuid:
+        note = "it is there with our marker, though not recorded"
+        return Found(_from_live(want, live, note)) if live.kind is relation(want.kind) else Found()
+    if live.marker is not None or want.key not in policies.adopt:
+        return Found(conflicts=(_taken(want, live),))
+    problems = list(_not_as_declared(want, live))
+    if problems:
+        return Found(conflicts=(f"{live.name} can't be adopted: {'; '.join(problems)}",))
+    return Found(_from_live(want, live, None), adopted=True)
+
+
+def _taken(want: Want, live: LiveObject) -> str:
+    remedy = ""
+    if live.marker is None:
+        remedy = f"; rename one of the two, or adopt {want.obj.name} if it is what is declared"
+    return f"the name of the {want.kind.value} {want.obj.name} is taken: {whose(live, want.uuid)}{remedy}"
+
+
+def _not_as_declared(want: Want, live: LiveObject) -> Iterator[str]:
+    if live.kind is not relation(want.kind):
+        yield f"it is a {live.kind.value}, declared is a {want.kind.value}"
+    elif want.obj.columns:
+        yield from _words(diff_columns(want.obj.columns, live.columns))
+
+
+def _recorded(want: Want, known: RecordedObject, policies: Policies, unfinished: bool) -> Found:
+    live, was = want.live, relation(known.kind)
+    if was is None:
+        return Found(_from_record(known))
+    if live is None:
+        # A table that is nowhere took its rows along: that is for somebody to look at, whoever did it.
+        return Found() if unfinished and was is LiveKind.VIEW else _missing(policies)
+    if live.marker != want.uuid:
+        if live.marker is None and want.key in policies.adopt and not list(_not_as_declared(want, live)):
+            return Found(_from_live(want, live, None), adopted=True)
+        return Found(_from_record(known), (whose(live, want.uuid),), (whose(live, want.uuid),))
+    drift = tuple(_drift(want, known, live))
+    if drift and (unfinished or _unfinished(known, live)):
+        return _continued(want, known, live)
+    if not drift or policies.drift == "fail":
+        return Found(_from_record(known), drift)
+    if live.key not in (known.key, want.key) and policies.drift == "adopt":
+        return Found(_from_record(known), drift, (f"it is called {live.name} now: declare that name, or repair it",))
+    if was is LiveKind.VIEW:
+        origin = replace(_from_record(known), note="changed by hand")
+        return Found(origin, drift, rewrite_text=policies.drift == "repair")
+    return _decided(want, known, live, drift, policies)
+
+
+def _missing(policies: Policies) -> Found:
+    drift = ("it is gone from the catalog",)
+    if policies.drift == "adopt":
+        return Found(
+            drift=drift, conflicts=("it is gone from the catalog: remove or forget it, or let it be repaired",)
+        )
+    return Found(drift=drift)
+
+
+def _continued(want: Want, known: RecordedObject, live: LiveObject) -> Found:
+    deploy = live.properties.get(DEPLOY, "an earlier one")
+    note = f"deploy {deploy} did not finish; going on from what it left"
+    if live.kind is not relation(known.kind):
+        return Found(None if live.kind is not relation(want.kind) else _from_live(want, live, note))
+    text = live.kind is LiveKind.VIEW and want.sql is not None and (live.query or "").split() != want.sql.split()
+    return Found(_from_live(want, live, note), rewrite_text=text)
+
+
+def _decided(want: Want, known: RecordedObject, live: LiveObject, drift: tuple[str, ...], policies: Policies) -> Found:
+    """A table that was changed by hand, and somebody decided what is right."""
+    changes = diff_columns(known.columns, live.columns) if live.columns else ()
+    origin = replace(_from_live(want, live, "changed by hand"), contract=known.fingerprints.contract.digest)
+    if policies.drift == "repair":
+        return Found(origin, drift)
+    added = {each.column.casefold() for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)}
+    wanted = folded(want.obj.columns)
+    left = tuple(each for each in live.columns if each.name.casefold() in added - set(wanted))
+    conflicts = tuple(
+        f"{words} by hand, and adopting that means to declare it so"
+        for each in changes
+        if _contradicts(each, wanted) and (words := next(_words([each]), ""))
+    )
+    return Found(replace(origin, left=left), drift, conflicts)
+
+
+def _contradicts(change: ColumnChange, wanted: dict[str, Column]) -> bool:
+    declared = wanted.get(change.column.casefold())
+    if change.what is Change.DROP:
+        return declared is not None
+    return change.what in (Change.WIDEN, Change.RETYPE) and declared is not None and declared.type != change.after
+
+
+def _unfinished(known: RecordedObject, live: LiveObject) -> bool:
+    deploy = live.properties.get(DEPLOY)
+    if deploy is not None and known.deploy_id and deploy != known.deploy_id:
+        return True
+    return live.stamp is not None and live.stamp != known.fingerprints.contract.digest
+
+
+def _drift(want: Want, known: RecordedObject, live: LiveObject) -> Iterator[str]:
+    if live.kind is not relation(known.kind):
+        yield f"it is a {live.kind.value}, not a {known.kind.value}"
+        return
+    if live.key not in (known.key, want.key):
+        yield f"it is called {live.name} now"
+    if live.kind is LiveKind.TABLE and live.columns:
+        yield from (f"{each} by hand" for each in _words(diff_columns(known.columns, live.columns)))
+    if live.constraints is not None and not same_names(live.constraints.partitioning, known.partitioning):
+        yield f"it is partitioned by {_listed(live.constraints.partitioning)}, not {_listed(known.partitioning)}"
+    if live.constraints is not None and not same_names(live.constraints.keys, known.keys):
+        yield f"its keys are {_listed(live.constraints.keys)}, not {_listed(known.keys)}"
+    if live.query is not None and live.query not in (known.sql, want.sql):
+        texts = [each.split() for each in (known.sql, want.sql) if each is not None]
+        if texts and live.query.split() not in texts:
+            yield "its text was changed by hand"
+    for name in known.properties if live.properties else ():
+        if live.properties.get(name) != known.properties[name]:
+            yield f"property {name} is {live.properties.get(name)!r}, not {known.properties[name]!r}"
+
+
+def _words(changes: Sequence[ColumnChange]) -> Iterator[str]:
+    for each in changes:
+        if each.what in _WORDS:
+            yield _WORDS[each.what].format(column=each.column, before=each.before, after=each.after)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def _from_record(known: RecordedObject) -> Origin:
+    return Origin(known.columns, known.fingerprints.contract.digest, known.partitioning, known.keys)
+
+
+def _from_live(want: Want, live: LiveObject, note: str | None) -> Origin:
+    known = want.recorded
+    said = folded(known.columns) if known is not None else {}
+    columns = tuple(
+        replace(each, renamed_from=before.renamed_from, comment=before.comment)
+        if (before := said.get(each.name.casefold())) is not None
+        else each
+        for each in live.columns
+    ) or (known.columns if known is not None else want.obj.columns)
+    partitioning = known.partitioning if known is not None else want.obj.partitioning
+    keys = known.keys if known is not None else want.obj.keys
+    if live.constraints is not None:
+        partitioning, keys = live.constraints.partitioning, live.constraints.keys
+    fallback = known.fingerprints.contract.digest if known is not None else ""
+    return Origin(columns, live.stamp or fallback, partitioning, keys, known is not None, (), note)

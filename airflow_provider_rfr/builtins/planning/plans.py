@@ -1,0 +1,240 @@
+"""What a deploy would do: immutable values, the same for the same inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.codec import decode, dumps, encode
+from airflow_provider_rfr.builtins.planning.policies import Policies
+from airflow_provider_rfr.builtins.spec import How, Kind
+from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.exceptions import PlanError, RfrError
+
+
+class Verb(str, Enum):
+    """What a step does. The first eight are the mechanisms by which an object changes, :class:`How`."""
+
+    CREATE = "create"
+    ADOPT = "adopt"
+    METADATA = "metadata"
+    EVOLVE = "evolve"
+    REWRITE = "rewrite"
+    SHADOW = "shadow"
+    RECOMPUTE = "recompute"
+    REPLACE_EMPTY = "replace_empty"
+    REPLACE = "replace"
+    """A view gets its new text."""
+    REBIND = "rebind"
+    """A view gets its own text once more, so that it sees its inputs' types as they are now."""
+    RENAME = "rename"
+    DROP = "drop"
+    """What holds the object leaves, and the object comes back as something else in the same deploy."""
+    REMOVE = "remove"
+    """The object leaves for good; what holds its rows becomes garbage, which is collected later."""
+    HOLD = "hold"
+    RESUME_FROM_NEW = "resume_from_new"
+    RESEND = "resend"
+    """The last three: what becomes of a sink whose source was emptied."""
+
+
+VERB_OF: Final[Mapping[How, Verb]] = {how: Verb(how.value) for how in How}
+ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
+CHANGES: Final = frozenset(Verb) - ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
+FORMAT: Final = 1
+"""Of the JSON; goes up when a reader of the one before would be misled."""
+
+
+def _none() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    :ivar seq: from 1, the order
+    :ivar uuid: None for views that are not ours
+    :ivar name: at the time of the step; a rename's details say the new one
+    :ivar changes: field by field, for people
+    :ivar details: what the step needs to know, as JSON
+    :ivar loses: what is lost, in words; empty for nothing
+    :ivar rows: how many there were when the plan was made; not part of what the plan promises
+    """
+
+    seq: int
+    uuid: UUID | None
+    name: str
+    kind: Kind
+    how: Verb
+    reason: str
+    changes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=_none)
+    loses: tuple[str, ...] = ()
+    user: bool = False
+    rows: int | None = field(default=None, compare=False)
+    bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every value is still there afterwards."""
+        return not self.loses
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """What a step means for somebody who reads the object.
+
+    :ivar on: id of the object
+    :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
+    """
+
+    on: UUID
+    name: str
+    kind: Kind
+    how: str
+    reason: str
+    uuid: UUID | None = None
+    user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A change that was made by hand: live is not as recorded.
+
+    :ivar policy: what was decided about it
+    """
+
+    uuid: UUID
+    name: str
+    kind: Kind
+    problems: tuple[str, ...]
+    policy: str
+
+    @property
+    def blocking(self) -> bool:
+        """Whether nothing is done until somebody decides."""
+        return self.policy == "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An object that stops the deploy.
+
+    :ivar instruction: text to paste into the declaration, if that helps
+    :ivar place: where the object is declared
+    """
+
+    name: str
+    kind: Kind
+    problems: tuple[str, ...]
+    uuid: UUID | None = None
+    changes: tuple[str, ...] = ()
+    instruction: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A deploy before it happens.
+
+    :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
+    :ivar base_revision: of the registry; the plan holds for this one alone
+    :ivar steps: in the order in which they are done
+    :ivar dependents: views and sinks that the steps touch
+    :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
+    :ivar create_order: ids of objects that come or change, what is read first, by what they read now
+    :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
+        from what is wanted, not from the steps. Those with a step take the id of the deploy, which that step has
+        written into the object's properties as well; the others keep theirs
+    :ivar forgotten: ids that the registry holds no longer
+    :ivar warnings: what is worth a look and stops nothing
+    :ivar unchanged: how many objects are as they should be
+    :ivar plan_hash: of all of this but display
+    """
+
+    project: str
+    version: str
+    recorded_version: str | None
+    base_revision: int
+    policies: Policies
+    canonicalizer: str = ""
+    steps: tuple[Step, ...] = ()
+    dependents: tuple[Dependent, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    warnings: tuple[str, ...] = ()
+    drop_order: tuple[UUID, ...] = ()
+    create_order: tuple[UUID, ...] = ()
+    records: tuple[RecordedObject, ...] = ()
+    forgotten: tuple[UUID, ...] = ()
+    unchanged: int = 0
+    plan_hash: str = ""
+
+    @property
+    def applicable(self) -> bool:
+        """Whether nothing stops it."""
+        return not self.blocked and not any(each.blocking for each in self.drift)
+
+    def digest(self) -> str:
+        """Of everything that is done and of the base, without what is only shown."""
+        steps = [
+            (each.uuid, each.name, each.kind, each.how, each.reason, each.changes, each.details, each.loses, each.user)
+            for each in self.steps
+        ]
+        base = (FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
+        rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
+        said = dumps((base, steps, self.dependents, rest, self.records, self.forgotten, self.canonicalizer))
+        return hashlib.sha256(said).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object; ``plan_schema.json`` describes it."""
+        return {**encode(self), "format": FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        """The plan of such an object.
+
+        :raises PlanError: it is none, is of another format, or was changed after it was made
+        """
+        if document.get("format") != FORMAT:
+            raise PlanError(f"this is no plan of format {FORMAT}: format is {document.get('format')!r}")
+        try:
+            plan = decode(cls, document)
+        except (TypeError, ValueError, KeyError, AttributeError, RfrError) as error:
+            raise PlanError(f"this is no plan that can be read: {error}") from error
+        if plan.digest() != plan.plan_hash:
+            raise PlanError(f"the plan {plan.plan_hash[:12]} was changed after it was made")
+        return plan
+
+
+def sealed(plan: Plan) -> Plan:
+    """The plan with its hash."""
+    return replace(plan, plan_hash=plan.digest())
+
+
+def exit_code(plan: Plan) -> int:
+    """0: nothing to do, 2: there is, 1: something stops it."""
+    if not plan.applicable:
+        return 1
+    return 2 if plan.steps else 0
+
+
+def summary(plan: Plan) -> dict[str, int]:
+    """Counts, for the last line and for scripts."""
+    verbs = [each.how for each in plan.steps]
+    return {
+        "add": sum(how in ADDS for how in verbs),
+        "change": sum(how in CHANGES for how in verbs),
+        "remove": verbs.count(Verb.REMOVE),
+        "rebind": verbs.count(Verb.REBIND),
+        "blocked": len(plan.blocked),
+        "drift": len(plan.drift),
+        "unchanged": plan.unchanged,
+        "data_loss": sum(not each.lossless for each in plan.steps),
+    }

@@ -1,0 +1,219 @@
+"""A plan for people: text for a terminal, Markdown for a pull request. One line an object, with its reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator
+from typing import Final
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.planning.plans import Blocked, Dependent, Drift, Plan, Step, Verb, summary
+from airflow_provider_rfr.builtins.spec import STORED, Kind
+
+_SIGNS: Final = {
+    Verb.CREATE: "+",
+    Verb.ADOPT: "+",
+    Verb.REWRITE: "±",
+    Verb.SHADOW: "±",
+    Verb.RECOMPUTE: "±",
+    Verb.REPLACE_EMPTY: "∅",
+    Verb.REMOVE: "-",
+    Verb.DROP: "-",
+}
+_HINTS: Final = {
+    Verb.REWRITE: "in place, history kept",
+    Verb.SHADOW: "built beside it, then switched",
+    Verb.RECOMPUTE: "from its query, in place",
+    Verb.REPLACE_EMPTY: "ALL ROWS ARE LOST",
+}
+_KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def render(plan: Plan, *, markdown: bool = False) -> str:
+    """The plan as text."""
+    return "\n".join(_markdown(plan) if markdown else _text(plan))
+
+
+def _text(plan: Plan) -> Iterator[str]:
+    yield headline(plan)
+    yield from _body(plan)
+    yield last_line(plan)
+
+
+def headline(plan: Plan) -> str:
+    """What is compared with what."""
+    recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
+    base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
+    return f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
+
+
+def last_line(plan: Plan) -> str:
+    """The counts."""
+    found = summary(plan)
+    if not plan.steps and plan.applicable:
+        return f"No changes: {_count(found['unchanged'], 'object')} as declared."
+    parts = [
+        f"{found['add']} to add",
+        f"{found['change']} to change",
+        f"{found['remove']} to remove",
+        _count(found["rebind"], "rebind"),
+        *([f"{found['blocked']} blocked"] if found["blocked"] else []),
+        *([f"{found['drift']} drifted"] if found["drift"] else []),
+        f"{found['data_loss']} data loss",
+    ]
+    stopped = "" if plan.applicable else " Nothing is done until what is blocked is decided."
+    return f"Plan: {', '.join(parts)}.{stopped}"
+
+
+def _body(plan: Plan) -> Iterator[str]:
+    nested: dict[UUID, list[Dependent]] = defaultdict(list)
+    for dependent in plan.dependents:
+        nested[dependent.on].append(dependent)
+    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
+    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
+    own = {each.uuid for each in steps}
+    for step in steps:
+        yield from _step(step)
+        yield from _below(step.uuid, nested, own)
+    for blocked in plan.blocked:
+        yield from _blocked(blocked)
+        yield from _below(blocked.uuid, nested, own)
+    for on in list(nested):
+        yield from _below(on, nested, own)
+    yield from (_drift(each) for each in plan.drift)
+    yield from (f"  # note   {warning}" for warning in plan.warnings)
+
+
+def _below(on: UUID | None, nested: dict[UUID, list[Dependent]], own: Container[UUID | None]) -> Iterator[str]:
+    """Whoever depends on an object, and whoever depends on those that have no line of their own; each once."""
+    if on is None:
+        return
+    for each in nested.pop(on, ()):
+        yield _dependent(each)
+        if each.uuid is not None and each.uuid not in own:
+            yield from _below(each.uuid, nested, own)
+
+
+def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
+    """Whether a step is a line below the object that is its cause."""
+    if step.kind is Kind.SINK and step.how in (Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND):
+        return True
+    return step.how is Verb.REBIND and (step.uuid, step.name) in rebound
+
+
+def _step(step: Step) -> Iterator[str]:
+    first, *rest = (*step.changes, *_hints(step)) or ("",)
+    alone = step.how in (Verb.CREATE, Verb.ADOPT, Verb.REMOVE, Verb.DROP, Verb.RENAME, Verb.REPLACE, Verb.REBIND)
+    if alone or not step.changes:
+        first, rest = _reason(step), [*step.changes, *_hints(step)]
+    name = f"{step.name}{'  (user)' if step.user else ''}"
+    start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {name:<24} {step.how.value:<13} "
+    yield f"{start}{first}".rstrip()
+    yield from (f"{'':<{len(start)}}{line}" for line in rest)
+
+
+def _reason(step: Step) -> str:
+    if step.how is Verb.RENAME:
+        return f"-> {step.details['to']}"
+    if step.how in (Verb.REMOVE, Verb.DROP) and step.kind in STORED:
+        return f"{step.reason}; physical kept {step.details['keep_days']} days{_size(step)}"
+    return step.reason
+
+
+def _hints(step: Step) -> Iterator[str]:
+    for column, expression in dict(step.details.get("expressions", {})).items():
+        yield f"= {column}: {expression}"
+    if step.how in _HINTS:
+        yield f"{_HINTS[step.how]}{_size(step)}"
+    for lost in step.loses if step.how is not Verb.REPLACE_EMPTY else ():
+        yield f"LOST: {lost}"
+
+
+def _size(step: Step) -> str:
+    parts = []
+    if step.rows is not None:
+        parts.append(f"~{_rows(step.rows)} rows")
+    if step.bytes is not None:
+        parts.append(_bytes(step.bytes))
+    return f"   {' / '.join(parts)}" if parts else ""
+
+
+def _dependent(each: Dependent) -> str:
+    name = f"{each.name}{'  (user)' if each.user else ''}"
+    return f"      -> {_kind(each.kind):<5} {name:<22} {each.how:<13} {each.reason}".rstrip()
+
+
+def _blocked(blocked: Blocked) -> Iterator[str]:
+    first, *rest = blocked.problems
+    start = f"  ! {_kind(blocked.kind):<6} {blocked.name:<24} {'BLOCKED':<13} "
+    yield f"{start}{first}"
+    yield from (f"{'':<{len(start)}}{line}" for line in (*rest, *blocked.changes))
+    if blocked.instruction:
+        yield f"        add:  {blocked.instruction}{f'    # {blocked.place}' if blocked.place else ''}"
+
+
+def _drift(drift: Drift) -> str:
+    return f"  # drift  {drift.name}: {'; '.join(drift.problems)}  (policy: {drift.policy})"
+
+
+def _markdown(plan: Plan) -> Iterator[str]:
+    mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
+    yield f"### {mark} Built-in objects: {_escaped(last_line(plan))}"
+    yield ""
+    yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
+    if plan.steps:
+        yield from ("", "| | object | how | why | lost |", "|---|---|---|---|---|")
+        yield from (_row(step) for step in plan.steps)
+    lines = [_dependent(each) for each in plan.dependents]
+    if lines:
+        yield from (
+            "",
+            "<details><summary>Dependents</summary>",
+            "",
+            "```",
+            *map(str.strip, lines),
+            "```",
+            "</details>",
+        )
+    for blocked in plan.blocked:
+        yield from ("", f"**Blocked: {_escaped(blocked.name)}**", "")
+        yield from (f"- {_escaped(each)}" for each in (*blocked.problems, *blocked.changes))
+        if blocked.instruction:
+            yield from ("", "```yaml", "migrations:", f"  {blocked.instruction}", "```")
+    notes = [f"drift: {each.name}: {'; '.join(each.problems)} ({each.policy})" for each in plan.drift]
+    if notes or plan.warnings:
+        yield from ("", *(f"- {_escaped(each)}" for each in (*notes, *plan.warnings)))
+
+
+def _row(step: Step) -> str:
+    name = f"`{step.name}`{' (user)' if step.user else ''}"
+    why = "<br>".join(_escaped(each) for each in (_reason(step), *step.changes) if each)
+    lost = _escaped(", ".join(step.loses)) or "nothing"
+    return f"| {_SIGNS.get(step.how, '~')} | {step.kind.value} {name} | {step.how.value} | {why} | {lost} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _kind(kind: Kind) -> str:
+    return _KINDS.get(kind, kind.value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _rows(number: int) -> str:
+    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if number >= limit:
+            return f"{number / limit:.1f}{unit}"
+    return str(number)
+
+
+def _bytes(number: int) -> str:
+    size, unit = float(number), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}"

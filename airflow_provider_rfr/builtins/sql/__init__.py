@@ -1,0 +1,1 @@
+"""What a query reads and gives, told from its text."""

@@ -1,0 +1,1 @@
+"""What a trigger block may say, and what is wrong with it."""

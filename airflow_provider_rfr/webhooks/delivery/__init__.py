@@ -1,0 +1,1 @@
+"""Calls to endpoints: when, to which addresses, signed, and what their answers mean."""

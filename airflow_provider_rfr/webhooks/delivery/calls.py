@@ -1,0 +1,155 @@
+"""From an endpoint's configuration to what is needed to call it: address, headers, credentials, keys.
+
+Made late, on the machine that delivers, and never written anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import SecretStr
+from requests.structures import CaseInsensitiveDict
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.preset_base import Preset, TokenStep
+from airflow_provider_rfr.webhooks.configuration.secret_values import holds_sealed_text
+from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
+from airflow_provider_rfr.webhooks.delivery.http import host_of
+from airflow_provider_rfr.webhooks.delivery.masking import Masker, secrets_of_url
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What an Airflow connection of type HTTP gives.
+
+    :ivar headers: of every request
+    """
+
+    base_url: str = field(repr=False)
+    login: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+Connections = Callable[[str], ConnectionSettings]
+"""From a connection's id to its settings; asked at delivery."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How one endpoint is called.
+
+    :ivar headers: without the token of a token step
+    :ivar exposed: header values that templates may print
+    :ivar token_step: how a token is got, where one is needed
+    """
+
+    endpoint: Endpoint
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    exposed: Mapping[str, str] = field(repr=False)
+    guard: AddressGuard
+    token_step: TokenStep | None
+    secrets: tuple[str, ...] = field(repr=False)
+
+    @property
+    def host(self) -> str:
+        """For people."""
+        return host_of(self.url)
+
+    @cached_property
+    def keys(self) -> tuple[bytes, ...]:
+        """That sign."""
+        return self.endpoint.signing.keys if self.endpoint.signing is not None else ()
+
+    @cached_property
+    def masker(self) -> Masker:
+        """Takes this endpoint's secrets out of texts."""
+        return Masker(self.secrets)
+
+    @property
+    def address_digest(self) -> str:
+        """Tells whether the address is another one, without telling which."""
+        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+
+
+def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterable[str] = ()) -> Call:
+    """How to call the endpoint.
+
+    :param allowed_hosts: allowed for every endpoint
+    :raises ConfigurationError: the endpoint is still sealed, or there is no address
+    """
+    if holds_sealed_text(endpoint.dump()):
+        raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
+    connection = connections(endpoint.connection) if endpoint.connection is not None else None
+    preset = endpoint.parameters
+    base = _base(endpoint, connection, preset)
+    login, password = (connection.login, connection.password) if connection is not None else ("", "")
+    step = preset.token_step(base, login, password) if preset is not None else None
+    given = dict(connection.headers) if connection is not None else {}
+    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(given)
+    headers.update(preset.headers() if preset is not None else {})
+    if step is None:
+        headers.update(_credential(preset, login, password))
+    headers.update({name: value.get_secret_value() for name, value in endpoint.headers.items()})
+    url = _with_path(base, preset.path()) if preset is not None else base
+    return Call(
+        endpoint=endpoint,
+        url=url,
+        headers=dict(headers),
+        exposed=endpoint.exposed_headers(given),
+        guard=AddressGuard.of(allowed_hosts, endpoint.allowed_hosts),
+        token_step=step,
+        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, url, dict(headers), password))),
+    )
+
+
+def _base(endpoint: Endpoint, connection: ConnectionSettings | None, preset: Preset | None) -> str:
+    if endpoint.url is not None:
+        return endpoint.url.get_secret_value()
+    base = connection.base_url if connection is not None else ""
+    base = base or (preset.base if preset is not None else "")
+    if urlsplit(base).scheme not in ("http", "https"):
+        raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
+    return base
+
+
+def _with_path(base: str, path: str) -> str:
+    parts = urlsplit(base)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else base
+
+
+def _credential(preset: Preset | None, login: str, password: str) -> dict[str, str]:
+    """The header that says who calls, by the preset's way or by that of HTTP."""
+    token = getattr(preset, "token", None)
+    secret = token.get_secret_value() if isinstance(token, SecretStr) else password
+    if preset is not None:
+        if preset.credential is None or not secret:
+            return {}
+        header, form = preset.credential
+        return {header: form.replace("{}", secret)}
+    if login:
+        return {"Authorization": "Basic " + base64.b64encode(f"{login}:{password}".encode()).decode()}
+    return {"Authorization": f"Bearer {password}"} if password else {}
+
+
+def _secrets(
+    endpoint: Endpoint, preset: Preset | None, step: TokenStep | None, url: str, headers: dict[str, str], password: str
+) -> Iterator[str]:
+    yield from secrets_of_url(url)
+    public = preset.headers() if preset is not None else {}
+    yield from (value for name, value in headers.items() if public.get(name) != value)
+    yield from ([password] if password else [])
+    if preset is not None:
+        values = [getattr(preset, name) for name in type(preset).model_fields]
+        yield from (value.get_secret_value() for value in values if isinstance(value, SecretStr))
+    if endpoint.signing is not None:
+        yield from (secret.get_secret_value() for secret in endpoint.signing.secrets)
+    if step is not None:
+        yield from step.body.values()
