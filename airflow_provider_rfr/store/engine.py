@@ -22,10 +22,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store import builtin_tables, connection_tables, sink_tables
 from airflow_provider_rfr.store.clock import Clock
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 
 T = TypeVar("T")
+
+TABLE_MODULES: Final = (builtin_tables, sink_tables, connection_tables)
+"""They put their tables into METADATA when they are imported."""
 
 BUSY_SECONDS: Final = 30.0
 _TABLES_LOCK: Final = 0x5246_5253

@@ -1,0 +1,3 @@
+"""Tables of the control store: registry of built-in objects, journal of deploys, lease and garbage."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Tables of the control store: which ingestion uses which connection, and the audit of changes."""
+
+from __future__ import annotations
