@@ -113,7 +113,7 @@ def test_fire(args: Namespace) -> int:
     endpoint = block.config.get(args.trigger)
     if endpoint is None:
         raise ConfigurationError("trigger", f"there is no {args.trigger!r}", f"one of {', '.join(block.config)}")
-    event = replace(placeholder_events()[1], committed_at=datetime.now(timezone.utc))
+    event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
     answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
     print(json.dumps(asdict(answer), indent=2))
     return 0 if answer.delivered else 1

@@ -118,7 +118,7 @@ class WebhookOperationOperator(BaseOperator):
             raise ConfigurationError("endpoint", "is no mapping", "give the fields of an endpoint")
         given = {name: value for name, value in self.endpoint.items() if value not in (None, "", {}, [])}
         block = check_triggers({"config": {self.trigger or "test": given}})
-        event = replace(placeholder_events()[1], committed_at=datetime.now(timezone.utc))
+        event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
         (endpoint,) = block.endpoints
         answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
         if not answer.delivered:

@@ -166,7 +166,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowSta
     home.mkdir()
     dags = folder / "dags"
     dags.mkdir()
-    for file in (*(Path(__file__).parent / "dags").glob("*.py"), ROOT / "dags" / "full_refresh.py"):
+    ready = (ROOT / "dags" / f"{name}.py" for name in ("full_refresh", "deliver_webhooks", "try_webhook"))
+    for file in (*(Path(__file__).parent / "dags").glob("*.py"), *ready):
         (dags / file.name).symlink_to(file)
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api, ResourceManager(folder / "cluster") as yarn:
         extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
@@ -187,6 +188,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowSta
         transport = {"type": "file", "log_file_path": str(home / LINEAGE), "append": True}
         settings = {
             **SETTINGS,
+            "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
             "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
             "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
@@ -195,6 +197,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowSta
             airflow.call("POST", "/pools", {"name": "narrow", "slots": 1})
             for dag in DAGS:
                 airflow.wait_for_dag(dag)
+            # It has a schedule, and its own test is its only business here.
+            airflow.wait_for_dag("deliver_webhooks")
+            airflow.call("PATCH", "/dags/deliver_webhooks", {"is_paused": True})
             yield airflow, api, lake, yarn
 
 

@@ -93,6 +93,40 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
     assert kept == []
 
 
+def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in_its_form(
+    story: Story, tmp_path: Path
+) -> None:
+    commits = [publish(open_catalog(story.lake.settings), f"raw.ready_{name}") for name in ("one", "two")]
+    story.airflow.call("PATCH", "/dags/deliver_webhooks", {"is_paused": False})
+    with Receiver() as receiver:
+        file = write(tmp_path, block(receiver.url))
+        run(story, "deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
+        succeed(story, "deliver_webhooks", "one")
+        assert [each.json["id"] for each in receiver.requests] == [delivery_id(commits[0], "hook")]
+        run(story, "deliver_webhooks", "all", triggers_file=file)
+        succeed(story, "deliver_webhooks", "all")
+    assert delivery_id(commits[1], "hook") in {each.json["id"] for each in receiver.requests}
+    assert len({each.delivery_id for each in receiver.requests}) == len(receiver.requests)
+
+
+def test_a_webhook_is_tried_from_its_form_with_a_connection_and_a_template(story: Story) -> None:
+    with Receiver(lambda request: (202, f"taken {CANARY}".encode())) as receiver:
+        story.airflow.call(
+            "POST",
+            "/connections",
+            {"connection_id": "tried", "conn_type": "http", "host": receiver.url, "password": CANARY},
+        )
+        template = '{"from": "{{materialization_name}}", "all": {{json collection_names}} }'
+        run(story, "try_webhook", "tried", connection="tried", payloadTemplate=template)
+        succeed(story, "try_webhook", "tried")
+    (request,) = receiver.requests
+    assert request.json["from"] and request.json["all"]
+    found = result(story, "try_webhook", "tried", "call")
+    assert found["status"] == 202
+    assert CANARY not in json.dumps(found)
+    assert CANARY not in story.log("try_webhook", "tried")
+
+
 def test_the_sensor_waits_in_the_triggerer_until_somebody_commits(story: Story) -> None:
     run(story, "sense", "sensed")
     wait_for(lambda: story.airflow.task("sense", "sensed", "wait")["state"] == "deferred")
