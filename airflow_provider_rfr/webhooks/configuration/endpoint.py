@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -107,6 +107,8 @@ class Endpoint(TriggerModel):
     :ivar enabled: false: nothing is sent
     :ivar allowed_hosts: names, addresses and networks that may be called although they are private
     """
+
+    camel_case_only: ClassVar[frozenset[str]] = frozenset({"timeout_secs", "max_retries"})
 
     url: Annotated[Secret, AfterValidator(check_url)] | None = None
     connection: Annotated[str, AfterValidator(check_connection)] | None = None

@@ -28,6 +28,8 @@ class TriggerModel(BaseModel):
         revalidate_instances="never",
     )
 
+    camel_case_only: ClassVar[frozenset[str]] = frozenset()
+
     @model_validator(mode="wrap")
     @classmethod
     def _in_our_words(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
@@ -70,8 +72,12 @@ class TriggerModel(BaseModel):
 
     @classmethod
     def _spelled(cls, data: Mapping[Any, Any]) -> tuple[dict[Any, Any], list[PydanticCustomError]]:
-        # A field whose name in Python is another word goes by its alias alone.
-        aliases = {name: to_camel(name) for name, field in cls.model_fields.items() if field.alias == to_camel(name)}
+        # A field whose name in Python is another word goes by its alias alone, and so does one of the design document.
+        aliases = {
+            name: to_camel(name)
+            for name, field in cls.model_fields.items()
+            if field.alias == to_camel(name) and name not in cls.camel_case_only
+        }
         written: dict[Any, Any] = {}
         twice: list[PydanticCustomError] = []
         for key, value in data.items():

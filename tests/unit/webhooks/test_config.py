@@ -129,7 +129,7 @@ def test_snake_case_is_read_and_camel_case_is_written() -> None:
 def test_the_names_of_the_design_document_are_read() -> None:
     found = endpoint(timeoutSecs=5, maxRetries=4)
     assert (found.timeout, found.max_attempts, found.attempts) == (5.0, 5, 5)
-    assert endpoint(timeout_secs=6).timeout == 6.0
+    assert refused_field(timeout_secs=6) == ["trigger X: timeout_secs: unknown field; did you mean timeoutSecs?"]
     assert refused_field(timeoutSecs=5, timeout="5s", maxRetries=1, maxAttempts=1) == [
         "trigger X: timeout and timeoutSecs are both given; keep one of them",
         "trigger X: maxAttempts and maxRetries are both given; keep one of them",
