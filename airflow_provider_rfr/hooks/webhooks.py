@@ -147,15 +147,21 @@ class WebhookHook(BaseHook):
         :param patience: seconds for which retries are waited for; None for as long as it takes
         """
         from airflow_provider_rfr.webhooks.courier import Courier
+        from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
 
+        endpoints = self.endpoints(tables)
         courier = self._courier = Courier(
             self.store,
-            self.endpoints(tables),
+            endpoints,
             connections=http_settings,
             allowed_hosts=(*self._allowed_hosts, *configured_hosts()),
             on_dead=on_dead,
         )
-        return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
+        try:
+            return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
+        finally:
+            hosts = {key: host for key, each in endpoints.items() if (host := host_of(each)) is not None}
+            record_deliveries(self.store, self.catalog, self.lake, hosts)
 
     def stop(self) -> None:
         """Claim nothing more; attempts under way end, and what they brought is noted."""

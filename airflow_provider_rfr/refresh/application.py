@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_rfr.exceptions import (
@@ -93,6 +94,7 @@ class Application:
     def _refresh(self, stream: str) -> None:
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
         from airflow_provider_rfr.refresh.engine import Refresh
+        from airflow_provider_rfr.refresh.history import record_attempt
 
         lake = self._config.lake
         catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))
@@ -104,10 +106,17 @@ class Application:
             report=lambda report: say(progress_line(stream, report)),
             stopping=self._stopping,
         )
+        began, error = datetime.now(timezone.utc), None
         try:
             refresh.run()
+        except Exception as raised:
+            error = raised
+            raise
         finally:
             self._figures.append(asdict(refresh.figures))
+            record_attempt(
+                catalog, self._config, refresh.figures, refresh.header, began=began, error=error, secrets=self._secrets
+            )
 
     def _note_session(self) -> None:
         self._cluster.ready.wait()

@@ -81,6 +81,11 @@ class Refresh:
         self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self.figures = RefreshFigures(stream_name, name)
 
+    @property
+    def header(self) -> LedgerHeader | None:
+        """Of the ledger as it was seen last; None before the first refresh."""
+        return self._ledger.header
+
     def run(self) -> RefreshFigures:
         """Open or resume, read, publish; returns the figures, which are also kept when it raises.
 

@@ -1,0 +1,161 @@
+"""What a refresh tells of itself in the package's own tables: how each attempt ended, and what was committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_rfr import __version__
+from airflow_provider_rfr.exceptions import (
+    FencedError,
+    PublishRefusedError,
+    RefreshFailedError,
+    RefreshStoppedError,
+    TypeMismatchError,
+)
+from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord
+from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.errors import redact
+from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.refresh.figures import RefreshFigures
+
+log = logging.getLogger(__name__)
+
+REFRESHES: Final = "rfr.refresh_history"
+COMMITS: Final = "rfr.commit_history"
+MOST_FAILURES: Final = 1000
+_OUTCOMES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...]] = (
+    (FencedError, "fenced"),
+    (RefreshStoppedError, "stopped"),
+    ((PublishRefusedError, TypeMismatchError), "refused"),
+)
+
+
+def record_attempt(
+    catalog: Catalog,
+    config: RefreshConfig,
+    figures: RefreshFigures,
+    header: LedgerHeader | None,
+    *,
+    began: datetime,
+    error: BaseException | None,
+    secrets: Sequence[str] = (),
+) -> None:
+    """Tell how the attempt ended; a history that can't be written is a warning and no reason to fail.
+
+    Nothing is told of an attempt that never held its refresh: it has no epoch, and others' rows are not its own.
+
+    :param header: of the ledger, which may be a later attempt's by now
+    :param secrets: values that no error's text may show
+    """
+    if not figures.epoch:
+        return
+    try:
+        row = _attempt(config, figures, header, began, error, secrets)
+        append_once(catalog, REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=_scope(row))
+        if error is None:
+            record_commits(catalog, figures.target)
+    except Exception as failure:  # noqa: BLE001 - each catalog refuses in its own way
+        log.warning("%s: its history can't be written (%s); the refresh is not affected", figures.target, failure)
+
+
+def record_commits(catalog: Catalog, target: str) -> int:
+    """Tell of every commit of the target that its history lacks, also of those whose driver died; returns how many."""
+    found = CommitLog.load(catalog, target)
+    rows = [row for each in (found.commits() if found else []) if (row := _commit(target, each)) is not None]
+    return append_once(catalog, COMMITS, rows, keys=("commit_id",), scope={"target": target})
+
+
+def _scope(row: Mapping[str, Any]) -> dict[str, str | int]:
+    return {name: row[name] for name in ("target", "generation", "epoch")}
+
+
+def _attempt(
+    config: RefreshConfig,
+    figures: RefreshFigures,
+    header: LedgerHeader | None,
+    began: datetime,
+    error: BaseException | None,
+    secrets: Sequence[str],
+) -> dict[str, Any]:
+    failures = list(_failures(error, secrets))
+    run = config.run.airflow
+    ours = header is not None and (header.generation, header.epoch) == (figures.generation, figures.epoch)
+    known = header if ours else figures
+    return {
+        **{name: getattr(known, name, None) for name in _OF_THE_HEADER},
+        "target": figures.target,
+        "part": config.options.replace_where or "",
+        "stream": figures.stream,
+        "epoch": figures.epoch,
+        "outcome": outcome(error),
+        "error_type": type(error).__name__ if error is not None else None,
+        "error": redact(str(error), secrets) if error is not None else None,
+        "started_at": began,
+        "ended_at": datetime.now(timezone.utc),
+        "pages_skipped": figures.pages_skipped,
+        "failures": failures or None,
+        "dag_id": run.dag_id if run else None,
+        "dag_run_id": run.dag_run_id if run else None,
+        "task_id": run.task_id if run else None,
+        "map_index": run.map_index if run else None,
+        "package_version": __version__,
+    }
+
+
+_OF_THE_HEADER: Final = (
+    *("generation", "opened_at", "progressed_at", "attempts", "rounds", "pages", "pages_refetched", "records"),
+    *("partitions", "partitions_done", "previous_rows", "published_rows", "snapshot_id"),
+)
+
+
+def outcome(error: BaseException | None) -> str:
+    """``published``, ``fenced``, ``stopped``, ``refused`` or ``failed``."""
+    if error is None:
+        return "published"
+    return next((name for kinds, name in _OUTCOMES if isinstance(error, kinds)), "failed")
+
+
+def _failures(error: BaseException | None, secrets: Sequence[str]) -> Iterator[dict[str, str]]:
+    if isinstance(error, RefreshFailedError):
+        for key, reason in list(error.failures.items())[:MOST_FAILURES]:
+            yield {"partition": key, "reason": redact(reason, secrets)}
+
+
+def _commit(target: str, record: CommitRecord) -> dict[str, Any] | None:
+    event = CommitEvent.from_summary(target, record.snapshot_id, record.sequence, record.timestamp_ms, record.summary)
+    if event is None:
+        return None
+    said = {name: record.summary.get(PREFIX + name.replace("_", "-")) for name in (*_TEXTS, *_COUNTS, "opened_at")}
+    opened = said.pop("opened_at")
+    return {
+        **{name: getattr(event, name) or None for name in _OF_THE_EVENT},
+        **{name: said[name] for name in _TEXTS},
+        **{name: int(value) for name in _COUNTS if (value := said[name]) is not None},
+        "collection_names": list(event.collection_names),
+        "bindings": [
+            {"table": each.table, "collection": each.collection, "documents": each.documents, "bytes": each.bytes}
+            for each in event.bindings
+        ],
+        "documents": event.documents,
+        "bytes": event.bytes,
+        "opened_at": datetime.fromisoformat(opened) if opened else None,
+        "map_index": event.map_index,
+    }
+
+
+_TEXTS: Final = ("mode", "stream", "ledger")
+_COUNTS: Final = ("rows", "duplicates_removed", "pages", "pages_skipped", "partitions", "attempts")
+_OF_THE_EVENT: Final = (
+    *("commit_id", "target", "lake", "snapshot_id", "sequence", "generation", "committed_at", "materialization_name"),
+    *("connector_image", "flow_run_id", "flow_published_at_min", "flow_published_at_max"),
+    *("dag_id", "dag_run_id", "task_id", "logical_date"),
+)
