@@ -6,6 +6,7 @@ from typing import Any
 
 DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 INTEGRATION = "Resumable full refresh"
+_OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhook_operations", "webhooks")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -15,10 +16,10 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Resumable full refresh",
         "description": "Resumable full refresh of API sources into Iceberg tables, on Apache Spark.",
         "integrations": [{"integration-name": INTEGRATION, "external-doc-url": DOCS, "tags": ["apache", "software"]}],
-        "operators": [_modules("operators.full_refresh", "operators.webhooks", "operators.webhook_operations")],
+        "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("sensors.commit")],
-        "triggers": [_modules("triggers.commit", "triggers.refresh")],
-        "hooks": [_modules("hooks.api", "hooks.lake", "hooks.control_store", "hooks.webhooks")],
+        "triggers": [_modules("triggers.commit", "triggers.deploy", "triggers.refresh")],
+        "hooks": [_modules("hooks.api", "hooks.builtins", "hooks.control_store", "hooks.lake", "hooks.webhooks")],
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,
         # Without these the scheduler could not name a task's buttons.

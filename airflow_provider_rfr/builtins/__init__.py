@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declaration.loader import load_objects
+    from airflow_provider_rfr.builtins.execution.collection import gc
+    from airflow_provider_rfr.builtins.execution.deploy import apply
+    from airflow_provider_rfr.builtins.execution.observe import observe
+    from airflow_provider_rfr.builtins.execution.values import Applied, AppliedStep, Collected
     from airflow_provider_rfr.builtins.planning.planner import plan
     from airflow_provider_rfr.builtins.planning.plans import Plan, Step, exit_code
     from airflow_provider_rfr.builtins.planning.policies import Policies
@@ -39,30 +43,42 @@ __all__ = [
     "Removal",
     "SinkSpec",
     "Stability",
+    "Applied",
+    "AppliedStep",
+    "Collected",
     "Live",
     "Plan",
     "Policies",
     "Recorded",
     "Step",
+    "apply",
+    "gc",
     "ensure_current",
     "exit_code",
     "load_objects",
     "load_plan",
+    "observe",
     "plan",
     "save_plan",
     "stable_id",
 ]
 
 _ELSEWHERE = {
+    "Applied": "execution.values",
+    "AppliedStep": "execution.values",
+    "Collected": "execution.values",
     "Live": "state",
     "Plan": "planning.plans",
     "Policies": "planning.policies",
     "Recorded": "state",
     "Step": "planning.plans",
+    "apply": "execution.deploy",
+    "gc": "execution.collection",
     "ensure_current": "planning.saved",
     "exit_code": "planning.plans",
     "load_objects": "declaration.loader",
     "load_plan": "planning.saved",
+    "observe": "execution.observe",
     "plan": "planning.planner",
     "save_plan": "planning.saved",
 }

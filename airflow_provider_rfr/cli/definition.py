@@ -6,7 +6,7 @@ from pathlib import Path
 
 from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand, lazy_load_command
 
-_MODULE = "airflow_provider_rfr.cli.triggers_command"
+_CLI = "airflow_provider_rfr.cli"
 
 ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
 ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
@@ -45,10 +45,10 @@ ARG_START_FROM = Arg(
 _STORE = (ARG_LAKE, ARG_STORE)
 
 
-def _command(name: str, help: str, *args: Arg, does: str | None = None) -> ActionCommand:
-    """A command; what it does is the function of that name, or ``does``."""
-    function = does or name.replace("-", "_")
-    return ActionCommand(name=name, help=help, func=lazy_load_command(f"{_MODULE}.{function}"), args=args)
+def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
+    """A command of a group; what it does is the function of that name, or ``does``."""
+    function = f"{_CLI}.{of}_command.{does or name.replace('-', '_')}"
+    return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
 
 
 TRIGGERS = (
@@ -78,12 +78,99 @@ TRIGGERS = (
 )
 
 
+ARG_OBJECTS = Arg(
+    ("--objects",), action="append", type=Path, metavar="DIR", help="Folder or file with declarations; may be repeated"
+)
+ARG_PROJECT = Arg(("--project",), default="rfr", help="Whose objects they are")
+ARG_VERSION = Arg(("--declared-version",), help="Version of the code that declares them, if not this package's")
+ARG_BUILTINS_LAKE = Arg(
+    ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
+)
+ARG_JSON = Arg(("--json",), action="store_true", help="For scripts")
+ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
+ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
+ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
+ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
+ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
+ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error says")
+ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="builtins.lock.json beside the declarations, if left out")
+ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
+_POLICIES = (
+    Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
+    Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
+    Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object that may be emptied"),
+    Arg(("--adopt",), action="append", metavar="NAME", help="Somebody else's table or view that becomes ours"),
+    Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
+    Arg(("--force",), choices=("evolve", "rewrite"), help="For tests: migrate everything that is not protected"),
+    Arg(("--allow-downgrade",), action="store_true", help="Let an older version put its views and settings back"),
+    Arg(("--keep-days",), type=int, help="How long what is put aside is kept"),
+)
+_SPARK = (
+    Arg(("--spark-conf",), action="append", metavar="NAME=VALUE", help="A Spark setting; may be repeated"),
+    Arg(("--jars",), action="append", metavar="JAR", help="Iceberg's runtime, where Maven Central can't be reached"),
+)
+_PLACE = (ARG_OBJECTS, ARG_PROJECT, ARG_VERSION, ARG_BUILTINS_LAKE, ARG_STORE)
+
+
+def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
+    return _command(name, help, *_PLACE, *args, of="builtins")
+
+
+BUILTINS = (
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, ARG_SAVE, ARG_JSON, ARG_MARKDOWN),
+    _builtins("apply", "Deploy", ARG_PLAN, *_POLICIES, *_SPARK, ARG_JSON, ARG_MARKDOWN),
+    _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_JSON),
+    _builtins("history", "Past deploys, or the steps of one", ARG_DEPLOY, ARG_LIMIT, ARG_JSON),
+    _builtins("drift", "What was changed by hand", ARG_JSON),
+    _builtins("adopt", "Make somebody else's tables ours, unchanged", ARG_NAMES, *_SPARK, ARG_JSON, ARG_MARKDOWN),
+    _builtins("forget", "Take objects out of the registry; rows stay", ARG_NAMES, *_SPARK),
+    _builtins("force-unlock", "Take the lease from a dead deploy", ARG_TOKEN),
+    _builtins("gc", "Delete what was put aside and nobody needs", ARG_JSON),
+    _builtins("graph", "What reads what, for Graphviz"),
+    _builtins("lock-check", "Compare the declarations with their lock file", ARG_LOCK, ARG_WRITE),
+)
+
+
+ARG_STATEMENT = Arg(("statement",), help="ALTER CONNECTION ..., or VALIDATE CONNECTION ...")
+ARG_PARAMETERS = Arg(
+    ("--parameters",), metavar="FILE", help="JSON object with the values of :name, - for stdin; secrets go here"
+)
+ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
+ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
+_SWITCHES = (
+    Arg(("--dry-run",), action="store_true", help="Only say what would be done"),
+    Arg(("--no-validate",), action="store_true", help="Do not try the new settings before they are stored"),
+    Arg(("--no-restart",), action="store_true", help="Let what uses it go on with its copy until its next run"),
+    Arg(("--new-identity",), action="store_true", help="Another upstream is meant: read everything from its beginning"),
+)
+_AIRFLOW = (
+    Arg(("--airflow-api-conn-id",), help="Connection of Airflow's API, where its database can't be reached"),
+    ARG_STORE,
+)
+
+
+def _connection(name: str, help: str, *args: Arg) -> ActionCommand:
+    return _command(name, help, *args, *_AIRFLOW, ARG_JSON, of="connection")
+
+
+CONNECTION = (
+    _connection("alter", "Change a connection, and restart what uses it", ARG_STATEMENT, ARG_PARAMETERS, *_SWITCHES),
+    _connection("validate", "Try a connection as it is stored", ARG_CONNECTION),
+    _connection("dependents", "What uses a connection, and with which copy of it", ARG_CONNECTION),
+    _connection("history", "Who altered what, and what became of it", ARG_ANY_CONNECTION, ARG_LIMIT),
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """What Airflow adds to its own commands."""
     return [
         GroupCommand(
             name="rfr",
             help="Resumable full refresh, commit webhooks, migrations, connections",
-            subcommands=(GroupCommand(name="triggers", help="Commit webhooks", subcommands=TRIGGERS),),
+            subcommands=(
+                GroupCommand(name="triggers", help="Commit webhooks", subcommands=TRIGGERS),
+                GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=BUILTINS),
+                GroupCommand(name="connection", help="Connections, and what uses them", subcommands=CONNECTION),
+            ),
         )
     ]

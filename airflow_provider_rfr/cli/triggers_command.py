@@ -5,38 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, TemplateError
+from airflow_provider_rfr.cli.commands import command
+from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.webhooks import WebhookHook
     from airflow_provider_rfr.store.deliveries import Delivery, Selection
-    from airflow_provider_rfr.store.endpoints import EndpointKey
+    from airflow_provider_rfr.store.endpoints import EndpointKey, EndpointRow
 
 
-def _command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """Errors of ours are for people: a line each, and exit code 1."""
-
-    @wraps(work)
-    def command(args: Namespace) -> None:
-        try:
-            code = work(args)
-        except RfrError as error:
-            print(error, file=sys.stderr)
-            code = 1
-        if code:
-            sys.exit(code)
-
-    return command
-
-
-@_command
+@command
 def render(args: Namespace) -> None:
     """Print what a template gives."""
     from airflow_provider_rfr.webhooks.templates import compile_template
@@ -45,6 +29,8 @@ def render(args: Namespace) -> None:
         variables = json.loads(_text(args.variables, "--variables"))
     except ValueError as error:
         raise ConfigurationError("--variables", f"is no JSON: {error}", "give a file with a JSON object") from None
+    except RecursionError:
+        raise ConfigurationError("--variables", "is nested too deep") from None
     if not isinstance(variables, Mapping):
         raise ConfigurationError("--variables", "is no JSON object", 'write e.g. {"run_id": "1"}')
     template = _text(args.template, "--template")
@@ -54,7 +40,7 @@ def render(args: Namespace) -> None:
         raise ConfigurationError(str(args.template), str(error)) from None
 
 
-@_command
+@command
 def validate(args: Namespace) -> None:
     """Check a block as a deploy does."""
     from airflow_provider_rfr.hooks.webhooks import check_triggers
@@ -63,7 +49,7 @@ def validate(args: Namespace) -> None:
     print(f"{args.path}: {len(block.endpoints)} triggers, nothing wrong")
 
 
-@_command
+@command
 def schema(args: Namespace) -> None:
     """Print the JSON schema of a block."""
     from airflow_provider_rfr.webhooks.trigger_schema import schema_text
@@ -71,7 +57,7 @@ def schema(args: Namespace) -> None:
     print(schema_text().rstrip())
 
 
-@_command
+@command
 def seal(args: Namespace) -> None:
     """Print the file sealed. One that is sealed already stays as it is, unless it is to be sealed anew or imported."""
     from airflow_provider_rfr.webhooks import sealing
@@ -85,7 +71,7 @@ def seal(args: Namespace) -> None:
     sys.stdout.write(text)
 
 
-@_command
+@command
 def deliver(args: Namespace) -> int:
     """Note and deliver what is due, once; 1 if something was given up."""
     hook = _hook(args)
@@ -98,10 +84,11 @@ def deliver(args: Namespace) -> int:
     )
     for failure in tally.failures:
         print(failure, file=sys.stderr)
+    hook.raise_unread()
     return 1 if tally.error() else 0
 
 
-@_command
+@command
 def test_fire(args: Namespace) -> int:
     """Call an endpoint with an invented event; 1 if it does not take it."""
     from airflow_provider_rfr.hooks.http_settings import http_settings
@@ -119,19 +106,24 @@ def test_fire(args: Namespace) -> int:
     return 0 if answer.delivered else 1
 
 
-@_command
+@command
 def list_deliveries(args: Namespace) -> None:
     """Show deliveries, the newest first."""
     from airflow.cli.simple_table import AirflowConsole
 
     from airflow_provider_rfr.webhooks import operations
 
+    if args.limit < 0:
+        raise ConfigurationError("--limit", "is less than nothing", "give a number from 0 on")
     store, selection = _selected(args)
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
-    AirflowConsole().print_as(data=found[: args.limit], output=args.output, mapper=_row)
+    rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
+    AirflowConsole().print_as(
+        data=found[: args.limit], output=args.output, mapper=lambda each: _row(each, rows.get(each.key))
+    )
 
 
-@_command
+@command
 def replay(args: Namespace) -> None:
     """Deliver again, under the same id."""
     from airflow_provider_rfr.webhooks import operations
@@ -141,7 +133,7 @@ def replay(args: Namespace) -> None:
     _print_ids("to be delivered again", [each for one in selection for each in operations.replay(store, one)])
 
 
-@_command
+@command
 def cancel(args: Namespace) -> None:
     """Give pending or dead deliveries up for good."""
     from airflow_provider_rfr.webhooks import operations
@@ -152,7 +144,7 @@ def cancel(args: Namespace) -> None:
     _print_ids("cancelled", [each for one in selection for each in operations.cancel(store, one, detail=detail)])
 
 
-@_command
+@command
 def pause(args: Namespace) -> None:
     """Hold an endpoint's deliveries back."""
     from airflow_provider_rfr.webhooks import operations
@@ -160,7 +152,7 @@ def pause(args: Namespace) -> None:
     _print_endpoint(args, operations.pause(_store(args), [_key(args)]), "paused")
 
 
-@_command
+@command
 def resume(args: Namespace) -> None:
     """Let an endpoint go on."""
     from airflow_provider_rfr.webhooks import operations
@@ -222,7 +214,9 @@ def _print_ids(what: str, ids: Any) -> None:
     print(f"{len(ids)} {what}", file=sys.stderr)
 
 
-def _row(delivery: Delivery) -> dict[str, str]:
+def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
+    is_pending = delivery.state == "pending"
+    held = _held(endpoint) if is_pending and endpoint is not None else ""
     return {
         "id": delivery.id,
         "table": delivery.key.table,
@@ -231,9 +225,16 @@ def _row(delivery: Delivery) -> dict[str, str]:
         "attempts": str(delivery.attempts),
         "sequence": str(delivery.sequence),
         "status": str(delivery.status or ""),
-        "due": _moment(delivery.due_at) if delivery.state == "pending" else "",
-        "detail": delivery.detail or "",
+        "due": _moment(delivery.due_at) if is_pending and not held else "",
+        "detail": held or delivery.detail or "",
     }
+
+
+def _held(endpoint: EndpointRow) -> str:
+    """Why what is pending is not sent; empty where it is."""
+    if endpoint.disabled_at is not None:
+        return f"the endpoint is disabled: {endpoint.disabled_reason}"
+    return "the endpoint is paused" if endpoint.paused_at is not None else ""
 
 
 def _moment(milliseconds: int) -> str:
@@ -242,6 +243,7 @@ def _moment(milliseconds: int) -> str:
 
 def _text(path: Path, name: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        # As bytes: line ends are part of a template.
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(name, f"{path} can't be read: {type(error).__name__}", "name a text file") from None

@@ -5,11 +5,17 @@
     RfrError
     ├── ConfigurationError           what the user wrote is wrong; a retry can't help
     │   ├── SourceDefinitionError    ... in a source's YAML file or definition
+    │   ├── StatementError           ... in the text of ALTER CONNECTION
     │   └── QueryError               ... in the query of a view
     │       └── UnreadableQueryError it can't be parsed here; Spark may understand it
     ├── DeclarationError             what is declared as built-in objects is wrong; all its problems at once
     ├── PlanError                    no plan of a migration can be made, or what was saved is none
-    │   └── StalePlanError           ... its base is no longer the present state
+    │   ├── StalePlanError           ... its base is no longer the present state
+    │   └── BlockedPlanError         ... something stops it; nothing was done
+    ├── DeployError                  a deploy of built-in objects could not be finished; the next one goes on
+    │   ├── StepError                ... one of its steps failed
+    │   ├── DeployBusyError          somebody else is deploying the same project
+    │   └── LeaseLostError           another deploy took over
     ├── PreflightError               the machine lacks what a refresh needs
     ├── SourceError                  the API's answer, or its silence
     │   ├── AuthenticationError      401, 403, a token that can't be obtained
@@ -31,7 +37,14 @@
     ├── TriggerConfigError           a triggers block is wrong; all its problems at once
     ├── TemplateError                a webhook's template is wrong, or meets a variable that it can't print
     ├── SealError                    a sealed document can't be opened, or is not as it was sealed
-    └── DeliveryError                webhooks could not be delivered
+    ├── DeliveryError                webhooks could not be delivered
+    └── AlterConnectionError         a connection was not altered, and is as it was
+        ├── AlterationRefusedError   what is to be changed is wrong; all its problems at once
+        ├── ConnectionNotFoundError  there is no such connection
+        ├── ConnectionShadowedError  what is used comes from a place that can't be written
+        ├── ConnectionRightsError    the caller lacks a right
+        ├── ConnectionValidationError  the new settings do not work, or lead to another upstream
+        └── ConnectionConflictError  somebody else alters it; a retry may help
 
     ReadInterrupted                  not an error: the reader was asked to stop
     └── BackoffInterrupted           ... while it waited to repeat a request
@@ -45,12 +58,28 @@ from airflow_provider_rfr.exceptions.base import (
     RfrError,
 )
 from airflow_provider_rfr.exceptions.builtins import (
+    BlockedPlanError,
     DeclarationError,
     DeclarationProblem,
+    DeployBusyError,
+    DeployError,
+    LeaseLostError,
     PlanError,
     QueryError,
     StalePlanError,
+    StepError,
     UnreadableQueryError,
+)
+from airflow_provider_rfr.exceptions.connections import (
+    AlterationProblem,
+    AlterationRefusedError,
+    AlterConnectionError,
+    ConnectionConflictError,
+    ConnectionNotFoundError,
+    ConnectionRightsError,
+    ConnectionShadowedError,
+    ConnectionValidationError,
+    StatementError,
 )
 from airflow_provider_rfr.exceptions.refresh import (
     FencedError,
@@ -113,10 +142,24 @@ __all__ = [
     "UnreadableQueryError",
     "PlanError",
     "StalePlanError",
+    "BlockedPlanError",
+    "DeployError",
+    "StepError",
+    "DeployBusyError",
+    "LeaseLostError",
     "TriggerProblem",
     "TriggerConfigError",
     "SealError",
     "DeliveryError",
+    "StatementError",
+    "AlterationProblem",
+    "AlterConnectionError",
+    "AlterationRefusedError",
+    "ConnectionNotFoundError",
+    "ConnectionShadowedError",
+    "ConnectionRightsError",
+    "ConnectionValidationError",
+    "ConnectionConflictError",
     "ReadInterrupted",
     "BackoffInterrupted",
 ]

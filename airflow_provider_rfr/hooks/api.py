@@ -13,9 +13,11 @@ from airflow_provider_rfr.hooks.fields import connection_named, extras_of, is_se
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+    from requests import Response
 
 TEST_TIMEOUT = (5.0, 20.0)
-_OWN_EXTRAS = frozenset({"secrets", "test_path"})
+_NOTHING_THERE = (404, 405)
+_OWN_EXTRAS = frozenset({"secrets", "test_path", "identity_path", "ssh_conn_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +63,49 @@ class ApiHook(BaseHook):
         return source_settings(self._connection())
 
     def test_connection(self) -> tuple[bool, str]:
-        """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed."""
+        """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed.
+
+        Without a ``test_path`` the base URL itself is asked, which need not be a page: 404 and 405 pass, too.
+        """
         import requests
 
         try:
             connection = self._connection()
-            url = str(source_settings(connection).config.get("base_url", ""))
-            if not url:
+            if not connection.host:
                 return False, "The base URL is missing"
             path = str(extras_of(connection).get("test_path", ""))
-            with requests.Session() as session:
-                session.trust_env = False
-                answer = session.get(
-                    f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
-                    headers=_key_headers(connection),
-                    auth=(connection.login, connection.password or "") if connection.login else None,
-                    timeout=TEST_TIMEOUT,
-                    allow_redirects=False,
-                )
+            answer = ask(connection, path)
         except ConfigurationError as error:
             return False, str(error)
         except requests.RequestException as error:
             return False, f"{type(error).__name__}: the API did not answer"
-        return answer.status_code < 400, f"The API answered {answer.status_code} {answer.reason}"
+        passes = answer.status_code < 400 or (not path and answer.status_code in _NOTHING_THERE)
+        return passes, f"The API answered {answer.status_code} {answer.reason}"
 
     def _connection(self) -> Connection:
         return connection_named(self.api_conn_id, "api_conn_id", "make one of type rfr_api, with the API's base URL")
+
+
+def ask(connection: Connection, path: str = "") -> Response:
+    """Ask for a path below the base URL, with the connection's credentials; redirects are not followed.
+
+    :raises ConfigurationError: the connection is of another type, or says no base URL
+    :raises requests.RequestException: no answer came
+    """
+    import requests
+
+    url = str(source_settings(connection).config.get("base_url", ""))
+    if not url:
+        raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the API's base URL")
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.get(
+            f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
+            headers=_key_headers(connection),
+            auth=(connection.login, connection.password or "") if connection.login else None,
+            timeout=TEST_TIMEOUT,
+            allow_redirects=False,
+        )
 
 
 def source_settings(connection: Connection) -> SourceSettings:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_rfr.connections.secret_names import is_secret
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-_SECRET_NAME = re.compile(
-    r"secret|token|passw|passphrase|api_?key|access_?key$|private|credential|authorization|bearer|signature|cookie",
-    re.IGNORECASE,
-)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a setting of this name is kept out of everything that is shown."""
-    return _SECRET_NAME.search(name.replace("-", "_")) is not None
+__all__ = ["connection_named", "extras_of", "is_secret", "mapping_extra", "require_type"]
 
 
 def connection_named(conn_id: str, field: str, remedy: str) -> Connection:

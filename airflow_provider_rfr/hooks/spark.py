@@ -1,9 +1,9 @@
 """The one place that knows the Spark provider's hook, whose inside changes between minor versions.
 
-Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_application_args``, ``_conf``,
-``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in ``_process_spark_submit_log``, that it
-resolves the Spark connection in its constructor, and by which attributes its ``submit`` is told not to wait for a
-driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
+Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_jars``, ``_packages``,
+``_application_args``, ``_conf``, ``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in
+``_process_spark_submit_log``, that it resolves the Spark connection in its constructor, and by which attributes its
+``submit`` is told not to wait for a driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_provider_rfr.hooks.yarn import resource_manager
 
 _ROUND = re.compile(r"\S+: round \d+: ")
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
-_LAST_WORD_KEYS = frozenset({"generation", "error"})
+_LAST_WORD_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
 _SUBMISSION = re.compile(r"\bsubmission ID ([a-z0-9.-]+):([a-z0-9.-]+)")
 _WAITS = {
@@ -142,6 +142,12 @@ class RefreshSparkHook(SparkSubmitHook):
     def has_conf(self, *keys: str) -> bool:
         """Whether the user has set one of these, as far as the operator's arguments tell."""
         return any(key in self._conf for key in keys) or bool(self._properties_file)
+
+    def default_packages(self, packages: str, extensions: str) -> None:
+        """Have Iceberg's runtime fetched, unless the user brings jars or packages, and its extensions known."""
+        if not (self._jars or self._packages or self.has_conf("spark.jars", "spark.jars.packages")):
+            self.default_conf("spark.jars.packages", packages)
+        self.default_conf("spark.sql.extensions", extensions)
 
     def default_environment(self, environment: Mapping[str, str]) -> None:
         """Environment of spark-submit on this machine; ``env_vars`` of the user win."""

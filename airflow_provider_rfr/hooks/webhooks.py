@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_rfr.exceptions import TriggerConfigError, TriggerProblem
+from airflow_provider_rfr.exceptions import DeliveryError, RfrError, TriggerConfigError, TriggerProblem
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
@@ -83,6 +83,7 @@ class WebhookHook(BaseHook):
         self._control_store_conn_id = control_store_conn_id
         self._allowed_hosts = tuple(allowed_hosts)
         self._courier: Courier | None = None
+        self._unread: dict[str, str] = {}
 
     @cached_property
     def block(self) -> TriggerBlock:
@@ -121,14 +122,35 @@ class WebhookHook(BaseHook):
         return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
     def enrol(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
-        """Note what the tables' commits owe; returns how many deliveries are new."""
+        """Note what the tables' commits owe; returns how many deliveries are new.
+
+        A table that can't be read keeps nothing from the others: it is told by :meth:`raise_unread`.
+        """
+        from sqlalchemy.exc import DBAPIError
+
         from airflow_provider_rfr.webhooks.outbox import enrol_table
 
-        endpoints = self.endpoints(tables)
-        return sum(
-            enrol_table(self.store, self.catalog, self.lake, table, endpoints, start_from=start_from)
-            for table in tables
-        )
+        endpoints, catalog, lake = self.endpoints(tables), self.catalog, self.lake
+        noted, self._unread = 0, {}
+        for table in tables:
+            try:
+                noted += enrol_table(self.store, catalog, lake, table, endpoints, start_from=start_from)
+            except DBAPIError:
+                # Of the store or of a catalog in SQL, and so of every table.
+                raise
+            except Exception as error:  # noqa: BLE001 - each catalog and file store fails in its own way
+                self._unread[table] = str(error) if isinstance(error, RfrError) else type(error).__name__
+                self.log.error("The commits of %s can't be read: %s", table, self._unread[table])
+        return noted
+
+    def raise_unread(self) -> None:
+        """To be called once what is known has been delivered.
+
+        :raises DeliveryError: commits of some tables could not be read
+        """
+        if self._unread:
+            told = "; ".join(f"{table}: {problem}" for table, problem in self._unread.items())
+            raise DeliveryError(f"the commits of {len(self._unread)} table(s) can't be read: {told}")
 
     def owed(self, tables: Sequence[str]) -> int:
         """How many deliveries the tables owe, those of commits that nobody noted yet included."""
@@ -136,15 +158,24 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.webhooks import operations
 
         self.enrol(tables)
+        self.raise_unread()
         return sum(
             operations.counts(self.store, Selection(lake=key.lake, table=key.table, trigger=key.trigger))["pending"]
             for key in self.endpoints(tables)
         )
 
-    def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, on_dead: Notifier | None = None) -> Tally:
+    def deliver(
+        self,
+        tables: Sequence[str],
+        *,
+        patience: float | None = 0.0,
+        on_dead: Notifier | None = None,
+        leaves_telling: bool = False,
+    ) -> Tally:
         """Deliver what is due.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
+        :param leaves_telling: of what is given up, who delivers next with an ``on_dead`` tells
         """
         from airflow_provider_rfr.webhooks.courier import Courier
         from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
@@ -156,6 +187,7 @@ class WebhookHook(BaseHook):
             connections=http_settings,
             allowed_hosts=(*self._allowed_hosts, *configured_hosts()),
             on_dead=on_dead,
+            leaves_telling=leaves_telling,
         )
         try:
             return courier.deliver_due(until_empty=patience != 0.0, patience=patience)

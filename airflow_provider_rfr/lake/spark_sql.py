@@ -33,7 +33,8 @@ def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
 
     For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs. They have to be set before the session starts.
     ``spark.jars.packages`` is among them: where a session has packages of its own, join the two by a comma. A warehouse
-    in an object store needs Iceberg's bundle for that store besides.
+    in an object store needs Iceberg's bundle for that store besides. What others commit, a session that has read the
+    table before sees after thirty seconds at the latest; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
 
     The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
     never on a command line.

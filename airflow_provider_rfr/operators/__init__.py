@@ -6,15 +6,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_provider_rfr.operators.alter_connection import AlterConnectionOperator
+    from airflow_provider_rfr.operators.builtin_migration import BuiltinMigrationOperator
     from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+    from airflow_provider_rfr.operators.sinks import SinkOperator
     from airflow_provider_rfr.operators.webhook_operations import WebhookOperationOperator
     from airflow_provider_rfr.operators.webhooks import CommitWebhookOperator
 
-__all__ = ["ResumableFullRefreshOperator", "CommitWebhookOperator", "WebhookOperationOperator"]
+__all__ = [
+    "AlterConnectionOperator",
+    "BuiltinMigrationOperator",
+    "CommitWebhookOperator",
+    "ResumableFullRefreshOperator",
+    "SinkOperator",
+    "WebhookOperationOperator",
+]
 
 _HOMES = {
+    "AlterConnectionOperator": "alter_connection",
+    "BuiltinMigrationOperator": "builtin_migration",
     "ResumableFullRefreshOperator": "full_refresh",
     "CommitWebhookOperator": "webhooks",
+    "SinkOperator": "sinks",
     "WebhookOperationOperator": "webhook_operations",
 }
 

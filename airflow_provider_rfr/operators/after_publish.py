@@ -45,7 +45,7 @@ def deliver(triggers: Triggers, lake_conn_id: str, tables: Sequence[str], folder
     try:
         hook = WebhookHook(triggers, lake_conn_id, folder=folder)
         hook.enrol(tables)
-        _tell(hook.deliver(tables, patience=QUICK_SECONDS))
+        _tell(hook.deliver(tables, patience=QUICK_SECONDS, leaves_telling=True))
     except RfrError as error:
         log.error("The webhooks could not be delivered now: %s. The commits keep what they owe", error)
     except Exception as error:  # noqa: BLE001 - a store or a catalog that is away; its text may name secrets

@@ -21,13 +21,8 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
-from airflow_provider_rfr.operators import after_publish, deferral, environment, outcome, shipment
-from airflow_provider_rfr.operators.arguments import (
-    check_arguments,
-    shipped_source,
-    stream_names,
-    tables_of,
-)
+from airflow_provider_rfr.operators import after_publish, connection_use, deferral, environment, outcome, shipment
+from airflow_provider_rfr.operators.arguments import check_arguments, shipped_source, stream_names, tables_of
 from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
 from airflow_provider_rfr.operators.attempt import Attempt
 from airflow_provider_rfr.operators.checkpoints import check_store
@@ -161,7 +156,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         :raises RfrError: a retry may help, and goes on where this attempt stopped
         :raises TaskDeferred: the triggerer follows from here; :meth:`execute_complete` goes on
         """
-        return outcome.final(lambda: self._refresh(context))
+        return outcome.final(lambda: connection_use.in_touch(self, context, self._refresh))
 
     def look_again(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Refresh, if the table is not blocked any more."""
@@ -172,7 +167,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
 
         :raises Exception: as :meth:`execute`
         """
-        return outcome.final(lambda: self._go_on(context, event))
+        return outcome.final(lambda: connection_use.going_on(context, lambda: self._go_on(context, event)))
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait here for a driver in a cluster, unless that is left to the triggerer."""
@@ -263,7 +258,8 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
 
     def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
         source, names = shipped_source(self.source, self._dag_folder()), stream_names(self.streams)
-        return refresh_document(source, self._read_source(lake), names, self.target, self.options, lake, context)
+        settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
+        return refresh_document(source, settings, names, self.target, self.options, lake, context, moved)
 
     def _read_source(self, lake: LakeDocument) -> SourceSettings:
         """What the API's connection says; from here on Airflow masks the secrets of both connections."""

@@ -26,15 +26,17 @@ def refresh_document(
     options: Mapping[str, Any] | str | None,
     lake: LakeDocument,
     context: Context,
+    moved: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """The configuration of the Spark application; it holds the secrets of both connections.
 
     :param source: as it is shipped; what it says goes before the connection's settings
+    :param moved: where the API was before, and is, if its connection was altered
     :raises ConfigurationError: field, problem and remedy
     """
     check_streams(list(streams), None)
     config = {**settings.config, **(source.get("config") or {})}
-    document = {
+    document: dict[str, Any] = {
         "source": {**source, "config": config, "secrets": settings.secrets},
         "streams": list(streams),
         "target": target,
@@ -42,6 +44,8 @@ def refresh_document(
         "options": parse_options(options_mapping(options)).model_dump(mode="json"),
         "run": {"key": run_key(context), "airflow": airflow_run(context)},
     }
+    if moved:
+        document["run"]["moved"] = list(moved)
     parse_config(document)
     return document
 

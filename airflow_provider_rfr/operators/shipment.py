@@ -24,6 +24,8 @@ from airflow_provider_rfr.refresh.watchdog import is_alive, process_started
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
 _DOMAIN = ("exceptions", "__init__.py", "streams", "lake", "refresh")
+MIGRATION_PARTS = ("store", "builtins")
+"""What a migration's executors need besides."""
 
 
 @contextmanager
@@ -44,18 +46,18 @@ def write_config(folder: Path, document: Mapping[str, Any]) -> Path:
 
     The name differs from attempt to attempt: with ``--files`` it becomes a name in the driver's working folder.
     """
-    path = folder / f"refresh-{folder.name[-8:]}.json"
+    path = folder / f"rfr-{folder.name[-8:]}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(document, file, default=str)
     return path
 
 
-def zip_package(folder: Path) -> Path:
+def zip_package(folder: Path, more: tuple[str, ...] = ()) -> Path:
     """The parts of this package that executors need, for ``--py-files``; none of them knows Airflow."""
     target = folder / "airflow_provider_rfr.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in _DOMAIN:
+        for name in (*_DOMAIN, *more):
             part = _PACKAGE / name
             for file in [part] if part.is_file() else sorted(part.rglob("*.py")):
                 archive.write(file, Path(_PACKAGE.name) / file.relative_to(_PACKAGE))
@@ -76,13 +78,13 @@ def sweep(base: Path) -> list[str]:
     return removed
 
 
-def application_path() -> Path:
-    """The Spark application: beside the package in a clone, inside it where it was installed."""
+def application_path(name: str = "full_refresh") -> Path:
+    """A Spark application: beside the package in a clone, inside it where it was installed."""
     for parent in (_PACKAGE, _PACKAGE.parent):
-        path = parent / "spark_apps" / "full_refresh.py"
+        path = parent / "spark_apps" / f"{name}.py"
         if path.is_file():
             return path
-    raise PreflightError(f"spark_apps/full_refresh.py is missing beside {_PACKAGE}; install the package again")
+    raise PreflightError(f"spark_apps/{name}.py is missing beside {_PACKAGE}; install the package again")
 
 
 def package_root() -> Path | None:

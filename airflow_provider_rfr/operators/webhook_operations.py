@@ -28,7 +28,7 @@ _NAMED = "name target and trigger"
 
 
 class WebhookOperationOperator(BaseOperator):
-    """Do with deliveries what ``airflow rfr triggers`` does; every argument is templated, for forms.
+    """Do with deliveries what ``airflow rfr triggers`` does; arguments are templated, for forms.
 
     Returns the ids of the deliveries (``replay``, ``cancel``), how many endpoints there were (``pause``, ``resume``),
     or the endpoint's answer, masked (``test_fire``).
@@ -37,8 +37,10 @@ class WebhookOperationOperator(BaseOperator):
     :param target: a table
     :param trigger: name of an endpoint
     :param delivery_ids: ids of deliveries, for ``replay`` and ``cancel``
-    :param endpoint: for ``test_fire``: the endpoint's fields. What is given to a form is stored by Airflow in plain
-        text, so use ``connection`` rather than ``url`` and ``headers``
+    :param endpoint: for ``test_fire``: the endpoint's fields, or a text that renders to them, as ``{{ params }}`` does
+        in a DAG with ``render_template_as_native_obj``. The fields themselves are not rendered: what looks like
+        Airflow's templates in them is the webhook's. What is given to a form is stored by Airflow in plain text, so use
+        ``connection`` rather than ``url`` and ``headers``
     :raises AirflowFailException: the tried endpoint does not take the event
     """
 
@@ -47,11 +49,11 @@ class WebhookOperationOperator(BaseOperator):
         "target",
         "trigger",
         "delivery_ids",
-        "endpoint",
+        "endpoint_text",
         "lake_conn_id",
         "control_store_conn_id",
     )
-    template_fields_renderers = {"endpoint": "json"}  # noqa: RUF012
+    template_fields_renderers = {"endpoint_text": "json"}  # noqa: RUF012
     ui_color = "#dbeee8"
 
     def __init__(
@@ -71,7 +73,9 @@ class WebhookOperationOperator(BaseOperator):
         self.target = target
         self.trigger = trigger
         self.delivery_ids = delivery_ids
-        self.endpoint = endpoint
+        is_fields = isinstance(endpoint, Mapping)
+        self.endpoint_text = None if is_fields else endpoint
+        self._endpoint = endpoint if is_fields else None
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
         if not is_pending(action):
@@ -114,9 +118,10 @@ class WebhookOperationOperator(BaseOperator):
         from airflow_provider_rfr.webhooks import operations
         from airflow_provider_rfr.webhooks.configuration.placeholders import placeholder_events
 
-        if not isinstance(self.endpoint, Mapping):
+        fields: Any = self.endpoint_text if self._endpoint is None else self._endpoint
+        if not isinstance(fields, Mapping):
             raise ConfigurationError("endpoint", "is no mapping", "give the fields of an endpoint")
-        given = {name: value for name, value in self.endpoint.items() if value not in (None, "", {}, [])}
+        given = {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
         block = check_triggers({"config": {self.trigger or "test": given}})
         event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
         (endpoint,) = block.endpoints

@@ -54,6 +54,7 @@ class CommitWebhookOperator(BaseOperator):
     :param allowed_hosts: private addresses that may be called
     :raises TriggerConfigError: every problem of the block, while the DAG is parsed
     :raises AirflowFailException: a delivery was given up whose endpoint says ``onFailure: block``
+    :raises DeliveryError: commits of a table could not be read; what the others owe was delivered before
     """
 
     template_fields: Sequence[str] = (
@@ -133,6 +134,7 @@ class CommitWebhookOperator(BaseOperator):
                 f"{'; '.join(blocking)}; the next refresh of the table waits until the delivery is replayed or"
                 " cancelled (airflow rfr triggers replay | cancel)"
             )
+        hook.raise_unread()
         return {**counts, "pending": tally.pending}
 
     def _new_hook(self) -> WebhookHook:

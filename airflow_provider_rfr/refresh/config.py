@@ -171,16 +171,29 @@ class AirflowRun(_Document):
     logical_date: str | None = None
 
 
+class Address(_Document):
+    """Where an API was or is, and as whom it is asked.
+
+    :ivar upstream: names another API than there was before at the connection
+    """
+
+    base_url: str | None = None
+    login: str | None = None
+    upstream: str | None = None
+
+
 class RunDocument(_Document):
     """Who runs: ``key`` names one run of one task, the same over its retries.
 
     :ivar materialization_name: what webhooks call the target; None for its table name
+    :ivar moved: addresses of the one API, the oldest first, the present one last; empty where it never moved
     """
 
     key: str | None = None
     supervisor: Supervisor | None = None
     airflow: AirflowRun | None = None
     materialization_name: str | None = None
+    moved: list[Address] = []
 
 
 class RefreshConfig(_Document):

@@ -28,6 +28,7 @@ from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.figures import Phase, RefreshFigures
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.moves import Moves
 from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_of
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
@@ -67,6 +68,7 @@ class Refresh:
     ) -> None:
         part = part_of(config.options.replace_where)
         self._config = config
+        self._moves = Moves.of(config.run.moved)
         self._cluster = cluster
         self._report = report
         self._stopping = stopping
@@ -142,7 +144,7 @@ class Refresh:
             self._target.reload()
 
     def _open(self) -> PartitionBook | None:
-        prints = fingerprints_of(self._stream)
+        prints = fingerprints_of(self._stream, self._moves)
         header = self._ledger.header
         found = self._target.published(self._ledger.id)
         on_target = header is not None and found is not None and found.generation == header.generation
@@ -166,6 +168,7 @@ class Refresh:
         if table is not None:
             policy = self._config.options.on_source_change.value
             book.remember(table, addressable=self._stream.addressable and policy != "accept")
+        self._moves.follow(book)
         return book
 
     def _slices(self) -> Iterator[tuple[str, Mapping[str, Any]]]:

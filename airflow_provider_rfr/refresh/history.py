@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REFRESHES: Final = "rfr.refresh_history"
-COMMITS: Final = "rfr.commit_history"
+REFRESHES: Final = "rfr_system.refresh_history"
+COMMITS: Final = "rfr_system.commit_history"
 MOST_FAILURES: Final = 1000
 _OUTCOMES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...]] = (
     (FencedError, "fenced"),

@@ -14,6 +14,7 @@ import orjson
 from airflow_provider_rfr.refresh.busy import same_task
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.moves import Moves
 from airflow_provider_rfr.streams.core import Stream
 
 
@@ -45,10 +46,14 @@ class Fingerprints:
     publish: str
 
 
-def fingerprints_of(stream: Stream) -> Fingerprints:
-    """The stream's fingerprints; secrets are not part of them."""
+def fingerprints_of(stream: Stream, moves: Moves | None = None) -> Fingerprints:
+    """The stream's fingerprints; secrets are not part of them.
+
+    :param moves: of the API, which is the same one wherever it is
+    """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
-    return Fingerprints(_digest(stream.fingerprint()), _digest(published))
+    read = stream.fingerprint()
+    return Fingerprints(_digest(read if moves is None else moves.as_begun(read)), _digest(published))
 
 
 def decide(

@@ -54,7 +54,8 @@ class Courier:
     :param connections: asked for Airflow's HTTP connections, at delivery
     :param allowed_hosts: names, addresses and networks that may be called although they are private, by any endpoint
     :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
-        attempts, so it may take its time
+        attempts, so it may take its time. Without one nobody is told of what this courier gives up, later neither
+    :param leaves_telling: ... but who comes next with an ``on_dead``
     :param clock: for tests
     :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
     :param verify: of TLS: True, or the path of a bundle of certificates
@@ -68,6 +69,7 @@ class Courier:
         connections: Connections = no_connections,
         allowed_hosts: Iterable[str] = (),
         on_dead: Notifier | None = None,
+        leaves_telling: bool = False,
         clock: Clock | None = None,
         lease_slack: float = LEASE_SLACK,
         verify: bool | str = True,
@@ -82,6 +84,7 @@ class Courier:
         self._connections = connections
         self._allowed_hosts = tuple(allowed_hosts)
         self._on_dead = on_dead
+        self._tells = leaves_telling or on_dead is not None
         self._clock = clock or store.clock or SystemClock()
         self._slack = lease_slack
         self._verify = verify
@@ -99,7 +102,7 @@ class Courier:
         opening = self._look_around()
         done: SimpleQueue[Done] = SimpleQueue()
         lanes = self._lanes(opening.rows, done)
-        round_ = Round(self._store, lanes, done, self._owner, tells=self._on_dead is not None)
+        round_ = Round(self._store, lanes, done, self._owner, tells=self._tells)
         try:
             self._work(round_, opening, until_empty, patience)
             round_.close()

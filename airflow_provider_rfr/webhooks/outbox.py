@@ -155,11 +155,18 @@ def _kept(commits: CommitLog, key: EndpointKey) -> int | None:
 
 
 def _events(records: Sequence[CommitRecord], lake: str, table: str) -> list[CommitEvent]:
-    found = (
-        CommitEvent.from_summary(table, each.snapshot_id, each.sequence, each.timestamp_ms, each.summary, lake=lake)
-        for each in records
-    )
+    found = (_event(each, lake, table) for each in records)
     return [event for event in found if event is not None]
+
+
+def _event(record: CommitRecord, lake: str, table: str) -> CommitEvent | None:
+    """None also where others wrote what no event can hold: it must not hide the commits around it."""
+    at = (record.snapshot_id, record.sequence, record.timestamp_ms)
+    try:
+        return CommitEvent.from_summary(table, *at, record.summary, lake=lake)
+    except (ValueError, OverflowError) as error:
+        log.warning("%s: snapshot %s can't be told: %s", table, record.snapshot_id, type(error).__name__)
+        return None
 
 
 def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint, events: Sequence[CommitEvent]) -> int:

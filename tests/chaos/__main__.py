@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=None, help="stop after the scenario at hand then")
     parser.add_argument("--keep", type=Path, default=None, help="a folder that is kept, with the logs of what failed")
     options = parser.parse_args()
+    if options.keep is not None and options.keep.is_dir() and any(options.keep.iterdir()):
+        parser.error(f"--keep: {options.keep} is not empty")
     seed = random.randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     began = time.monotonic()

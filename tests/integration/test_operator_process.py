@@ -128,11 +128,11 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
             os.killpg(task.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    left = list(tmp_path.rglob("refresh-*.json"))
+    left = list(tmp_path.rglob("rfr-*.json"))
     assert len(left) == 1, "a killed process can't remove it"
     assert slow_api.counts(path="/partitions/*")["pages"] < 160
     subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, check=True, capture_output=True)
-    assert not list(tmp_path.rglob("refresh-*.json")), "the next try on the machine does"
+    assert not list(tmp_path.rglob("rfr-*.json")), "the next try on the machine does"
     counts = slow_api.counts(path="/partitions/*")
     assert counts["pages"] == 160
     assert counts["refetched"] <= 8

@@ -126,7 +126,8 @@ def test_every_module_reads_type_hints_late() -> None:
 
 def test_pyspark_is_imported_only_when_the_engine_runs() -> None:
     assert not importers("pyspark", everywhere=False)
-    assert not [module for module in importers("pyspark") if not module.startswith("airflow_provider_rfr/refresh/")]
+    engines = ("airflow_provider_rfr/refresh/", "airflow_provider_rfr/builtins/spark/")
+    assert not [module for module in importers("pyspark") if not module.startswith(engines)]
 
 
 def test_pandas_is_imported_nowhere() -> None:

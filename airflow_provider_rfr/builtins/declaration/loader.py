@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.builtins.columns import Finding
@@ -15,23 +16,25 @@ from airflow_provider_rfr.builtins.declaration.loader_sources import Collected
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
 
+OWN_PROJECT: Final = "rfr"
 Source = Path | str | BuiltinObject | Iterable["Source"]
 
 
 def load_objects(
-    *sources: Source, project: str = "rfr", version: str | None = None, entry_points: bool = True
+    *sources: Source, project: str = OWN_PROJECT, version: str | None = None, entry_points: bool | None = None
 ) -> CatalogSpec:
     """Read declarations; nothing has to be registered besides.
 
     :param sources: YAML files, folders of them (with those inside), objects, or lists of any of these
     :param project: whose objects they are; ids of objects that write none are made from it
     :param version: of the code that declares them; this package's, where it is not given
-    :param entry_points: take in what this package and other installed ones declare
+    :param entry_points: take in what this package and other installed ones declare; by default in the project ``rfr``
+        alone, since what they declare is there once in a lake
     :raises DeclarationError: with all problems
     """
     version = __version__ if version is None else version
     collected = Collected(project)
-    if entry_points:
+    if entry_points or (entry_points is None and project == OWN_PROJECT):
         collected.add_ours()
         collected.add_entry_points()
     for source in sources:

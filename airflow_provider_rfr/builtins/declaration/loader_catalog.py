@@ -15,7 +15,7 @@ from airflow_provider_rfr.builtins.sql.stars import declared_columns
 from airflow_provider_rfr.builtins.wanted import is_gone
 from airflow_provider_rfr.exceptions import DeclarationProblem, QueryError, UnreadableQueryError
 
-OURS = "rfr"
+OURS = "rfr_system"
 """The namespace of this package's own objects."""
 MOST_CIRCLES = 20
 

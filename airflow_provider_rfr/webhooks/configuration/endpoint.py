@@ -218,7 +218,7 @@ class Endpoint(TriggerModel):
         try:
             headers = handler(value)
         except ValidationError as error:
-            raise refusal("headers", [*worded(error, ()), *found]) from None
+            raise refusal("headers", [*worded(error, {}), *found]) from None
         if found:
             raise refusal("headers", found)
         return headers

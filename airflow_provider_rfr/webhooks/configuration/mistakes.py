@@ -32,6 +32,7 @@ _WORDS = {
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
     "too_short": "must not be empty",
     "too_long": "must have at most {max_length} entries",
@@ -55,20 +56,28 @@ def mistake(
     return PydanticCustomError(KIND, "{problem}", context)
 
 
-def worded(error: ValidationError, known: Iterable[str]) -> list[InitErrorDetails]:
+def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
     """The same errors as mistakes.
 
-    :param known: names of the fields of the model that refused
+    :param known: fields of the model that refused, by name in Python, as documents have them
     """
-    fields = list(known)
+    fields = list(known.values())
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     return [
-        details(_mistake_of(item, fields), item["loc"])
+        details(_mistake_of(item, fields), _place(item, known))
         for item in items
         # A list whose entries are refused is too short as well.
         if item["type"] not in _NOISE and not (item["type"] == "too_short" and item["loc"] in below)
     ]
+
+
+def _place(item: Mapping[str, Any], known: Mapping[str, str]) -> tuple[str | int, ...]:
+    """Where it is; of a field that is not there, pydantic tells the name in Python."""
+    place: tuple[str | int, ...] = item["loc"]
+    if not place or item["type"] == "extra_forbidden":
+        return place
+    return known.get(str(place[0]), place[0]), *place[1:]
 
 
 def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> InitErrorDetails:

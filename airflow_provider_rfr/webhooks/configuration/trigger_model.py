@@ -42,7 +42,7 @@ class TriggerModel(BaseModel):
         try:
             model = handler(written)
         except ValidationError as error:
-            raise refusal(cls.__name__, [*worded(error, cls.spellings()), *found]) from None
+            raise refusal(cls.__name__, [*worded(error, cls._by_name()), *found]) from None
         if found:
             raise refusal(cls.__name__, found)
         return model
@@ -55,7 +55,7 @@ class TriggerModel(BaseModel):
     @classmethod
     def spellings(cls) -> list[str]:
         """Names of the fields as documents have them."""
-        return [field.alias or name for name, field in cls.model_fields.items()]
+        return list(cls._by_name().values())
 
     def dump(self) -> dict[str, Any]:
         """The document that was read, in plain JSON values: secrets stand in it."""
@@ -69,6 +69,11 @@ class TriggerModel(BaseModel):
     def secret_texts(self) -> Iterator[str]:
         """Every secret in it, for those who have to mask them."""
         yield from _secrets_in([getattr(self, name) for name in type(self).model_fields])
+
+    @classmethod
+    def _by_name(cls) -> dict[str, str]:
+        """Fields by their names in Python, as documents have them."""
+        return {name: field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
     def _spelled(cls, data: Mapping[Any, Any]) -> tuple[dict[Any, Any], list[PydanticCustomError]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
+from http import HTTPStatus
 from typing import Any, Final
 
 from requests.adapters import HTTPAdapter
@@ -93,12 +95,30 @@ def _addresses(host: str, port: int, flags: int) -> list[tuple[int, tuple[Any, .
     return [(answer[0], answer[4]) for answer in answers]
 
 
+class _FinalResponse(http.client.HTTPResponse):
+    """Passes over interim answers (102, 103 Early Hints): the base knows 100 alone.
+
+    Were one of them taken for the answer, the real one would be read as that to the connection's next request.
+    """
+
+    def begin(self) -> None:
+        """As of the base."""
+        super().begin()
+        while HTTPStatus.SWITCHING_PROTOCOLS < self.status < HTTPStatus.OK:
+            self.headers = self.msg = None  # type: ignore[assignment]  # so does the base before it has read them
+            super().begin()
+
+
 class _Connection(HTTPConnection):
+    response_class = _FinalResponse
+
     def _new_conn(self) -> socket.socket:
         return connect(self._dns_host, self.port)
 
 
 class _SecureConnection(HTTPSConnection):
+    response_class = _FinalResponse
+
     # Server name and certificate are checked by the base, for the host and not for the address.
     def _new_conn(self) -> socket.socket:
         return connect(self._dns_host, self.port)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import html
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
@@ -16,6 +18,15 @@ MASK: Final = "***"
 _SHORTEST: Final = 4
 _LONG_SEGMENT: Final = 8
 _SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token", "apikey", "key"})
+_HEX: Final = re.compile("%[0-9A-F]{2}")
+_ESCAPED_IN_JSON: Final = (
+    ("", ""),
+    ("/", "\\/"),
+    ("&<>", "\\u{:04x}"),
+    ("&<>'=", "\\u{:04x}"),
+    ("&<>'\"+`", "\\u{:04X}"),
+)
+"""Of Python, PHP, Go, Gson and .NET."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # What names itself a secret is masked although nobody told us of it.
 _NAMED: Final = re.compile(
@@ -27,17 +38,19 @@ _NAMED: Final = re.compile(
 class Masker:
     """Knows the secrets of one endpoint; it has no repr that would show them."""
 
-    __slots__ = ("_longest", "_pattern")
+    __slots__ = ("_longest", "_spellings")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         spellings = {spelling for secret in secrets for part in _parts(secret) for spelling in _spellings(part)}
-        longest_first = sorted((each for each in spellings if len(each) >= _SHORTEST), key=len, reverse=True)
-        self._longest = len(longest_first[0]) if longest_first else 0
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._spellings = sorted((each for each in spellings if len(each) >= _SHORTEST), key=len, reverse=True)
+        self._longest = len(self._spellings[0]) if self._spellings else 0
 
     def mask(self, text: str) -> str:
         """The text without the secrets."""
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
+        # The longest first, so that nothing is left of a secret that another one is a part of.
+        for spelling in self._spellings:
+            text = text.replace(spelling, MASK)
+        return text
 
     def kept(self, body: bytes) -> str:
         """At most 2 KB of an answer, masked before it is cut, so that no half of a secret is left at the end."""
@@ -99,12 +112,34 @@ def _login(word: str) -> Iterator[str]:
 
 
 def _spellings(part: str) -> Iterator[str]:
-    """As it may come back: quoted for an address or for JSON, or in base64."""
+    """As it may come back: quoted for an address, for JSON or for a page, or in base64."""
     yield part
-    yield quote(part, safe="")
-    yield quote(part)
-    yield quote_plus(part)
     yield unquote(part)
-    yield json.dumps(part)[1:-1]
-    yield json.dumps(part)[1:-1].replace("/", "\\/")
-    yield base64.b64encode(part.encode()).decode().rstrip("=")
+    for text in (quote(part, safe=""), quote(part), quote(part, safe="!'()*~"), quote_plus(part)):
+        yield text
+        yield _HEX.sub(lambda found: found[0].lower(), text)
+    for text in _in_json(part):
+        yield text
+        yield json.dumps(text)[1:-1]
+    yield from _in_html(part)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(part.encode()).decode().rstrip("=")
+
+
+def _in_json(part: str) -> Iterator[str]:
+    """As the usual libraries write it: what is more than quotes and backslashes, each escapes in its own way."""
+    for is_ascii in (True, False):
+        for marks, escape in _ESCAPED_IN_JSON:
+            letters = (escape.format(ord(each)) if each in marks else _json(each, is_ascii) for each in part)
+            yield "".join(letters)
+
+
+@lru_cache(maxsize=1024)
+def _json(letter: str, is_ascii: bool) -> str:
+    return json.dumps(letter, ensure_ascii=is_ascii)[1:-1]
+
+
+def _in_html(part: str) -> Iterator[str]:
+    yield html.escape(part, quote=False)
+    for double, single in (("&quot;", "&#x27;"), ("&quot;", "&#39;"), ("&#34;", "&#39;"), ("&quot;", "&apos;")):
+        yield html.escape(part, quote=False).replace('"', double).replace("'", single)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from datetime import timezone
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Final
@@ -71,7 +72,9 @@ def retry_after(header: str | None, now: float) -> float | None:
         seconds = float(text)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(text).timestamp() - now
+            moment = parsedate_to_datetime(text)
+            # The old form has no zone, and means this one.
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() - now
         except (TypeError, ValueError, OverflowError, IndexError):
             return None
     return seconds if isfinite(seconds) and seconds > 0 else None

@@ -48,8 +48,8 @@ def test_names_below_a_table_are_those_of_its_metadata(tmp_path: Path) -> None:
 
 
 def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
-    folder = write(tmp_path, a=T.replace("ops.t", "rfr.mine"))
-    with pytest.raises(DeclarationError, match="the namespace rfr is this package's own"):
+    folder = write(tmp_path, a=T.replace("ops.t", "rfr_system.mine"))
+    with pytest.raises(DeclarationError, match="the namespace rfr_system is this package's own"):
         load(folder, entry_points=True)
     assert load(folder, entry_points=False).objects
 

@@ -25,7 +25,7 @@ def own() -> CatalogSpec:
 
 
 def by_name(spec: CatalogSpec) -> dict[str, BuiltinObject]:
-    return {each.name.removeprefix("rfr."): each for each in spec.objects if each.name.startswith("rfr.")}
+    return {each.name.removeprefix("rfr_system."): each for each in spec.objects if each.name.startswith("rfr_system.")}
 
 
 def test_the_histories_are_logs_and_the_rest_are_views_over_them(own: CatalogSpec) -> None:
@@ -54,7 +54,8 @@ def test_the_views_read_the_packages_own_tables_and_name_their_columns(own: Cata
         view = by_name(own)[name]
         reads = object_reads(view)
         assert reads
-        assert all(each.name.removeprefix("rfr.") in TABLES | VIEWS and each.columns is not None for each in reads)
+        assert {each.name.removeprefix("rfr_system.") for each in reads} <= TABLES | VIEWS
+        assert all(each.columns is not None for each in reads)
         for each in reads:
             known = {column.casefold() for column in columns_of(each.name) or ()}
             made = {"place", "is_new", "attempts"}

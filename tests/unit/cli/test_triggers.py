@@ -72,7 +72,17 @@ def test_a_template_s_mistake_is_told_with_its_place(tmp_path: Path, capsys: pyt
     assert "nope" in told.err
 
 
-@pytest.mark.parametrize("variables", ["[1]", "{", '"text"'])
+def test_a_template_s_line_ends_stay_and_a_byte_order_mark_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template, variables = tmp_path / "t.hbs", tmp_path / "v.json"
+    template.write_bytes(b"\xef\xbb\xbfx\r\n{{#if yes}}\r\ny\r\n{{/if}}\r\nz")
+    variables.write_bytes(b'\xef\xbb\xbf{"yes": true}')
+    assert rfr("render", "--template", str(template), "--variables", str(variables)) == 0
+    assert capsys.readouterr().out == "x\r\ny\r\nz"
+
+
+@pytest.mark.parametrize("variables", ["[1]", "{", '"text"', "[" * 100_000, '{"a":' * 100_000])
 def test_variables_that_are_no_object_are_refused(
     tmp_path: Path, variables: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,6 +153,33 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert rfr("resume", "raw.orders", "hook", *STORE) == 0
     assert rfr("deliver", file, *STORE) == 0
     assert len(receiver.requests) == 2
+
+
+def test_a_list_tells_why_what_is_pending_is_not_sent(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pending() -> list[tuple[str, str]]:
+        capsys.readouterr()
+        assert rfr("list", "--state", "pending", "--output", "json", *STORE) == 0
+        return [(row["due"], row["detail"]) for row in json.loads(capsys.readouterr().out)]
+
+    lake.publish("raw.orders")
+    file = write(tmp_path, "t.json", block(receiver))
+    receiver.answer = lambda request: (410, b"")
+    rfr("deliver", file, *STORE)
+    lake.publish("raw.orders")
+    rfr("deliver", file, *STORE)
+    assert pending() == [("", "the endpoint is disabled: it answered 410 Gone")]
+    rfr("resume", "raw.orders", "hook", *STORE)
+    rfr("pause", "raw.orders", "hook", *STORE)
+    assert pending() == [("", "the endpoint is paused")]
+    rfr("resume", "raw.orders", "hook", *STORE)
+    assert [bool(due) for due, _ in pending()] == [True]
+
+
+def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rfr("list", "--limit", "-1") == 1
+    assert "--limit: is less than nothing" in capsys.readouterr().err
 
 
 def test_changing_everything_takes_a_name(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
@@ -78,6 +79,28 @@ def test_an_endpoint_is_tried_with_an_invented_event(lake: Lake, receiver: Recei
     receiver.answer = lambda request: (500, b"")
     with pytest.raises(AirflowFailException, match="not delivered: HTTP 500"):
         operate("test_fire", endpoint=endpoint)
+
+
+def test_templates_of_the_tried_webhook_are_left_to_it_and_those_of_a_form_are_rendered(
+    lake: Lake, receiver: Receiver
+) -> None:
+    places = "{{#each collection_names}}{{@index}}{{#unless @last}}, {{/unless}}{{/each}}"
+    body = '{"table": "{{materialization_name}}", "n": [' + places + "]}"
+    endpoint = {"url": receiver.url, "payloadTemplate": body}
+    written = WebhookOperationOperator(task_id="try", action="test_fire", endpoint=endpoint)
+    with DAG("form", render_template_as_native_obj=True) as dag:
+        filled_in = WebhookOperationOperator(task_id="try", action="test_fire", endpoint="{{ params.endpoint }}")
+    for task in (written, filled_in):
+        task.render_template_fields({"params": {"endpoint": endpoint}, "dag": dag})  # type: ignore[typeddict-item]
+        task.execute({})
+    assert [request.json["n"] for request in receiver.requests] == [[0], [0]]
+    assert all(request.json["table"] for request in receiver.requests)
+
+
+def test_the_fields_of_a_tried_endpoint_are_nothing_that_airflow_shows() -> None:
+    secret = {"url": "https://h.example.com/hunter22", "payload": {}}
+    task = WebhookOperationOperator(task_id="try", action="test_fire", endpoint=secret)
+    assert "hunter22" not in str([getattr(task, name) for name in task.template_fields])
 
 
 def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:

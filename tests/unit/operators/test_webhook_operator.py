@@ -12,8 +12,8 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
-from airflow_provider_rfr.operators import CommitWebhookOperator
+from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
+from airflow_provider_rfr.operators import CommitWebhookOperator, after_publish
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
@@ -146,6 +146,38 @@ def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Recei
     counts = operator(block(receiver), on_dead=told.append).execute({})
     assert (counts["dead"], counts["pending"]) == (1, 0)
     assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "hook"), 400)]
+
+
+def test_what_the_refresh_itself_gave_up_right_after_its_publish_is_told_by_the_operator(
+    lake: Lake, receiver: Receiver
+) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"")
+    after_publish.deliver(block(receiver), "lake", ["raw.orders"], None)
+    told: list[Any] = []
+    assert operator(block(receiver), on_dead=told.append).execute({})["dead"] == 0
+    assert [each.detail for each in told] == ["HTTP 400"]
+
+
+def test_a_table_that_can_t_be_read_keeps_nothing_from_the_others_and_fails_the_task(
+    lake: Lake, receiver: Receiver, tmp_path: Path
+) -> None:
+    tables = ["raw.broken", "raw.orders"]
+    for table in tables:
+        lake.publish(table)
+    location = lake.catalog.load_table("raw.broken").metadata_location
+    Path(location.removeprefix("file://")).write_text("no metadata")
+    with pytest.raises(DeliveryError, match=r"commits of 1 table\(s\) can't be read: raw.broken: "):
+        operator(block(receiver), target=tables).execute({})
+    assert [request.json["table"] for request in receiver.requests] == ["raw.orders"]
+
+
+def test_an_event_that_nobody_can_read_hides_no_commit_around_it(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    event = {"commit_id": "c", "lake": "rfr", "materialization_name": "m", "flow_run_id": "r"}
+    lake.commit("raw.orders", rfr_event=json.dumps({**event, "bindings": [["raw.orders", "c", float("inf"), 1]]}))
+    lake.publish("raw.orders")
+    assert operator(block(receiver), start_from="earliest").execute({})["delivered"] == 2
 
 
 def test_an_endpoint_that_blocks_fails_the_task_once_the_others_have_been_served(

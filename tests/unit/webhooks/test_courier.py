@@ -545,6 +545,16 @@ def test_deaths_before_anybody_asked_to_be_told_are_not_told_later(post: Post, s
     assert told == []
 
 
+def test_who_leaves_the_telling_to_others_leaves_what_may_be_ignored_to_nobody(post: Post, server: Receiver) -> None:
+    server.answers(400)
+    post.owe(server.url, 1)
+    post.owe(server.url, 1, name="quiet", onFailure="ignore")
+    post.drain(leaves_telling=True)
+    told: list[DeadDelivery] = []
+    post.drain(on_dead=told.append)
+    assert [each.id for each in told] == [delivery_id("commit-1", "hook")]
+
+
 # Many at once, slow ones, and the end
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gzip
 import logging
@@ -69,6 +70,36 @@ def test_one_connection_serves_many_requests_until_it_is_idle(server: Receiver) 
     time.sleep(1.1)
     send(server.url, client=client)
     assert len({request.connection for request in server.received}) == 2
+
+
+@pytest.mark.parametrize("interim", [b"103 Early Hints", b"102 Processing"])
+def test_an_interim_answer_is_not_the_answer_and_leaves_nothing_to_the_next_request(
+    server: Receiver, interim: bytes
+) -> None:
+    client = Client()
+    hints = b"HTTP/1.1 " + interim + b"\r\nLink: </x>\r\n\r\n"
+    last = OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+    raw(server, lambda sock: sock.sendall(2 * hints + last))
+    first = send(server.url, client=client)
+    server.answers(500)
+    second = send(server.url, client=client)
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
+    assert (first.status, first.body, second.status) == (200, b"ok", 500)
+
+
+def test_endless_interim_answers_are_cut_at_the_timeout(server: Receiver) -> None:
+    def write(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock.sendall(100 * b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+    raw(server, write)
+    began = time.monotonic()
+    answer = send(server.url, seconds=0.5)
+    assert isinstance(answer, NoAnswer)
+    assert answer.reason == "timeout"
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 import time
 from urllib.parse import quote
 
@@ -29,6 +31,33 @@ def test_a_secret_is_masked_in_every_spelling(echo: str) -> None:
     assert "***" in kept
     assert "Tr0ub4dor" not in kept
     assert "VHIwdWI0ZG9y" not in kept
+
+
+AWKWARD = "tök=n/a+b&<c>'d\"e\\f=="
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        re.sub("%..", lambda found: found[0].lower(), quote(AWKWARD, safe="")),
+        quote(AWKWARD, safe="!'()*~"),
+        html.escape(AWKWARD),
+        html.escape(AWKWARD).replace("&#x27;", "&#39;"),
+        html.escape(AWKWARD).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+        r"tök=n/a+b\u0026\u003cc\u003e'd\"e\\f==",
+        r"tök\u003dn/a+b\u0026\u003cc\u003e\u0027d\"e\\f\u003d\u003d",
+        r"t\u00f6k=n/a\u002Bb\u0026\u003Cc\u003E\u0027d\u0022e\\f==",
+        r"t\u00f6k=n\/a+b&<c>'d\"e\\f==",
+        json.dumps(json.dumps(AWKWARD)),
+        base64.urlsafe_b64encode(AWKWARD.encode()).decode(),
+    ],
+    ids=["small hex", "script", "page", "page 39", "page 34", "go", "gson", "net", "php", "json in json", "base64"],
+)
+def test_an_awkward_secret_is_masked_as_the_usual_libraries_write_it(echo: str) -> None:
+    kept = Masker([f"Bearer {AWKWARD}"]).kept(f"you sent {echo} today".encode())
+    assert kept.startswith("you sent ")
+    assert kept.endswith(" today")
+    assert set(kept.removeprefix("you sent ").removesuffix(" today")) <= set('*"\\=')
 
 
 def test_the_parts_of_a_header_are_secrets_too() -> None:

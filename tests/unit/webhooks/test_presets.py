@@ -254,6 +254,10 @@ def test_a_preset_s_name_has_no_case_and_its_parameters_are_checked(name: str) -
         assert refused(name, given) == [f"trigger X: with.{missing}: is missing"]
 
 
+def test_parameters_that_are_left_out_altogether_are_missing_where_they_are_written() -> None:
+    assert refused("airflow-dag-run") == ["trigger X: with.dagId: is missing"]
+
+
 def test_a_preset_that_is_none_is_told_with_the_nearest() -> None:
     assert refused("slak") == ["trigger X: preset: is no preset; did you mean slack?"]
     assert "known are airflow-dag-run, dbt-cloud, " in refused("carrier pigeon")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from email.utils import formatdate
 
 import pytest
@@ -41,6 +42,17 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after(" 2.5 ", NOW) == 2.5
     assert retry_after(formatdate(NOW + 90, usegmt=True), NOW) == pytest.approx(90)
     assert retry_after("Wed, 15 Nov 2023 00:13:20 +0100", NOW) == pytest.approx(3600)
+
+
+@pytest.mark.parametrize("text", ["Tue Nov 14 22:15:00 2023", "Tue, 14 Nov 2023 22:15:00 -0000"])
+def test_a_date_without_a_zone_is_in_utc_wherever_we_are(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert retry_after(text, NOW) == pytest.approx(100)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

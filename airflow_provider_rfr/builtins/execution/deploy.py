@@ -1,0 +1,274 @@
+"""A plan applied: under a lease, step by step, so that a crash anywhere and a second deploy beside it do no harm."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+from sqlalchemy.exc import DBAPIError
+
+from airflow_provider_rfr.builtins.execution.fence import fence
+from airflow_provider_rfr.builtins.execution.history import record_deploys
+from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
+from airflow_provider_rfr.builtins.execution.observe import Instances, ViewsOf, catalog_views, observe
+from airflow_provider_rfr.builtins.execution.records import entry_of, recorded_of
+from airflow_provider_rfr.builtins.execution.runner import run_step
+from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
+from airflow_provider_rfr.builtins.execution.switches import undo_switches
+from airflow_provider_rfr.builtins.execution.values import Applied, AppliedStep
+from airflow_provider_rfr.builtins.execution.work import Work
+from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
+from airflow_provider_rfr.builtins.planning.plans import Plan
+from airflow_provider_rfr.builtins.planning.saved import ensure_current
+from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.state import Recorded, RecordedObject
+from airflow_provider_rfr.builtins.wanted import Tools, release
+from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, DeployError, RfrError, StalePlanError
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.store import journal
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.journal import Deploy, DeployState, Opening
+from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.registry import read_registry, write_registry
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from sqlalchemy import Connection
+
+
+def apply(
+    plan: Plan,
+    *,
+    catalog: LakeSettings | Catalog,
+    store: ControlStore,
+    spec: CatalogSpec,
+    sql: SqlEngine | None = None,
+    actor: str = "",
+    views: ViewsOf = catalog_views,
+    instances: Instances | None = None,
+    tools: Tools | None = None,
+    patience: float = 60.0,
+    lease_seconds: float = SECONDS,
+) -> Applied:
+    """Do what the plan says, if the present state would give the same plan; go on with it, if it was begun before.
+
+    :param sql: needed for views, rewrites and materialized views
+    :param actor: who or what deploys, for the journal
+    :param patience: seconds to wait for somebody else who is deploying
+    :param lease_seconds: without a sign of life for so long, another deploy may take over
+    :raises BlockedPlanError: something stops the plan; nothing was done
+    :raises StalePlanError: the plan was made from another state; nothing was done
+    :raises DeployBusyError: somebody else is deploying
+    :raises StepError: a step failed; what was done before it stays, and the next deploy goes on from there
+    :raises LeaseLostError: another deploy took over
+    """
+    _refuse(plan, spec)
+    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
+    with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
+        applied = _Deploy(opened, store, spec, lease, sql, actor, views, instances, tools).run(plan)
+    if applied.state == DeployState.DONE.value:
+        record_deploys(opened, store, plan.project)
+    return applied
+
+
+def deploy_id_of(plan: Plan) -> str:
+    """The same for the same plan from the same base, so that a run after a crash finds its own deploy."""
+    return hashlib.sha256(f"{plan.project}/{plan.plan_hash}/{plan.base_revision}".encode()).hexdigest()[:32]
+
+
+def _refuse(plan: Plan, spec: CatalogSpec) -> None:
+    if (plan.project, plan.version) != (spec.project, spec.version):
+        ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
+        raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
+    if not plan.applicable:
+        found = [f"{each.name}: {'; '.join(each.problems)}" for each in plan.blocked]
+        found += [f"{each.name}: {'; '.join(each.problems)} (drift)" for each in plan.drift if each.blocking]
+        raise BlockedPlanError(found)
+
+
+class _Deploy:
+    """One run under one lease."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: ControlStore,
+        spec: CatalogSpec,
+        lease: Lease,
+        sql: SqlEngine | None,
+        actor: str,
+        views: ViewsOf,
+        instances: Instances | None,
+        tools: Tools | None,
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._spec = spec
+        self._lease = lease
+        self._sql = sql
+        self._actor = actor
+        self._views = views
+        self._instances = instances
+        self._tools = tools
+
+    def run(self, saved: Plan) -> Applied:
+        """Find out what is left to do, and do it."""
+        undo_switches(self._catalog, self._store, self._lease)
+        with self._store.read() as connection:
+            state = read_registry(connection, saved.project)
+            recorded = recorded_of(state, connection)
+            before = journal.find_deploy(connection, deploy_id_of(saved))
+            begun = journal.resumable_deploys(connection, saved.project)
+        if before is not None and before.state is DeployState.DONE and before.deploy_id == state.deploy_id:
+            return self._finished(before)
+        plan = self._current(saved, recorded, begun)
+        if not _writes(plan, recorded):
+            return self._nothing(plan, recorded)
+        work = self._work(plan, recorded)
+        self._check_engine(plan)
+        fence(self._catalog, self._store, self._lease)
+        self._lease.write(lambda connection, now: self._open(connection, now, work))
+        try:
+            steps = self._steps(work)
+            revision = self._lease.write(lambda connection, now: self._close(connection, now, work))
+        except Exception as error:
+            self._fail(work, error)
+            raise
+        return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
+
+    def _current(self, saved: Plan, recorded: Recorded, begun: tuple[Deploy, ...]) -> Plan:
+        """The plan to do: a begun one whose end is the same, else the saved one, if it holds.
+
+        What a begun deploy left beside the live tables bears its id, so to go on with it is to use that again.
+        """
+        begun = tuple(each for each in begun[:1] if each.base_revision == recorded.revision)
+        if begun and begun[0].deploy_id == deploy_id_of(saved):
+            return Plan.from_json(orjson.loads(begun[0].plan))
+        recorded, live = observe(
+            self._catalog, self._store, project=saved.project, views=self._views, instances=self._instances
+        )
+        fresh = make_plan(self._spec, recorded, live, policies=saved.policies, tools=self._tools)
+        ensure_current(saved, fresh)
+        for each in begun:
+            plan = Plan.from_json(orjson.loads(each.plan))
+            if _end(plan) == _end(saved):
+                return plan
+        return saved
+
+    def _work(self, plan: Plan, recorded: Recorded) -> Work:
+        return Work(
+            deploy_id_of(plan),
+            plan,
+            self._spec,
+            recorded,
+            self._catalog,
+            self._lease,
+            self._sql,
+            lambda: self._views(self._catalog),
+        )
+
+    def _check_engine(self, plan: Plan) -> None:
+        """Before anything is done, not half way."""
+        needing = [each.name for each in plan.steps if mechanism_of(each).needs_engine(each)]
+        if self._sql is None and needing:
+            more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
+            raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
+
+    def _open(self, connection: Connection, now: int, work: Work) -> None:
+        plan = work.plan
+        steps = [
+            (each.seq, None if each.uuid is None else str(each.uuid), each.name, each.how.value) for each in plan.steps
+        ]
+        opening = self._opening(plan, work.deploy_id, steps)
+        journal.open_deploy(connection, opening, token=self._lease.token, now=now)
+
+    def _opening(self, plan: Plan, deploy_id: str, steps: list[tuple[int, str | None, str, str]]) -> Opening:
+        return Opening(
+            deploy_id,
+            plan.project,
+            plan.base_revision,
+            plan.recorded_version,
+            plan.version,
+            plan.plan_hash,
+            orjson.dumps(plan.to_json()).decode(),
+            self._actor,
+            steps,
+        )
+
+    def _steps(self, work: Work) -> tuple[AppliedStep, ...]:
+        with self._store.read() as connection:
+            known = {each.seq: each for each in journal.steps_of(connection, work.deploy_id)}
+        return tuple(run_step(work, step, known.get(step.seq)) for step in work.plan.steps)
+
+    def _close(self, connection: Connection, now: int, work: Work) -> int:
+        """The registry as the plan says, and the end of this deploy and of those that it replaces: one transaction."""
+        plan = work.plan
+        revision = write_registry(
+            connection,
+            plan.project,
+            base_revision=plan.base_revision,
+            version=plan.version,
+            deploy_id=work.deploy_id,
+            entries=[entry_of(each) for each in records_of(plan, work.deploy_id)],
+            forgotten=map(str, plan.forgotten),
+            now=now,
+        )
+        journal.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
+        journal.abandon_others(connection, plan.project, work.deploy_id)
+        return revision
+
+    def _fail(self, work: Work, error: Exception) -> None:
+        told = str(error) if isinstance(error, RfrError) else type(error).__name__
+
+        def end(connection: Connection, now: int) -> None:
+            journal.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=told)
+
+        # What is to be told is the first thing that went wrong.
+        with suppress(DeployError, DBAPIError):
+            self._lease.write(end)
+
+    def _nothing(self, plan: Plan, recorded: Recorded) -> Applied:
+        """Nothing is written but that there was nothing to do."""
+        run = hashlib.sha256(f"{deploy_id_of(plan)}/{self._lease.token}".encode()).hexdigest()[:32]
+        opening = self._opening(plan, run, [])
+        self._lease.write(lambda connection, now: journal.record_nothing(connection, opening, now=now))
+        return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
+
+    def _finished(self, deploy: Deploy) -> Applied:
+        """The answer to who asks again because nobody told them."""
+        with self._store.read() as connection:
+            found = journal.steps_of(connection, deploy.deploy_id)
+        plan = Plan.from_json(orjson.loads(deploy.plan))
+        evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in found}
+        steps = tuple(
+            AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence.get(each.seq, {}))
+            for each in plan.steps
+        )
+        return Applied(deploy.deploy_id, deploy.plan_hash, deploy.state.value, steps, deploy.revision or 0)
+
+
+def records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
+    """What the registry is going to hold anew. What a step changed bears the deploy's id, as its properties do.
+
+    Here an object's table always has the object's name; a rename that a deploy before this one did is not in the plan.
+    """
+    stepped = {each.uuid for each in plan.steps}
+    return [
+        replace(each, physical=each.name, deploy_id=deploy_id if each.uuid in stepped else each.deploy_id)
+        for each in plan.records
+    ]
+
+
+def _writes(plan: Plan, recorded: Recorded) -> bool:
+    """Whether anything is to be done or written down. That an older version found nothing to do is not worth it."""
+    newer = recorded.version is None or release(plan.version) > release(recorded.version)
+    return bool(plan.steps or plan.records or plan.forgotten or newer)
+
+
+def _end(plan: Plan) -> tuple[object, ...]:
+    """Where a plan leads, whatever is done already."""
+    records = sorted((replace(each, deploy_id="", physical="") for each in plan.records), key=lambda each: each.uuid)
+    return plan.version, plan.base_revision, plan.policies, records, plan.forgotten

@@ -1,0 +1,104 @@
+"""What deploys tell of themselves in the package's own table: each step of each deploy that is over, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from airflow_provider_rfr.builtins.planning.plans import Plan, Step
+from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.store import journal
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.journal import Deploy, DeployState, JournalStep, StepState
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+MIGRATIONS: Final = "rfr_system.migration_history"
+_OVER: Final = {DeployState.DONE: "done", DeployState.ABANDONED: "failed"}
+_STEPS: Final = {StepState.DONE: "done", StepState.FAILED: "failed", StepState.STARTED: "failed"}
+_EVIDENCE: Final = ("rows_before", "rows_after", "snapshot_before", "snapshot_after")
+
+
+def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
+    """Tell of the project's newest deploys that are over and that the history lacks; returns how many rows.
+
+    Also of one whose process died before it could tell. A history that can't be written is a warning and no reason to
+    fail: the deploy is done.
+    """
+    try:
+        with store.read() as connection:
+            over = [each for each in journal.history(connection, project) if each.state in _OVER]
+            rows = [row for each in over for row in _rows(each, journal.steps_of(connection, each.deploy_id))]
+        return append_once(catalog, MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
+    except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
+        log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
+        return 0
+
+
+def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, Any]]:
+    same = {
+        "deploy_id": deploy.deploy_id,
+        "project": deploy.project,
+        "from_version": deploy.from_version,
+        "to_version": deploy.to_version,
+        "base_revision": deploy.base_revision,
+        "plan_hash": deploy.plan_hash,
+        "actor": deploy.actor,
+    }
+    yield {**same, **_times(deploy), "seq": 0, "state": _OVER[deploy.state], "error": deploy.error}
+    planned = _planned(deploy)
+    for each in steps:
+        yield {**same, **_times(each), **_step(each), **_said(planned.get(each.seq))}
+
+
+def _step(step: JournalStep) -> dict[str, Any]:
+    evidence: Mapping[str, Any] = orjson.loads(step.evidence or "{}")
+    return {
+        "seq": step.seq,
+        "object_id": step.uuid,
+        "object_name": step.name,
+        "how": step.action,
+        "state": _STEPS.get(step.state, "skipped"),
+        "attempts": step.attempts,
+        "error": step.error,
+        **{name: evidence.get(name) for name in _EVIDENCE},
+        "rows_after": evidence.get("rows_after", evidence.get("rows")),
+    }
+
+
+def _said(step: Step | None) -> dict[str, Any]:
+    """What the plan says of a step."""
+    if step is None:
+        return {}
+    return {
+        "kind": step.kind.value,
+        "reason": step.reason,
+        "changes": list(step.changes),
+        "loses": list(step.loses),
+        "contract_before": step.details.get("from"),
+        "contract_after": step.details.get("contract"),
+    }
+
+
+def _planned(deploy: Deploy) -> dict[int, Step]:
+    try:
+        return {each.seq: each for each in Plan.from_json(orjson.loads(deploy.plan)).steps}
+    except PlanError:
+        # An older version of this package wrote it in a format of its own.
+        return {}
+
+
+def _times(each: Deploy | JournalStep) -> dict[str, Any]:
+    return {"started_at": _moment(each.started_at), "ended_at": _moment(each.ended_at), "attempts": each.attempts}
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)

@@ -1,0 +1,147 @@
+"""What is recorded and what is there: the two values that a plan is made of, besides the declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.execution.records import read_recorded
+from airflow_provider_rfr.builtins.execution.switches import half_switched
+from airflow_provider_rfr.builtins.names import namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Kind
+from airflow_provider_rfr.builtins.sql.queries import dependencies
+from airflow_provider_rfr.builtins.state import (
+    MARKER,
+    STAMP,
+    Constraints,
+    Dependency,
+    Instance,
+    Live,
+    LiveKind,
+    LiveObject,
+    Recorded,
+    RecordedObject,
+    UserView,
+)
+from airflow_provider_rfr.builtins.wanted import relation
+from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, list_tables
+from airflow_provider_rfr.lake.views import ViewEntry, holds_views, list_views
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.journal import touched
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
+"""Lists a catalog's views; None: it can't hold any."""
+Instances = Mapping[str, tuple[Instance, ...]]
+
+
+def catalog_views(catalog: Catalog) -> tuple[ViewEntry, ...] | None:
+    """The views that the catalog holds."""
+    return list_views(catalog) if holds_views(catalog) else None
+
+
+def observe(
+    catalog: Catalog,
+    store: ControlStore,
+    *,
+    project: str,
+    views: ViewsOf = catalog_views,
+    instances: Instances | None = None,
+) -> tuple[Recorded, Live]:
+    """The registry, and everything that is in the catalog, of users too.
+
+    Where the catalog can't hold views, those that are recorded are taken to be as they were left: each session of
+    Spark makes them anew.
+    """
+    with store.read() as connection:
+        recorded = read_recorded(connection, project)
+        begun = frozenset(UUID(each) for each in touched(connection, project))
+    found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
+    for aside, name in half_switched(found.values()):
+        # The next deploy undoes that before anything else: to a plan it is as if it had.
+        found[name.casefold()] = replace(found.pop(aside.casefold()), name=name)
+    there = views(catalog)
+    listed = _recorded_views(recorded) if there is None else map(_view, there)
+    found |= {each.key: each for each in listed if each.key not in found}
+    users = tuple(_user_views(there or (), catalog.name, found))
+    return recorded, Live(found, users, dict(instances or {}), begun)
+
+
+def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveObject]:
+    for entry in entries:
+        identity = marker_of(entry.properties)
+        yield LiveObject(
+            entry.name,
+            LiveKind.TABLE,
+            identity,
+            _columns(entry.columns, recorded.by_uuid.get(identity) if identity is not None else None),
+            Constraints(entry.partitioning, entry.keys),
+            dict(entry.properties),
+            entry.snapshot_id,
+            entry.rows,
+            entry.bytes,
+            entry.properties.get(STAMP),
+        )
+
+
+def _columns(columns: Sequence[LiveColumn], known: RecordedObject | None) -> tuple[Column, ...]:
+    """A refresh gives its target columns of its own, and those that it meets; nobody did that by hand."""
+    kept = columns
+    if known is not None and known.kind is Kind.SOURCE:
+        declared = {each.name.casefold() for each in known.columns}
+        kept = [each for each in columns if each.name.casefold() in declared]
+    return tuple(Column(each.name, each.type, each.required, each.comment) for each in kept)
+
+
+def _view(entry: ViewEntry) -> LiveObject:
+    columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
+    properties = dict(entry.properties)
+    return LiveObject(
+        entry.name,
+        LiveKind.VIEW,
+        marker_of(properties),
+        columns,
+        properties=properties,
+        stamp=properties.get(STAMP),
+        query=entry.query,
+    )
+
+
+def _recorded_views(recorded: Recorded) -> Iterator[LiveObject]:
+    for each in recorded.objects:
+        if relation(each.kind) is LiveKind.VIEW:
+            stamp = each.fingerprints.contract.digest
+            yield LiveObject(each.physical, LiveKind.VIEW, each.uuid, each.columns, stamp=stamp, query=each.sql)
+
+
+def _user_views(entries: Iterable[ViewEntry], catalog: str, found: Mapping[str, LiveObject]) -> Iterator[UserView]:
+    for entry in entries:
+        if marker_of(entry.properties) is None:
+            yield UserView(entry.name, entry.query, _reads(entry, catalog, found))
+
+
+def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> tuple[Dependency, ...] | None:
+    """None: its text can't be read here, so it may read anything."""
+    if not entry.query:
+        return None
+    prefix = f"{catalog.casefold()}."
+    known = {*found, *(prefix + key for key in found)}
+    namespace = entry.namespace or namespace_of(entry.name)
+    try:
+        reads = dependencies(entry.query, namespace, known=known)
+    except QueryError:
+        return None
+    return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
+
+
+def marker_of(properties: Mapping[str, str]) -> UUID | None:
+    """The object that something says it is."""
+    try:
+        return UUID(properties[MARKER]) if MARKER in properties else None
+    except ValueError:
+        return None

@@ -1,0 +1,198 @@
+"""Running a sink: window by window, batch by batch, the cursor written after each acknowledgement.
+
+What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.builtins.sinks.batches import parts_of
+from airflow_provider_rfr.builtins.sinks.course import Hold, Manner, Move, Send, next_move
+from airflow_provider_rfr.builtins.sinks.files import FileSender
+from airflow_provider_rfr.builtins.sinks.http import HttpSender
+from airflow_provider_rfr.builtins.sinks.lease import HeldSink, held
+from airflow_provider_rfr.builtins.sinks.stage import Stage, find_stage
+from airflow_provider_rfr.builtins.sinks.targets import Batch, FilesTarget, HttpTarget, Sender
+from airflow_provider_rfr.builtins.sinks.window import Window, batch_id
+from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkError, SinkHeldError, SnapshotsExpiredError
+from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.sinks import SinkRow
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+_DECIDE = "decide what becomes of it: resume_from_new or resend"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a run goes on.
+
+    :ivar batches: after so many it ends, and the next run goes on; None: when everything is sent
+    :ivar lease_seconds: after which another run may take over from one that was killed; it is renewed before each
+        batch, and is never shorter than a batch may take by the target's own patience
+    """
+
+    batches: int | None = None
+    lease_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRun:
+    """What a run did.
+
+    :ivar batches: acknowledged; ``rows``: in them
+    :ivar cursor: snapshot up to which everything was sent, by this run and those before
+    :ivar done: whether everything was sent
+    """
+
+    batches: int
+    rows: int
+    cursor: int | None
+    done: bool = True
+
+
+def run_sink(
+    obj: BuiltinObject,
+    *,
+    catalog: Catalog,
+    store: ControlStore,
+    target: HttpTarget | FilesTarget | None = None,
+    limits: Limits | None = None,
+    source_table: str | None = None,
+) -> SinkRun:
+    """Send what came since the last run.
+
+    :param obj: a sink, as it is declared
+    :param target: the connection of an HTTP sink; for files, how their file system is opened
+    :param source_table: where the source's rows are, if not under its name
+    :raises ConfigurationError: what is declared is wrong, or was never deployed
+    :raises SinkBusyError: another run is at it
+    :raises SinkHeldError: its source was replaced, and somebody has to decide
+    :raises CursorExpiredError: snapshots that it has not sent are gone
+    :raises SinkError: its source has no table, or none that it knows: a deploy may be switching them
+    :raises SinkDeliveryError: the target does not take a batch
+    :raises SinkLeaseLostError: another run or a deploy took it over
+    """
+    spec = _spec(obj)
+    limits = limits or Limits()
+    sender = _sender(obj.name, spec, target)
+    seconds = limits.lease_seconds
+    if isinstance(target, HttpTarget):
+        seconds = max(seconds, target.patience + 3 * target.timeout)
+    try:
+        with held(store, obj.id, obj.name, seconds) as sink:
+            run = _Run(sink, obj.name, spec, sender, limits)
+            return run.go(lambda row: find_stage(row, catalog, store, source_table or spec.source))
+    finally:
+        sender.close()
+
+
+class _Run:
+    def __init__(self, sink: HeldSink, name: str, spec: SinkSpec, sender: Sender, limits: Limits) -> None:
+        self._sink = sink
+        self._name = name
+        self._spec = spec
+        self._sender = sender
+        self._limits = limits
+        self._batches = 0
+        self._rows = 0
+
+    def go(self, find: Callable[[SinkRow], Stage | Move | Hold]) -> SinkRun:
+        while True:
+            row = self._sink.row()
+            if row.held_at is not None:
+                raise SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
+            try:
+                move = self._next(row, find(row))
+                if move is None or self._spent:
+                    return SinkRun(self._batches, self._rows, row.cursor, move is None)
+                self._do(row, *move)
+            except SnapshotsExpiredError as error:
+                problem = f"rows that it has not sent can't be known any more: {error}"
+                self._hold(problem, None)
+                raise CursorExpiredError(row.name, problem, _DECIDE) from None
+
+    @property
+    def _spent(self) -> bool:
+        return self._limits.batches is not None and self._batches >= self._limits.batches
+
+    def _next(self, row: SinkRow, found: Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:
+        if not isinstance(found, Stage):
+            return found, None
+        move = next_move(row, found.table, Manner.of(self._spec, found.table), found.until)
+        if move is None:
+            return None if found.onward is None else (Move(found.onward), None)
+        return move, found.table
+
+    def _do(self, row: SinkRow, move: Send | Move | Hold, table: SourceTable | None) -> None:
+        if isinstance(move, Hold):
+            if not move.lasting:
+                raise SinkError(row.name, move.reason, f"run it again after the deploy; if none is at it, {_DECIDE}")
+            self._hold(move.reason, move.behind)
+        elif isinstance(move, Move):
+            self._sink.move(**_with_sequence(move.values, table))
+        else:
+            assert table is not None
+            if row.window is None:
+                self._sink.move(window=move.window.dumps(), name=self._name, **move.values)
+                row = self._sink.row()
+            self._send(row, move.window, table)
+
+    def _hold(self, reason: str, behind: int | None) -> None:
+        values = {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
+        self._sink.move(held_at=self._sink.now(), **values)
+
+    def _send(self, row: SinkRow, window: Window, table: SourceTable) -> None:
+        for part in parts_of(window, table, row.name, self._sink.alive):
+            if self._spent:
+                return
+            window = replace(window, part=part.number)
+            identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
+            batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self._sink.token)
+            # Whoever lost the lease must not begin a batch.
+            self._sink.move()
+            self._sender.send(batch)
+            row = self._acknowledged(row, batch, table)
+            if part.last:
+                return
+        self._sink.move(**_with_sequence({"window": None, "cursor": window.after}, table))
+
+    def _acknowledged(self, row: SinkRow, batch: Batch, table: SourceTable) -> SinkRow:
+        window, rows = batch.window, batch.rows.num_rows
+        row = replace(row, batches=row.batches + 1, rows=row.rows + rows)
+        counts = {"batches": row.batches, "rows": row.rows, "last_batch": batch.id, "sent_at": self._sink.now()}
+        if batch.last:
+            self._sink.move(**_with_sequence({"window": None, "cursor": window.after}, table), **counts)
+        else:
+            self._sink.move(window=replace(window, part=window.part + 1).dumps(), **counts)
+        self._batches += 1
+        self._rows += rows
+        return row
+
+
+def _with_sequence(values: Mapping[str, Any], table: SourceTable | None) -> dict[str, Any]:
+    if "cursor" not in values:
+        return dict(values)
+    return {**values, "sequence": None if table is None else table.sequence(values["cursor"])}
+
+
+def _spec(obj: BuiltinObject) -> SinkSpec:
+    if obj.sink is None:
+        raise ConfigurationError("sink", f"{obj.name} is a {obj.kind.value}, not a sink")
+    return obj.sink
+
+
+def _sender(name: str, spec: SinkSpec, target: HttpTarget | FilesTarget | None) -> Sender:
+    if spec.to == "files" and not isinstance(target, HttpTarget):
+        return FileSender(name, spec.settings, target or FilesTarget())
+    if spec.to == "http" and isinstance(target, HttpTarget):
+        return HttpSender(name, spec.settings, target)
+    wanted = {"http": "an HttpTarget, its connection resolved", "files": "a FilesTarget, or none"}
+    raise ConfigurationError("target", f"is no target of a sink to {spec.to}", wanted.get(spec.to, "files or http"))

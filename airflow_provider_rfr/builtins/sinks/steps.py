@@ -1,0 +1,208 @@
+"""What a deploy does to sinks, in the transactions in which it notes its own progress; nothing is sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins.planning.plans import Step, Verb
+from airflow_provider_rfr.builtins.sinks.pins import Pins
+from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
+from airflow_provider_rfr.builtins.state import SinkState
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store import sinks as store
+from airflow_provider_rfr.store.sinks import SinkRow
+
+_CHOICES: Final = ("resume_from_new", "resend")
+_FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
+
+
+def apply_sink_step(
+    connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, *, deploy_id: str = ""
+) -> None:
+    """Do a step of a plan whose kind is sink. Doing it again changes nothing.
+
+    :param obj: the sink as it is declared; None for one that is not (any more)
+    :param now_ms: milliseconds since 1970, by the store's clock
+    :param deploy_id: of the deploy, as in the summary of its snapshots: it tells a sink which snapshot emptied its
+        source, so that rows which came after that one are new. Without it, those that came after ``now_ms`` are
+    :raises ConfigurationError: the step can't be done to a sink
+    """
+    if step.uuid is None or step.how not in _VERBS:
+        raise ConfigurationError("steps", f"{step.how.value} of {step.name} can't be done to a sink")
+    _VERBS[step.how](connection, step, obj, now_ms, deploy_id)
+
+
+def sink_states(connection: Connection) -> tuple[SinkState, ...]:
+    """All sinks, by name, as plans compare them."""
+    return tuple(
+        SinkState(each.uuid, each.name, each.source, each.cursor, each.physical, each.on_replace)
+        for each in store.all_sinks(connection)
+    )
+
+
+def map_cursor(
+    connection: Connection,
+    source: UUID,
+    old_physical: str,
+    old_snapshot: int | None,
+    new_physical: str,
+    new_snapshot: int | None,
+    *,
+    old_name: str | None = None,
+    now_ms: int = 0,
+) -> None:
+    """Note where the cursors of one table go on in another one, which takes its place; in the switch's transaction.
+
+    The new table holds at ``new_snapshot`` exactly the rows that the old one holds at ``old_snapshot``; None is a table
+    without rows. Sinks that are behind ``old_snapshot`` send the rest from the old table first. Doing it again changes
+    nothing.
+
+    :param source: id of the object whose tables they are
+    :param old_physical: uuid of the old table, as its metadata says; ``new_physical`` likewise
+    :param old_name: name by which the old table is to be found after the switch; None: it is gone, and sinks that are
+        behind are held
+    """
+    store.insert_map(
+        connection,
+        store.CursorMap(source, old_physical, old_snapshot, old_name, new_physical, new_snapshot),
+        now_ms,
+    )
+
+
+def needed_physicals(connection: Connection) -> frozenset[str]:
+    """Uuids of tables that a sink still has to read from: garbage collection leaves them."""
+    return frozenset(each.physical for each in store.all_sinks(connection) if each.physical is not None)
+
+
+def needed_snapshots(connection: Connection, physical: str) -> frozenset[int]:
+    """Cursors in the table of this uuid: these snapshots and all later ones must not expire."""
+    found = (each.cursor for each in store.all_sinks(connection) if each.physical == physical)
+    return frozenset(each for each in found if each is not None)
+
+
+def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
+    """Decide what becomes of a sink that waits for it, or of any other.
+
+    :param choice: ``resume_from_new`` (with the rows that came since its source was replaced; for a sink that is not
+        held, since now) or ``resend``
+    :raises ConfigurationError: there is no such sink, or no such choice
+    """
+    row = store.load_sink(connection, identity)
+    if row is None:
+        raise ConfigurationError("sink", f"no sink with the id {identity} is registered", "deploy it first")
+    if choice not in _CHOICES:
+        raise ConfigurationError("choice", f"{choice!r} is unknown", f"one of {', '.join(_CHOICES)}")
+    if choice != "resend" and row.behind is not None:
+        store.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
+    else:
+        _write_decision(connection, row, choice, now_ms if row.held_at is None else row.held_at, row.deploy_id or "")
+
+
+def _write_decision(connection: Connection, row: SinkRow, choice: str, since: int, deploy_id: str) -> None:
+    values: dict[str, Any] = {"start": "new", "since": since, "deploy_id": deploy_id or None}
+    if choice == "resend":
+        values = {"start": None, "since": None, "cursor": None, "physical": None, "round": row.round + 1}
+        values |= {"window": None, "deploy_id": None}
+    store.change_sink(connection, row.uuid, **_FREE, **values)
+
+
+def _create(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    spec, identity = _spec(step, obj), step.uuid
+    assert identity is not None
+    if store.load_sink(connection, identity) is not None:
+        _metadata(connection, step, obj, now_ms, deploy_id)
+        return
+    pins = Pins.of(spec, step.details.get("columns") or ())
+    store.insert_sink(connection, identity, step.name, _source(step), pins.dumps(), spec.on_replace, now_ms)
+
+
+def _metadata(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    row, spec = _row(connection, step), _spec(step, obj)
+    if row is None:
+        _create(connection, step, obj, now_ms, deploy_id)
+        return
+    moved = row.source != _source(step)
+    before = None if moved else Pins.loads(row.pins)
+    pins = Pins.of(spec, step.details.get("columns") or (), before)
+    values: dict[str, Any] = {
+        "name": step.name,
+        "pins": pins.dumps(),
+        "on_replace": spec.on_replace,
+        "source": str(_source(step)),
+    }
+    if moved:
+        # A cursor means nothing in another table; what becomes of it is said by a step of its own, which comes later.
+        values |= {"cursor": None, "physical": None, "window": None, "behind": None, "deploy_id": None}
+        values |= {"held_at": now_ms, "held_reason": "it has another source now"}
+    store.change_sink(connection, row.uuid, **values)
+
+
+def _rename(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    row = _row(connection, step)
+    if row is not None:
+        store.change_sink(connection, row.uuid, name=str(step.details.get("to", step.name)))
+
+
+def _hold(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    row = _row(connection, step)
+    if row is not None and row.held_at is None:
+        store.change_sink(
+            connection, row.uuid, held_at=now_ms, held_reason=step.reason, deploy_id=deploy_id or None, window=None
+        )
+
+
+def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    row = _row(connection, step)
+    mark = f"{deploy_id}/{step.seq}" if deploy_id else None
+    if row is None or (mark is not None and row.decided_by == mark):
+        return
+    if mark is None and row.held_at is None and _is_pending(row, step.how):
+        return
+    _write_decision(connection, row, step.how.value, now_ms, deploy_id)
+    store.change_sink(connection, row.uuid, decided_by=mark)
+
+
+def _is_pending(row: SinkRow, how: Verb) -> bool:
+    """Whether the same was decided before, and nothing was sent since."""
+    if how is Verb.RESUME_FROM_NEW:
+        return row.start == "new"
+    return row.round > 0 and row.cursor is None and row.window is None
+
+
+def _remove(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    assert step.uuid is not None
+    store.delete_sink(connection, step.uuid)
+
+
+_Do = Callable[[Connection, Step, "BuiltinObject | None", int, str], None]
+_VERBS: Final[dict[Verb, _Do]] = {
+    Verb.CREATE: _create,
+    Verb.METADATA: _metadata,
+    Verb.RENAME: _rename,
+    Verb.HOLD: _hold,
+    Verb.RESUME_FROM_NEW: _decide,
+    Verb.RESEND: _decide,
+    Verb.REMOVE: _remove,
+}
+
+
+def _row(connection: Connection, step: Step) -> SinkRow | None:
+    assert step.uuid is not None
+    return store.load_sink(connection, step.uuid)
+
+
+def _spec(step: Step, obj: BuiltinObject | None) -> SinkSpec:
+    if obj is None or obj.sink is None:
+        raise ConfigurationError("steps", f"{step.name} is a sink, and its declaration is missing")
+    return obj.sink
+
+
+def _source(step: Step) -> UUID:
+    try:
+        return UUID(str(step.details.get("source")))
+    except ValueError:
+        raise ConfigurationError("steps", f"{step.name}: details.source is no id of an object") from None

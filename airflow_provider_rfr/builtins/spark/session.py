@@ -1,0 +1,169 @@
+"""One Spark session on the lake's own catalog, with Iceberg's runtime."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider_rfr.builtins.spark import literals
+from airflow_provider_rfr.builtins.spark.errors import REDACTED, of_spark, secrets_of, sentence, without
+from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
+from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES: Final = "spark.jars.packages"
+_CATALOGS: Final = "spark.sql.catalog."
+_RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_OF_SESSION: Final = {
+    # The text of a view is the author's, and days are the same wherever a deploy runs.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def _none() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """How Spark is started where this process starts it.
+
+    :ivar settings: Spark's own, e.g. ``spark.master``
+    :ivar jars: files or addresses of Iceberg's runtime and the database's driver, for places that do not reach Maven
+        Central; empty: they are fetched from there
+    """
+
+    settings: Mapping[str, str] = field(default_factory=_none)
+    jars: tuple[str, ...] = ()
+
+
+def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_name: str = "rfr sql") -> SparkSession:
+    """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
+    one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
+
+    What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
+    the application, which Spark's pages and event log show.
+
+    :raises ConfigurationError: the catalog is none that Spark can open, or Iceberg's runtime can't be had
+    :raises SparkJobError: Spark could not be started
+    """
+    spark = spark or SparkSettings()
+    settings = spark_sql_settings(lake)
+    session = _started(spark, settings, app_name)
+    if not _has_runtime(session, settings[_EXTENSIONS]):
+        raise _no_runtime(settings, spark)
+    session.sparkContext.setLogLevel("ERROR")
+    for name, value in {**_of_catalog(settings, lake), **_OF_SESSION}.items():
+        session.conf.set(name, value)
+    try:
+        # The method for this asks whichever session was the active one before.
+        session.sql(f"USE {literals.identifier(lake.name)}")
+    except Exception as error:
+        if not of_spark(error):
+            raise
+        told = without(sentence(error), secrets_of(lake.properties))
+        raise SparkJobError(f"Spark can't open the catalog {lake.name}: {told}") from None
+    return session
+
+
+def _of_catalog(settings: Mapping[str, str], lake: LakeSettings) -> dict[str, str]:
+    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
+    # PyIceberg commits to the tables that this session reads: what it had in its cache would be the tables before.
+    return {**found, f"{_CATALOGS}{lake.name}.cache-enabled": "false"}
+
+
+def _started(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    for name, value in _of_application(spark, settings, app_name).items():
+        builder = builder.config(name, value)
+    try:
+        session: SparkSession = builder.getOrCreate().newSession()
+    except Exception as error:
+        if not of_spark(error):
+            raise
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise _no_runtime(
+                settings, spark, "Spark could not start; its own output says why. If it is that"
+            ) from None
+        raise SparkJobError(f"Spark could not start: {sentence(error)}") from None
+    return session
+
+
+def _of_application(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> dict[str, str]:
+    given = dict(spark.settings)
+    packages = [given.pop(PACKAGES, ""), "" if spark.jars else settings[PACKAGES]]
+    extensions = [given.pop(_EXTENSIONS, ""), settings[_EXTENSIONS]]
+    jars = [given.pop("spark.jars", ""), *spark.jars]
+    found = {
+        "spark.app.name": app_name,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": REDACTED,
+        **_of_master(given.get("spark.master")),
+        _EXTENSIONS: _joined(extensions),
+        **given,
+    }
+    for name, values in ((PACKAGES, packages), ("spark.jars", jars)):
+        if joined := _joined(values):
+            found[name] = joined
+    return found
+
+
+def _joined(values: list[str]) -> str:
+    return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
+
+
+def _of_master(master: str | None) -> dict[str, str]:
+    if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Started by spark-submit, which says where it runs.
+        return {}
+    found = {"spark.master": master or "local[*,4]"}
+    if found["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        found["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+    return found
+
+
+def _has_runtime(session: SparkSession, extensions: str) -> bool:
+    """Whether classes and extensions are there: a Spark that was running before takes no more of either."""
+    from py4j.java_gateway import JavaClass
+
+    if extensions not in session.sparkContext.getConf().get(_EXTENSIONS, "").split(","):
+        return False
+    found: Any = session._jvm
+    for part in _RUNTIME.split("."):
+        found = getattr(found, part)
+    return isinstance(found, JavaClass)
+
+
+def _no_runtime(settings: Mapping[str, str], spark: SparkSettings, why: str = "") -> ConfigurationError:
+    wanted = settings[PACKAGES]
+    tried = f"they are not in {', '.join(spark.jars)}" if spark.jars else "they could not be had from Maven Central"
+    problem = f"{why} " if why else ""
+    return ConfigurationError(
+        "jars",
+        f"{problem}Spark runs without Iceberg's runtime ({wanted}): {tried}, or Spark was started before without them",
+        "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
+        f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
+    )
+
+
+def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
+    """Make it the current one, in which names without a namespace are looked for; it is made where there is none."""
+    name = literals.table_name(namespace, catalog)
+    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
+    session.sql(f"USE {name}")

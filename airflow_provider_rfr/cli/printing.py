@@ -1,0 +1,40 @@
+"""Values on the terminal, for people or for scripts."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+
+def print_value(value: Any, args: Namespace) -> None:
+    """Print lists and mappings: as JSON where ``--json`` is given, else a line each."""
+    if args.json:
+        print(json.dumps(value, indent=2, default=str))
+        return
+    for line in lines_of(value):
+        print(line)
+
+
+def lines_of(value: Any) -> Iterator[str]:
+    """The same for people."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if isinstance(each, (Mapping, list)):
+                yield f"{name}:" if each else f"{name}: none"
+                yield from (f"  {line}" for line in lines_of(each))
+            else:
+                yield f"{name}: {'none' if each is None else each}"
+    elif isinstance(value, list):
+        for each in value:
+            named = each.items() if isinstance(each, Mapping) else ((None, each),)
+            yield "  ".join(str(text) if name is None else f"{name}={text}" for name, text in named if text is not None)
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """A time of the control store."""
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,22 @@
+"""ALTER CONNECTION: change a connection validated, whole or not at all, and restart exactly what uses it.
+
+Nothing here knows Airflow: where connections are stored, who may change them and how a task is started again is told
+by the ports of :mod:`airflow_provider_rfr.connections.ports`.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_rfr.connections.parser import parse_statement
+from airflow_provider_rfr.connections.statement import Action, ActionKind, Parameter, SecretReference, Statement, Verb
+from airflow_provider_rfr.exceptions import StatementError
+
+__all__ = [
+    "Action",
+    "ActionKind",
+    "Parameter",
+    "SecretReference",
+    "Statement",
+    "StatementError",
+    "Verb",
+    "parse_statement",
+]

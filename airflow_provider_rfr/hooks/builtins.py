@@ -1,0 +1,166 @@
+"""The platform's own objects as Airflow deploys them: declared in files, in a lake's catalog, with a control store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.builtins import CatalogSpec, Live, Plan, Policies, Recorded
+    from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
+    from airflow_provider_rfr.builtins.execution.values import Applied, Collected
+    from airflow_provider_rfr.store.engine import ControlStore
+
+PROJECT = "rfr"
+
+
+class BuiltinsHook(BaseHook):
+    """Plans and deploys what is declared.
+
+    :param objects: YAML files or folders of them; what the package and entry points declare comes besides
+    :param project: whose objects they are
+    :param version: of the code that declares them; None for this package's
+    :param folder: that relative paths start from; None for the working folder
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[str] | str = (),
+        *,
+        project: str = PROJECT,
+        version: str | None = None,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.project = project
+        self._objects = paths_of(objects, folder)
+        self._version = version
+        self._lake_conn_id = lake_conn_id
+        self._control_store_conn_id = control_store_conn_id
+
+    @cached_property
+    def spec(self) -> CatalogSpec:
+        """What is declared.
+
+        :raises DeclarationError: with every mistake, its file and its line
+        """
+        from airflow_provider_rfr.builtins import load_objects
+
+        return load_objects(*self._objects, project=self.project, version=self._version)
+
+    @cached_property
+    def lake(self) -> LakeDocument:
+        """The lake's settings; their secrets are masked in logs from here on."""
+        found = LakeHook(self._lake_conn_id).get_lake_document()
+        for value in found.secrets():
+            mask_secret(value)
+        return found
+
+    @cached_property
+    def store(self) -> ControlStore:
+        """Where registry, journal and lease are."""
+        return ControlStoreHook(self._control_store_conn_id).get_store()
+
+    @property
+    def store_url(self) -> str:
+        """The store's address with its password, for a driver's private file."""
+        url = ControlStoreHook(self._control_store_conn_id).get_url()
+        if url.password:
+            mask_secret(str(url.password))
+        return url.render_as_string(hide_password=False)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The lake's catalog."""
+        from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+
+        return open_catalog(LakeSettings(self.lake.name, self.lake.properties))
+
+    def observe(self) -> tuple[Recorded, Live]:
+        """What is recorded, and what is there."""
+        from airflow_provider_rfr.builtins.execution.observe import observe
+
+        return observe(self.catalog, self.store, project=self.project)
+
+    def plan(self, policies: Policies | None = None) -> Plan:
+        """What a deploy would do now."""
+        from airflow_provider_rfr.builtins import plan
+
+        self._check_namespaces()
+        recorded, live = self.observe()
+        return plan(self.spec, recorded, live, policies=policies)
+
+    def _check_namespaces(self) -> None:
+        """Spark reads the first part of a name as the catalog, if there is one of that name."""
+        catalog = self.lake.name.casefold()
+        for each in self.spec.objects:
+            if each.key.partition(".")[0] == catalog:
+                remedy = "take another namespace, or give the lake's connection the extra catalog_name"
+                raise ConfigurationError(f"{each.place}: name", f"{each.name}: {catalog} is the catalog's name", remedy)
+
+    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "") -> Applied:
+        """Do it, here.
+
+        :raises BlockedPlanError: something stops the plan
+        :raises StalePlanError: it was made from something else than is there now
+        """
+        from airflow_provider_rfr.builtins import apply
+
+        return apply(plan, catalog=self.catalog, store=self.store, spec=self.spec, sql=sql, actor=actor)
+
+    @staticmethod
+    def needs_spark(plan: Plan) -> bool:
+        """Whether a step of it takes SQL; columns, settings and empty tables do not."""
+        from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
+
+        return any(mechanism_of(each).needs_engine(each) for each in plan.steps)
+
+    def collect_garbage(self) -> Collected:
+        """Delete what was put aside, carries our marker, and is needed by nobody any more."""
+        from airflow_provider_rfr.builtins.execution.collection import gc
+
+        return gc(project=self.project, catalog=self.catalog, store=self.store)
+
+
+def policies_of(given: Mapping[str, Any] | None) -> Policies:
+    """Decisions for one deploy, as a DAG or a form gives them.
+
+    :raises ConfigurationError: an unknown one, or a value that it can't have
+    """
+    from dataclasses import fields
+
+    from airflow_provider_rfr.builtins import Policies
+
+    known = [each.name for each in fields(Policies)]
+    chosen = {name: value for name, value in (given or {}).items() if value is not None}
+    if unknown := [name for name in chosen if name not in known]:
+        raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(known)}")
+    for name in ("accept_data_loss", "adopt"):
+        if isinstance(chosen.get(name), (list, tuple, set)):
+            chosen[name] = frozenset(chosen[name])
+    return Policies(**chosen)
+
+
+def paths_of(objects: Iterable[str] | str, folder: Path | None) -> list[Path]:
+    """The files and folders of declarations.
+
+    :raises ConfigurationError: one is not there
+    """
+    names = [objects] if isinstance(objects, (str, Path)) else list(objects)
+    found = [(folder or Path()) / str(name) for name in names if str(name).strip()]
+    if missing := [path for path in found if not path.exists()]:
+        raise ConfigurationError("objects", f"{missing[0]} is not there", "name a YAML file, or a folder of them")
+    return found

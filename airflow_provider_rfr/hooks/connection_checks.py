@@ -1,0 +1,174 @@
+"""Trying new settings of a connection in memory, before they are stored: on the machine where this runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_rfr.connections.registry import type_named
+from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionValidationError, RfrError
+from airflow_provider_rfr.hooks.connection_content import as_connection
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.connections.definition import Definition
+    from airflow_provider_rfr.store.connections import Use
+
+CHECK_SECONDS = 30.0
+_NOT_IMPLEMENTED = "doesn't implement or inherit test_connection"
+_NO_HOOK = "Unknown hook type"
+
+
+class HookValidator:
+    """Tries with the hooks of the connection's type.
+
+    :param find: the connections as they are stored now
+    """
+
+    def __init__(self, find: Callable[[str], Definition | None]) -> None:
+        self._find = find
+
+    def test(self, candidate: Definition) -> None:
+        """:raises ConnectionValidationError: the hook's own test fails; its words are masked"""
+        _mask(candidate)
+        works, said = as_connection(candidate).test_connection()
+        if not works and _NOT_IMPLEMENTED not in said and _NO_HOOK not in said:
+            raise ConnectionValidationError(candidate.name, _masked(said, candidate))
+
+    def identity(self, definition: Definition) -> str | None:
+        """Of an API what its ``identity_path`` answers; of PostgreSQL the system's own number; None for others."""
+        _mask(definition)
+        path = definition.get("extra.identity_path")
+        if definition.conn_type == "rfr_api" and path:
+            return str(_answer(definition, str(path)).text)
+        if definition.conn_type in ("postgres", "postgresql"):
+            return _system_of(definition)
+        return None
+
+    def check_use(self, candidate: Definition, use: Use) -> None:
+        """Read one page of the task's first stream, or find its tables: what it would do next."""
+        noted = use.details.get("check", {}).get(candidate.name)
+        if noted is None:
+            return
+        try:
+            if candidate.conn_type == "rfr_api":
+                _read_a_page(candidate, noted)
+            elif candidate.conn_type == "rfr_lake":
+                _find_tables(candidate, self._find(candidate.name), noted["tables"])
+        except RfrError as error:
+            raise ConnectionValidationError(candidate.name, _masked(str(error), candidate)) from None
+
+
+def _answer(definition: Definition, path: str) -> Any:
+    import requests
+
+    from airflow_provider_rfr.hooks.api import ask
+
+    try:
+        answer = ask(as_connection(definition), path)
+    except ConfigurationError as error:
+        raise ConnectionValidationError(definition.name, str(error)) from None
+    except requests.RequestException as error:
+        kind = type(error).__name__
+        raise ConnectionValidationError(definition.name, f"{kind}: the API did not answer") from None
+    if answer.status_code >= 400:
+        raise ConnectionValidationError(definition.name, f"the API answered {answer.status_code} at {path}")
+    return answer
+
+
+def _system_of(definition: Definition) -> str | None:
+    from sqlalchemy import URL, create_engine, text
+    from sqlalchemy.exc import DBAPIError
+
+    url = URL.create(
+        "postgresql+psycopg2",
+        definition.login,
+        definition.password,
+        definition.host,
+        definition.port,
+        definition.schema,
+    )
+    engine = create_engine(url, hide_parameters=True, connect_args={"connect_timeout": 10})
+    try:
+        with engine.connect() as connection:
+            return str(connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None):
+            # It answers; whether it tells its number is a matter of rights.
+            return None
+        said = str(error.orig).strip().partition("\n")[0]
+        raise ConnectionValidationError(definition.name, _masked(said, definition)) from None
+    finally:
+        engine.dispose()
+
+
+def _read_a_page(candidate: Definition, noted: Any) -> None:
+    from airflow_provider_rfr.hooks.api import source_settings
+    from airflow_provider_rfr.streams.context import ReadContext
+    from airflow_provider_rfr.streams.loader import load_stream
+    from airflow_provider_rfr.streams.paged import as_paged
+
+    settings = source_settings(as_connection(candidate))
+    config = {**settings.config, **(noted["source"].get("config") or {})}
+    stop = threading.Event()
+    timer = threading.Timer(CHECK_SECONDS, stop.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        source = {**noted["source"], "config": config, "secrets": settings.secrets}
+        stream = as_paged(load_stream(source, noted["stream"]))
+        stream.bind(ReadContext(stop=stop))
+        first = next(iter(stream.stream_slices()), None)
+        if first is not None:
+            stream.read_page(first, None)
+    finally:
+        timer.cancel()
+
+
+def _find_tables(candidate: Definition, present: Definition | None, tables: list[str]) -> None:
+    """The tables that are there now have to be there, and to be the same ones."""
+    try:
+        before = {} if present is None else _table_ids(present, tables)
+    except ConnectionValidationError:
+        # The old one is often altered because it does not answer.
+        before = {}
+    after = _table_ids(candidate, tables)
+    lost = sorted(name for name, uuid in before.items() if after.get(name) != uuid)
+    if lost:
+        raise ConnectionValidationError(candidate.name, f"there it has other tables, or none, of {', '.join(lost)}")
+
+
+def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
+    from airflow_provider_rfr.hooks.lake import lake_document
+    from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
+
+    document = lake_document(as_connection(definition))
+    try:
+        catalog = open_catalog(LakeSettings(document.name, document.properties))
+        found = {name: load_table(catalog, name) for name in tables}
+    except RfrError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
+        raise ConnectionValidationError(
+            definition.name, f"the catalog could not be asked: {type(error).__name__}"
+        ) from None
+    return {name: str(table.metadata.table_uuid) for name, table in found.items() if table is not None}
+
+
+def secret_texts(definition: Definition) -> list[str]:
+    """Values of the definition that must not be shown."""
+    known = type_named(definition.conn_type)
+    return [str(value) for name, value in definition.options() if known.is_secret(name)]
+
+
+def _mask(definition: Definition) -> None:
+    for text in secret_texts(definition):
+        mask_secret(text)
+
+
+def _masked(text: str, definition: Definition) -> str:
+    for secret in sorted(secret_texts(definition), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,131 @@
+"""The operator that runs sinks: exports of the platform's own tables."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.http_settings import http_settings
+from airflow_provider_rfr.hooks.lake import LakeHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_rfr.builtins import BuiltinObject
+    from airflow_provider_rfr.builtins.sinks import HttpTarget
+
+
+class SinkOperator(BaseOperator):
+    """Send what came to the sources of declared sinks since the last run; each row once, across migrations too.
+
+    What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id. A
+    sink that fails does not stop the others. Connections of HTTP sinks are of type ``http``; login and password are
+    sent as basic authentication, a password alone as a bearer token.
+
+    :param sinks: names; empty for every declared sink (templated)
+    :param objects: YAML files or folders of declarations, beside the DAG's file if relative (templated)
+    :param project: whose objects they are (templated)
+    :param declared_version: of the code that declares them; this package's where left out
+    :param lake_conn_id: connection of type ``rfr_lake`` (templated)
+    :param control_store_conn_id: connection of the control store, see :class:`ControlStoreHook`
+    """
+
+    template_fields: Sequence[str] = ("sinks", "objects", "project", "lake_conn_id")
+    ui_color = "#dbe3ee"
+
+    def __init__(
+        self,
+        *,
+        sinks: Sequence[str] | str = (),
+        objects: Sequence[str] | str = (),
+        project: str = PROJECT,
+        declared_version: str | None = None,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.sinks = sinks
+        self.objects = objects
+        self.project = project
+        self.declared_version = declared_version
+        self.lake_conn_id = lake_conn_id
+        self.control_store_conn_id = control_store_conn_id
+
+    def execute(self, context: Context) -> dict[str, dict[str, Any]]:
+        """Run them; returns batches, rows and cursor by sink.
+
+        :raises AirflowFailException: all that failed wait for somebody's decision
+        :raises RfrError: a retry may help
+        """
+        from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkHeldError
+
+        hook, done, errors = self._hook(), {}, list[RfrError]()
+        for obj in self._chosen(hook):
+            try:
+                done[obj.name] = self._run(hook, obj)
+            except RfrError as error:
+                self.log.error("%s", error)
+                errors.append(error)
+        if not errors:
+            return done
+        told = "; ".join(map(str, errors))
+        if all(isinstance(each, (SinkHeldError, CursorExpiredError, ConfigurationError)) for each in errors):
+            raise AirflowFailException(told)
+        raise RfrError(told)
+
+    def _run(self, hook: BuiltinsHook, obj: BuiltinObject) -> dict[str, Any]:
+        from airflow_provider_rfr.builtins.sinks import run_sink
+
+        assert obj.sink is not None
+        target = _http_target(obj.sink.settings) if obj.sink.to == "http" else None
+        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target)
+        self.log.info("%s: sent %s rows in %s batches", obj.name, found.rows, found.batches)
+        return asdict(found)
+
+    def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
+        declared = {each.key: each for each in hook.spec.objects if each.sink is not None and each.removed is None}
+        names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
+        names = [name for name in names if name.strip()]
+        if unknown := [name for name in names if name.casefold() not in declared]:
+            known = ", ".join(each.name for each in declared.values()) or "none"
+            raise ConfigurationError("sinks", f"{unknown[0]} is no declared sink", f"declared: {known}")
+        return [declared[name.casefold()] for name in names] if names else list(declared.values())
+
+    def _hook(self) -> BuiltinsHook:
+        fileloc = self._dag.fileloc if self._dag is not None else None
+        return BuiltinsHook(
+            self.objects or (),
+            project=self.project,
+            version=self.declared_version or None,
+            lake_conn_id=self.lake_conn_id,
+            control_store_conn_id=self.control_store_conn_id,
+            folder=Path(fileloc).parent if fileloc else None,
+        )
+
+
+def _http_target(settings: Mapping[str, Any]) -> HttpTarget:
+    from airflow_provider_rfr.builtins.sinks import HttpTarget
+
+    if not settings.get("connection"):
+        raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type http")
+    found = http_settings(str(settings["connection"]))
+    headers = dict(found.headers)
+    for value in (found.password, *headers.values()):
+        if value:
+            mask_secret(value)
+    if found.password and found.login:
+        pair = b64encode(f"{found.login}:{found.password}".encode()).decode()
+        headers.setdefault("Authorization", f"Basic {pair}")
+    elif found.password:
+        headers.setdefault("Authorization", f"Bearer {found.password}")
+    return HttpTarget(found.base_url, headers)

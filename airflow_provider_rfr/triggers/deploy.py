@@ -1,0 +1,116 @@
+"""An event for each new version of what is declared: by it a deploy begins without anybody asking."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider_rfr import __version__
+from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.lake import LakeHook
+
+_ANNOUNCED = "rfr_deploy_announced"
+
+
+class DeployTrigger(BaseEventTrigger):
+    """An event when the package, or the declared objects, are of a version that is not deployed: for ``AssetWatcher``.
+
+    It looks at the content of the declarations and at the package's version. Where they are others than the last time,
+    a plan is made, and if there is anything to do (or something stops it, which is then told by the run), there is one
+    event for that content. What was announced is kept in the asset's state, and written after the event: a triggerer
+    that dies between the two announces twice, and the second run finds nothing to do. A new version of the package is
+    seen by a triggerer that was restarted with it.
+
+    :param asset: name of the asset that is watched
+    :param objects: files or folders of declarations, as absolute paths
+    :param project: whose objects they are
+    :param declared_version: of the code that declares them; None for this package's
+    :param lake_conn_id: connection of type ``rfr_lake``
+    :param control_store_conn_id: connection of the control store; None for the default
+    :param poll_interval: seconds between two looks at the declarations
+    """
+
+    def __init__(
+        self,
+        asset: str,
+        objects: Sequence[str] = (),
+        project: str = PROJECT,
+        declared_version: str | None = None,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        poll_interval: float = 30.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asset = asset
+        self.objects = list(objects)
+        self.project = project
+        self.declared_version = declared_version
+        self.lake_conn_id = lake_conn_id
+        self.control_store_conn_id = control_store_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments; none of them is secret."""
+        names = ("asset", "objects", "project", "declared_version", "lake_conn_id", "control_store_conn_id")
+        arguments = {name: getattr(self, name) for name in (*names, "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """An event for each content that is not deployed, for ever: version, digest, and how much there is to do."""
+        seen = await self._recall()
+        while True:
+            digest = await asyncio.to_thread(self._digest)
+            if digest != seen:
+                try:
+                    event = await asyncio.to_thread(self._look, digest)
+                except Exception:
+                    # The lake or the store is away, or a file is half written: the next look sees.
+                    self.log.warning("What there is to deploy can't be told now", exc_info=True)
+                    await asyncio.sleep(self.poll_interval)
+                    continue
+                if event is not None:
+                    yield TriggerEvent(event)
+                seen = digest
+                await self._remember(digest)
+            await asyncio.sleep(self.poll_interval)
+
+    def _digest(self) -> str:
+        """Of the version of the package and of every declaration, by name and content."""
+        found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
+        for root in map(Path, self.objects):
+            files = [root] if root.is_file() else sorted(each for each in root.rglob("*.y*ml") if each.is_file())
+            for file in files:
+                found.update(f"{file}:{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return found.hexdigest()
+
+    def _look(self, digest: str) -> dict[str, Any] | None:
+        from airflow_provider_rfr.builtins import exit_code
+        from airflow_provider_rfr.exceptions import DeclarationError
+
+        hook = BuiltinsHook(
+            self.objects,
+            project=self.project,
+            version=self.declared_version,
+            lake_conn_id=self.lake_conn_id,
+            control_store_conn_id=self.control_store_conn_id,
+        )
+        try:
+            plan = hook.plan()
+        except DeclarationError as error:
+            return {"digest": digest, "version": self.declared_version or __version__, "problem": str(error)[:2000]}
+        if exit_code(plan) == 0:
+            return None
+        return {"digest": digest, "version": plan.version, "plan_hash": plan.plan_hash, "steps": len(plan.steps)}
+
+    async def _recall(self) -> str | None:
+        found = None if self.asset_state_store is None else await self.asset_state_store.aget(_ANNOUNCED, default=None)
+        return found if isinstance(found, str) else None
+
+    async def _remember(self, digest: str) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(_ANNOUNCED, digest)

@@ -1,0 +1,111 @@
+"""Migrate the platform's own tables, views and sinks: a ready DAG that runs by itself after a deploy.
+
+It runs as soon as the package or a declaration is of another version than the lake, or by hand: **Trigger** opens a
+form. The tasks: make a plan, wait for somebody's approval if that is asked for, apply the plan (on Spark only if it
+takes SQL), check that nothing is left, let the sinks go on, delete what earlier deploys put aside.
+
+Copy it or bundle it. Declarations of your own are in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by
+`:`), as workers and the triggerer see them. It needs the connections `rfr_lake_default` and `spark_default`, and in
+production `rfr_control_store` to PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.python import BranchPythonOperator
+from airflow.sdk import DAG, Asset, AssetWatcher, Param
+
+from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
+from airflow_provider_rfr.triggers.deploy import DeployTrigger
+
+OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
+ASSET = "rfr_builtin_objects"
+WATCHER = AssetWatcher(name="deploy", trigger=DeployTrigger(asset=ASSET, objects=OBJECTS))
+COMMON: dict[str, Any] = {"objects": OBJECTS, "retries": 3, "retry_delay": timedelta(seconds=30)}
+
+
+def after_plan(**context: Any) -> str:
+    """The task that follows the plan."""
+    planned = context["ti"].xcom_pull(task_ids="plan")
+    if not planned["changes"]:
+        return "collect"
+    return "approve" if context["params"]["approval"] else "apply"
+
+
+with DAG(
+    dag_id="builtin_migration",
+    schedule=[Asset(ASSET, watchers=[WATCHER])],
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    # A courtesy: what keeps two deploys apart is the lease in the control store.
+    max_active_runs=1,
+    render_template_as_native_obj=True,
+    tags=["rfr"],
+    doc_md=__doc__,
+    params={
+        "approval": Param(
+            os.environ.get("RFR_BUILTIN_APPROVAL", "") == "1",
+            type="boolean",
+            title="Approval",
+            description="Wait for somebody to approve the plan before it is applied",
+        ),
+        "user_views": Param(
+            "rebind", enum=["rebind", "fail", "warn"], title="Users' views", description="Over columns that change"
+        ),
+        "drift": Param(
+            "fail",
+            enum=["fail", "adopt", "repair"],
+            title="Changes made by hand",
+            description="Stop, take them over, or undo them",
+        ),
+        "accept_data_loss": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            title="May be emptied",
+            description="Names of objects; there is no word for all of them",
+        ),
+        "sinks": Param(
+            {},
+            type="object",
+            additionalProperties={"enum": ["hold", "resume_from_new", "resend"]},
+            title="Sinks",
+            description="By name, what becomes of a sink whose source is emptied",
+        ),
+    },
+) as dag:
+    plan = BuiltinMigrationOperator(
+        task_id="plan",
+        action="plan",
+        policies={
+            "user_views": "{{ params.user_views }}",
+            "drift": "{{ params.drift }}",
+            "accept_data_loss": "{{ params.accept_data_loss }}",
+            "sinks": "{{ params.sinks }}",
+        },
+        **COMMON,
+    )
+    decide = BranchPythonOperator(task_id="decide", python_callable=after_plan)
+    approve = ApprovalOperator(
+        task_id="approve",
+        subject="Migrate the platform's own objects?",
+        body="{{ ti.xcom_pull(task_ids='plan')['summary'] }}",
+    )
+    apply = BuiltinMigrationOperator(
+        task_id="apply",
+        action="apply",
+        plan="{{ ti.xcom_pull(task_ids='plan')['plan'] }}",
+        trigger_rule="none_failed_min_one_success",
+        **COMMON,
+    )
+    check = BuiltinMigrationOperator(task_id="check", action="check", **COMMON)
+    collect = BuiltinMigrationOperator(
+        task_id="collect", action="gc", trigger_rule="none_failed_min_one_success", **COMMON
+    )
+    export = SinkOperator(task_id="export", **COMMON)
+    plan >> decide >> [approve, apply, collect]
+    approve >> apply >> check >> [export, collect]

@@ -1,0 +1,53 @@
+"""Deploy built-in objects, with SQL on Spark: ``spark-submit builtin_migration.py --config FILE``, or plain ``python``.
+
+FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md). It
+may hold secrets, so it belongs to its owner alone. The last line is one JSON object of figures.
+Exit codes: 0 done, or nothing to do; 1 failed: what is done stays done, and the next run goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGAN = time.monotonic()
+
+import argparse  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+if __package__ in (None, ""):
+    # Run from a clone or from inside the installed package, also where the package itself is not on the path.
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "airflow_provider_rfr" / "__init__.py").is_file() and str(parent) not in sys.path:
+            sys.path.append(str(parent))
+            break
+
+
+def main() -> int:
+    """Read the command line and the document, and deploy."""
+    parser = argparse.ArgumentParser(description="Deploy built-in objects; a deploy that dies is gone on with.")
+    parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the migration")
+    arguments = parser.parse_args()
+    from airflow_provider_rfr.builtins.spark.application import failed
+    from airflow_provider_rfr.builtins.spark.application import main as deploy
+    from airflow_provider_rfr.builtins.spark.document import read_document
+    from airflow_provider_rfr.exceptions import RfrError
+    from airflow_provider_rfr.refresh.watchdog import watch_supervisor
+
+    try:
+        document = read_document(Path(arguments.config))
+    except RfrError as error:
+        return failed(error)
+    if document.supervisor is not None:
+        # A deploy can be ended anywhere.
+        watch_supervisor(*document.supervisor, stop=lambda reason: os._exit(1))
+    return deploy(document, began=BEGAN)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is committed and told. An ordinary exit would wait for readers that may hang in the network.
+    os._exit(code)

@@ -1,0 +1,186 @@
+"""Probes against real upstreams, and an alteration whose process is killed at each of its steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from airflow_provider_rfr.connections.definition import Definition
+from airflow_provider_rfr.exceptions import ConnectionValidationError
+from airflow_provider_rfr.hooks.connection_checks import HookValidator
+from airflow_provider_rfr.store.connections import TaskRef, Use
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+from tests.integration.conftest import ROOT, SHOP, Lake
+from tests.integration.postgres import PostgresServer
+from tests.unit.connections.worlds import Bench
+from tests.unit.triggers.lake import publish
+
+KEY = "canary-88d1f0-key"
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(records=50, partitions=2), api_key=KEY) as api:
+        yield api
+
+
+def validator(*connections: Definition) -> HookValidator:
+    return HookValidator({each.name: each for each in connections}.get)
+
+
+def connection(api: SampleApi, **fields: Any) -> Definition:
+    return Definition("shop", "rfr_api", host=api.base_url, password=KEY, **fields)
+
+
+def use(**check: Any) -> Use:
+    return Use(TaskRef("d", "r", "t"), "refresh", "running", 1, (), details={"check": check})
+
+
+def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: SampleApi) -> None:
+    good = connection(api)
+    validator().test(good)
+    with pytest.raises(ConnectionValidationError, match="401"):
+        validator().test(replace(good, password="wrong-canary"))
+    with pytest.raises(ConnectionValidationError, match="did not answer"):
+        validator().test(replace(good, host="http://127.0.0.1:9"))
+
+
+def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
+    source = {"file": str(SHOP), "config": {"partitions": 2, "page_size": 5}}
+    noted = use(shop={"source": source, "stream": "items"})
+    before = api.counts()["pages"]
+    validator().check_use(connection(api), noted)
+    assert api.counts()["pages"] == before + 1
+    with pytest.raises(ConnectionValidationError) as caught:
+        validator().check_use(connection(api, extra={}).having("password", "wrong-canary"), noted)
+    assert "401" in str(caught.value)
+    assert "wrong-canary" not in str(caught.value)
+
+
+def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None:
+    shop = connection(api, extra={"identity_path": "/customers?page_size=1"})
+    assert validator().identity(shop) == validator().identity(replace(shop, login=None))
+    with SampleApi(Sizes(customers=3), api_key=KEY) as other:
+        assert validator().identity(replace(shop, host=other.base_url)) != validator().identity(shop)
+    assert validator().identity(connection(api)) is None
+    with pytest.raises(ConnectionValidationError):
+        validator().identity(replace(shop, extra={"identity_path": "/nowhere"}))
+
+
+def test_a_postgres_is_known_again_by_its_system_whatever_the_database() -> None:
+    with PostgresServer() as server:
+        found = []
+        for _ in range(2):
+            url = make_url(server.new_database())
+            pg = Definition("pg", "postgres", url.host, url.port, url.username, str(url.password), url.database)
+            found.append(validator().identity(pg))
+        assert found[0] == found[1]
+        assert found[0] is not None
+        with pytest.raises(ConnectionValidationError) as caught:
+            validator().identity(replace(pg, port=9))
+        assert str(url.password) not in str(caught.value)
+
+
+def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    lakes = [Lake(tmp_path / "a"), Lake(tmp_path / "b")]
+    from airflow_provider_rfr.lake.catalog import open_catalog
+
+    publish(open_catalog(lakes[0].settings), "raw.orders")
+    first, second = (
+        Definition("lake", "rfr_lake", each.properties["uri"], extra={"warehouse": each.properties["warehouse"]})
+        for each in lakes
+    )
+    noted = use(lake={"tables": ["raw.orders", "raw.never"]})
+    validator(first).check_use(first, noted)
+    with pytest.raises(ConnectionValidationError, match=r"raw\.orders"):
+        validator(first).check_use(second, noted)
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from airflow_provider_rfr.connections.definition import Definition
+from tests.unit.connections.worlds import Bench
+
+folder, victim, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+api = Definition("api", "rfr_api", host="http://one")
+bench = Bench(folder, api)
+bench.run("load", "api")
+
+def keep():
+    (folder / "host").write_text(bench.shelf.connections["api"].host)
+
+def dying(work):
+    def run(*arguments):
+        if when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = work(*arguments)
+        keep()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    return run
+
+keep()
+if victim == "commit":
+    bench.shelf.commit = dying(bench.shelf.commit)
+else:
+    from airflow_provider_rfr.connections import alteration
+    keep_host = bench.shelf.commit
+    bench.shelf.commit = lambda *arguments: (keep_host(*arguments), keep())[0]
+    setattr(alteration, victim, dying(getattr(alteration, victim)))
+bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT = 0)")
+"""
+
+
+@pytest.mark.parametrize(
+    ("victim", "when", "stored", "demanded"),
+    [
+        ("check_upstream", "after", False, False),
+        ("commit", "before", False, False),
+        ("commit", "after", True, False),
+        ("_conclude", "before", True, False),
+        ("_conclude", "after", True, True),
+        ("_restarted", "before", True, True),
+    ],
+)
+def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finishes_it(
+    tmp_path: Path, victim: str, when: str, stored: bool, demanded: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), victim, when],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    host = (tmp_path / "host").read_text()
+    assert host == ("http://two" if stored else "http://one")
+    bench = Bench(tmp_path, Definition("api", "rfr_api", host=host))
+    assert bench.use("load").is_stale is demanded
+    bench.shelf.states["load/run/refresh/-1"] = "running"
+    bench.obey("load")
+    # The dead one's lock ends with its lease, which nobody here has the time to wait for.
+    from airflow_provider_rfr.store.connection_tables import ALTERATIONS
+
+    bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
+    outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two')")
+    assert bench.shelf.connections["api"].host == "http://two"
+    assert json.dumps(outcome.to_json()).count('"restarted"') == 2
+    assert bench.use("load").token == 2
+    from tests.unit.connections.test_alteration import places
+
+    assert places(bench) == ["http://one"]

@@ -1,0 +1,183 @@
+"""The ready DAG and the command line, on Airflow's own database."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sqlite3
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.exceptions import ParamValidationError
+
+from airflow_provider_rfr.cli import connection_command
+from airflow_provider_rfr.hooks.connections import ConnectionsHook
+from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
+
+KEY, CANARY = "canary-b0a117-key", "canary-b0a117-new"
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[SampleApi]:
+    with SampleApi(Sizes(records=20)) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def dag() -> Any:
+    from airflow.utils.db import initdb
+
+    initdb()
+    return importlib.import_module("tests.integration.dags.altering").dag
+
+
+@pytest.fixture
+def shop(dag: Any, api: SampleApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A connection of Airflow's database; nobody listens where Airflow's API would be."""
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"sqlite:///{tmp_path}/control.db")
+    monkeypatch.setenv("SHOP_KEY", CANARY)
+    # The command line says so of its own process, which is this one here.
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
+    made = Connection(
+        conn_id="shop_db", conn_type="rfr_api", host=api.base_url, password=KEY, extra='{"page_size": 20}'
+    )
+    with create_session() as session:
+        session.add(made)
+    yield "shop_db"
+    with create_session() as session:
+        session.query(Connection).filter(Connection.conn_id == "shop_db").delete()
+
+
+def stored() -> Any:
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(Connection).filter(Connection.conn_id == "shop_db").one()
+        return found.host, found.password, json.loads(found.extra)
+
+
+def everything_but_connections() -> str:
+    with sqlite3.connect(Path(os.environ["AIRFLOW_HOME"]) / "airflow.db") as database:
+        tables = database.execute("select name from sqlite_master where type = 'table' and name <> 'connection'")
+        return "".join(str(database.execute(f'select * from "{name}"').fetchall()) for (name,) in tables.fetchall())
+
+
+def command(**arguments: Any) -> Namespace:
+    switches = dict.fromkeys(("dry_run", "no_validate", "no_restart", "new_identity", "json"), False)
+    rest = {"parameters": None, "airflow_api_conn_id": None, "control_store_conn_id": None, "limit": 10}
+    return Namespace(**{**switches, **rest, **arguments})
+
+
+def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
+    dag: Any, shop: str, api: SampleApi, tmp_path: Path
+) -> None:
+    change = {"password": "SECRET 'env:SHOP_KEY'", "extra": {"page_size": 30}}
+    run = dag.test(run_conf={"connection": shop, "set": change})
+    (task,) = run.get_task_instances()
+    assert task.state == "success"
+    told = task.xcom_pull(task_ids="alter")
+    assert told["options"]["password"] == {"before": "***", "after": "***"}
+    assert stored() == (api.base_url, CANARY, {"page_size": 30})
+    (row,) = ConnectionsHook().history(shop)
+    assert (row.state, row.validated) == ("applied", True)
+    assert row.actor.endswith(f"alter_connection.alter ({run.run_id})")
+    for folder in (Path(os.environ["AIRFLOW_HOME"]), tmp_path):
+        for file in folder.rglob("*"):
+            # This Airflow has no key, so its own table of connections is in plain text.
+            if file.is_file() and not file.name.startswith("airflow.db"):
+                assert CANARY.encode() not in file.read_bytes(), file
+    assert CANARY not in everything_but_connections()
+
+
+def test_a_dry_run_of_the_form_changes_nothing(dag: Any, shop: str, api: SampleApi) -> None:
+    statement = f"ALTER CONNECTION {shop} SET (host = 'http://127.0.0.1:9'), RESET (extra.page_size)"
+    run = dag.test(run_conf={"statement": statement, "dry_run": True})
+    (task,) = run.get_task_instances()
+    assert task.xcom_pull(task_ids="alter")["result"] == "planned"
+    assert stored() == (api.base_url, KEY, {"page_size": 20})
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"connection": "shop_db", "set": {"password": "canary-plain"}},
+        {"connection": "shop_db", "set": {"host": "http://127.0.0.1:9"}},
+        {"connection": "shop_db", "set": {"port": "abc"}, "drop": ["port"]},
+        {"statement": "ALTER CONNECTION shop_db"},
+        {"connection": "nowhere", "drop": ["port"]},
+    ],
+)
+def test_what_cant_be_done_fails_the_task_and_changes_nothing(
+    dag: Any, shop: str, api: SampleApi, conf: dict[str, Any]
+) -> None:
+    (task,) = dag.test(run_conf=conf).get_task_instances()
+    assert task.state == "failed"
+    assert stored() == (api.base_url, KEY, {"page_size": 20})
+    if "password" in conf.get("set", {}):
+        # What was typed into the form is in the run's own row, as the form says, and nowhere else.
+        with sqlite3.connect(Path(os.environ["AIRFLOW_HOME"]) / "airflow.db") as database:
+            fields = database.execute("select rendered_fields from rendered_task_instance_fields").fetchall()
+        assert "shop_db" in str(fields)
+        assert "canary-plain" not in str(fields)
+
+
+def test_the_form_refuses_what_can_be_no_connection(dag: Any, shop: str) -> None:
+    with pytest.raises(ParamValidationError):
+        dag.test(run_conf={"connection": "no name"})
+
+
+def test_the_command_line_does_the_same(
+    shop: str, api: SampleApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters = tmp_path / "parameters.json"
+    parameters.write_text(json.dumps({"new": CANARY}))
+    text = f"ALTER CONNECTION {shop} SET (password = :new, extra.deep.a = 1)"
+    connection_command.alter(command(statement=text, parameters=str(parameters)))
+    assert stored() == (api.base_url, CANARY, {"page_size": 20, "deep": {"a": 1}})
+    connection_command.validate(command(connection=shop))
+    connection_command.dependents(command(connection=shop))
+    connection_command.history(command(connection=shop))
+    said = "".join(capsys.readouterr())
+    assert f"connection {shop}: applied" in said
+    assert f"connection {shop}: valid" in said
+    assert f"0 use {shop}" in said
+    assert "extra.deep.a: None -> 1" in said
+    assert CANARY not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ALTER CONNECTION shop_db SET (host = 'http://127.0.0.1:9')", "did not answer"),
+        ("ALTER CONNECTION shop_db SET (password = 'canary-plain')", "line 1, column 31: password: is secret"),
+        ("ALTER CONNECTION shop_db", "line 1, column 25"),
+        ("ALTER CONNECTION from_env SET (host = 'http://x')", "AIRFLOW_CONN_FROM_ENV"),
+        ("ALTER CONNECTION nowhere SET (host = 'http://x')", "is not there"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong_in_a_line(
+    shop: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps({"conn_type": "rfr_api", "host": "http://env"}))
+    with pytest.raises(SystemExit) as caught:
+        connection_command.alter(command(statement=text))
+    assert caught.value.code == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert "canary-plain" not in error
+
+
+def test_a_connection_is_renamed_in_the_database(shop: str) -> None:
+    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} RENAME TO shop_new"))
+    connection_command.alter(command(statement=f"ALTER CONNECTION shop_new RENAME TO {shop}"))
+    assert stored()[1] == KEY

@@ -1,0 +1,55 @@
+"""Deploys that are killed by SIGKILL at their Iceberg effects, one after the other, until one ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from airflow_provider_rfr.store import journal
+from tests.integration import builtin_crash_program as program
+from tests.unit.builtins.catalogs import PROJECT
+from tests.unit.builtins.execution.places import Place
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", program.__name__, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    deaths = json.loads(done.stdout.splitlines()[-1])["deaths"]
+    assert {each.partition(" ")[0] for each in deaths} == {"before", "after"}
+    assert {each.partition(" ")[2] for each in deaths} >= {"commit_table", "rename_exactly"}
+    place = Place(tmp_path)
+    check(place)
+    with place.store.read() as connection:
+        newest, *rest = journal.history(connection, PROJECT)
+        assert newest.state.value == "done" and newest.attempts + len(rest) > 1
+    place.close()
+
+
+def check(place: Place) -> None:
+    """Every row is there, every step was done once, nothing is left over."""
+    assert [place.rows(name) for name in ("ops.wide", "ops.text", "ops.called")] == [
+        [{"id": 0}],
+        [{"id": "1"}],
+        [{"id": 2}],
+    ]
+    assert place.rows("ops.built") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
+    assert place.rows("ops.emptied") == [] and place.rows("ops.summed") == [{"id": 2}, {"id": 3}]
+    assert place.rows("ops.filled") == [{"id": 1}, {"id": 2}]
+    for name, snapshots in {"ops.text": 2, "ops.emptied": 2, "ops.summed": 2, "ops.wide": 1, "ops.filled": 1}.items():
+        assert len(place.catalog.load_table(name).metadata.snapshots) == snapshots, name
+    aside = [name.partition("__")[0] for name in place.tables() if "__" in name]
+    assert aside == ["ops.built", "ops.gone"]
+    before, again = place.snapshots(), place.plan(program.AFTER)
+    assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
+    assert place.apply(again, program.AFTER).state == "nothing" and place.snapshots() == before

@@ -1,0 +1,394 @@
+"""SQL of a deploy: real Spark with Iceberg's runtime on PyIceberg's SQL catalog; views, and rows of queries."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_rfr.builtins.spark import (
+    RegisteredView,
+    SparkSqlEngine,
+    register_views,
+)
+from airflow_provider_rfr.builtins.spark.session import _has_runtime
+from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
+from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.migrations import MigratedTable
+from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
+from airflow_provider_rfr.lake.table_changes import TableChange
+from airflow_provider_rfr.lake.views import find_view, list_views
+from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
+from tests.integration.conftest import ROOT, figures_of, kill_group
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Iterator[Deploy]:
+    try:
+        yield Deploy(tmp_path)
+    except ConfigurationError as error:
+        if error.field == "jars" and not os.environ.get("CI"):
+            pytest.skip("Iceberg's runtime can't be had from Maven here")
+        raise
+
+
+def test_a_view_keeps_text_columns_comment_and_markers(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    properties = {"rfr.object-id": "it's \\ me", "rfr.step": "d/1"}
+    columns = [Column("id", "bigint", comment="who's `first`"), Column("state", "string")]
+    text = "SELECT id, /* why */ 'a ${x} \\\\ b' AS state FROM runs -- the end"
+    deploy.view("ops.v", text, *columns, properties=properties, comment='it\'s a "view"\nof ours')
+    (view,) = list_views(deploy.catalog)
+    assert (view.name, view.query, view.namespace) == ("ops.v", text, "ops")
+    assert properties.items() <= view.properties.items()
+    assert view.comment == 'it\'s a "view"\nof ours'
+    assert [(each.name, each.type, each.comment) for each in view.columns] == [
+        ("id", "bigint", "who's `first`"),
+        ("state", "string", None),
+    ]
+    assert deploy.sql("SELECT * FROM ops.v ORDER BY id")[0] == (0, "a ${x} \\ b")
+
+
+def test_views_that_read_each_other_turn_round_in_the_new_order(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    deploy.view("ops.a", "SELECT id FROM ops.runs")
+    deploy.view("ops.b", "SELECT id FROM ops.a WHERE id > 0")
+    deploy.view("ops.b", "SELECT id, state FROM ops.runs")
+    deploy.view("ops.a", "SELECT id, state FROM ops.b WHERE id > 1")
+    assert deploy.sql("SELECT * FROM ops.a") == [(2, "done")]
+    assert len(deploy.sql("SELECT * FROM ops.b")) == 3
+
+
+def test_a_view_can_not_read_itself_and_stays_what_it_was(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    deploy.view("ops.a", "SELECT id FROM ops.runs")
+    deploy.view("ops.b", "SELECT id FROM ops.a")
+    with pytest.raises(SparkJobError, match="view ops.a"):
+        deploy.view("ops.a", "SELECT id FROM ops.b")
+    assert len(deploy.sql("SELECT * FROM ops.b")) == 3
+
+
+def test_a_view_over_a_widened_column_reads_large_values_after_it_is_made_again(deploy: Deploy) -> None:
+    columns = [Column("id", "int")]
+    MigratedTable.create(deploy.catalog, "ops.narrow", columns, properties={})
+    deploy.view("ops.v", "SELECT id FROM ops.narrow")
+    MigratedTable.load(deploy.catalog, "ops.narrow").alter(
+        TableChange(updates=[[{"op": "widen", "column": "id", "type": "bigint"}]])
+    )
+    table = deploy.catalog.load_table("ops.narrow")
+    table.append(pa.Table.from_pylist([{"id": 2**40}], table.schema().as_arrow()))
+    with pytest.raises(Exception, match="(?s)CAST|cast"):
+        deploy.sql("SELECT * FROM ops.v")
+    deploy.view("ops.v", "SELECT id FROM ops.narrow")
+    assert deploy.sql("SELECT * FROM ops.v") == [(2**40,)]
+    assert list_views(deploy.catalog)[0].columns[0].type == "bigint"
+
+
+def test_properties_and_comment_of_a_view_change_without_its_text(deploy: Deploy) -> None:
+    deploy.runs()
+    deploy.view("ops.v", "SELECT id FROM ops.runs", properties={"a": "1", "b": "2"}, comment="old")
+    for _ in range(2):
+        deploy.engine.set_view_properties("ops.v", {"a": None, "c": "3"}, "it's new")
+    (view,) = list_views(deploy.catalog)
+    assert {key: view.properties.get(key) for key in "abc"} == {"a": None, "b": "2", "c": "3"}
+    assert (view.comment, view.query) == ("it's new", "SELECT id FROM ops.runs")
+    deploy.engine.set_view_properties("ops.v", {}, None)
+    assert list_views(deploy.catalog)[0].comment is None
+
+
+def test_a_view_is_renamed_and_dropped_as_often_as_one_asks(deploy: Deploy) -> None:
+    deploy.runs(range(2))
+    deploy.view("ops.v", "SELECT id FROM runs")
+    for _ in range(2):
+        deploy.engine.rename_view("ops.v", "other.w")
+    assert [each.name for each in list_views(deploy.catalog)] == ["other.w"]
+    assert len(deploy.sql("SELECT * FROM other.w")) == 2, "a name without a namespace is still looked for in ops"
+    for _ in range(2):
+        deploy.engine.drop_view("other.w")
+    assert list_views(deploy.catalog) == ()
+    with pytest.raises(SparkJobError, match="view ops.v"):
+        deploy.engine.rename_view("ops.v", "ops.x")
+
+
+def test_a_view_whose_query_gives_the_columns_in_another_order_is_refused(deploy: Deploy) -> None:
+    deploy.runs()
+    with pytest.raises(SchemaError, match="gives state, id; declared are id, state; write"):
+        deploy.view("ops.v", "SELECT state, id FROM ops.runs", Column("id", "bigint"), Column("state", "string"))
+    with pytest.raises(SparkJobError, match=r"view ops.v: .*ops.*nowhere.* cannot be found"):
+        deploy.view("ops.v", "SELECT * FROM ops.nowhere")
+    with pytest.raises(SparkJobError, match="PARSE_SYNTAX_ERROR"):
+        deploy.view("ops.v", "DROP TABLE ops.runs")
+    with pytest.raises(SparkJobError, match="already exists"):
+        deploy.view("ops.runs", "SELECT 1 AS id")
+    assert list_views(deploy.catalog) == ()
+
+
+def test_a_users_view_made_elsewhere_keeps_its_meaning_and_its_columns_when_it_is_bound_anew(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    deploy.engine.create_view("mine.x", "SELECT 1 AS n", properties={}, comment=None, columns=(), replace=True)
+    deploy.sql("USE rfr.ops")
+    deploy.sql(
+        "CREATE VIEW rfr.mine.v (number COMMENT 'c', word) TBLPROPERTIES ('k' = 'v') AS SELECT id, state FROM runs"
+    )
+    deploy.sql("USE spark_catalog.default")
+    before = find_view(deploy.catalog, "mine.v")
+    deploy.view("mine.v", before.query, properties=before.properties)
+    after = find_view(deploy.catalog, "mine.v")
+    assert after == before
+    assert (after.namespace, dict(after.properties)) == ("ops", {"k": "v"})
+    assert deploy.sql("SELECT number, word FROM rfr.mine.v WHERE number > 1") == [(2, "done")]
+
+
+def test_registered_views_read_each_other_without_a_place_in_the_catalog(deploy: Deploy) -> None:
+    deploy.runs(range(4))
+    views = [
+        RegisteredView("ops.many", "SELECT many.n + 1 AS n FROM (SELECT n FROM few) AS many", ("m",)),
+        RegisteredView("ops.few", "WITH runs AS (SELECT id FROM ops.runs WHERE runs.id > 1) SELECT id AS n FROM runs"),
+    ]
+    before = deploy.sql("SELECT current_catalog(), current_schema()")
+    assert register_views(deploy.session, "rfr", views) == ("`ops.few`", "`ops.many`")
+    assert deploy.sql("SELECT m FROM `ops.many` ORDER BY m") == [(3,), (4,)]
+    assert deploy.sql("SELECT current_catalog(), current_schema()") == before
+    assert list_views(deploy.catalog) == ()
+
+
+def test_a_string_becomes_a_number_in_every_row_and_the_old_snapshot_still_reads(deploy: Deploy) -> None:
+    deploy.runs(range(5), range(5, 9))
+    old = deploy.catalog.load_table("ops.runs").current_snapshot()
+    computed = deploy.rewrite()
+    assert computed.rows == 9
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(9)]
+    assert [row["rows"] for row in deploy.rows(snapshot_id=old.snapshot_id)] == [str(n * 10) for n in range(9)]
+    assert deploy.sql("SELECT sum(rows), count(*) FROM ops.runs") == [(360, 9)]
+    now = deploy.catalog.load_table("ops.runs").current_snapshot()
+    assert now.summary.additional_properties["rfr.migration"] == "d/1"
+
+
+def test_what_was_finished_is_not_computed_again_also_when_rows_came_meanwhile(deploy: Deploy) -> None:
+    deploy.runs(range(5), range(5, 9))
+    table, target, computed = deploy.start()
+    deploy.append(range(9, 11))
+    with pytest.raises(CommitConflictError):
+        table.replace_rows(AS_NUMBER, computed.files, target, {})
+    table, target, again = deploy.start()
+    before = {each.location for each in computed.files}
+    assert before < {each.location for each in again.files}
+    table.replace_rows(AS_NUMBER, again.files, target, {})
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(11)]
+
+
+def test_another_query_or_other_columns_take_nothing_of_what_was_finished(deploy: Deploy) -> None:
+    deploy.runs(range(5))
+    _, _, computed = deploy.start()
+    _, _, other = deploy.start(query=REWRITE.replace("AS BIGINT)", "AS BIGINT) + 1"))
+    assert not {each.location for each in computed.files} & {each.location for each in other.files}
+
+
+def test_rows_that_spark_deleted_by_position_do_not_come_back(deploy: Deploy) -> None:
+    deploy.runs(range(6), range(6, 8))
+    deploy.sql("ALTER TABLE ops.runs SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    deploy.sql("DELETE FROM ops.runs WHERE id = 3")
+    assert deploy.catalog.load_table("ops.runs").inspect.delete_files().num_rows == 1
+    deploy.rewrite()
+    assert [row["id"] for row in deploy.rows()] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_table_with_equality_deletes_is_computed_as_a_whole(deploy: Deploy, tmp_path: Path) -> None:
+    deploy.runs(range(4), range(4, 8))
+    deploy.delete_by_equality(tmp_path / "deletes.parquet", [3, 6])
+    _, _, computed = deploy.start()
+    assert computed.rows == 6
+    assert deploy.start()[2].rows == 6
+
+
+def test_files_of_a_partitioned_table_are_described_with_their_partitions_also_when_taken_again(deploy: Deploy) -> None:
+    deploy.runs(range(12), partitioning=("region", "bucket(2, id)"))
+    deploy.start()
+    deploy.rewrite()
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(12)]
+    assert [row["id"] for row in deploy.rows(row_filter="region = 'r1'")] == [1, 4, 7, 10]
+    assert deploy.sql("SELECT id FROM ops.runs WHERE region = 'r2' AND id > 5 ORDER BY id") == [(8,), (11,)]
+
+
+def test_an_expression_over_other_rows_is_computed_as_a_whole(deploy: Deploy) -> None:
+    deploy.runs(range(3), range(3, 5))
+    query = "SELECT id, state, max(CAST(rows AS BIGINT)) OVER () AS rows, region FROM ops.runs"
+    _, _, first = deploy.start(query=query)
+    assert first.rows == 5
+    deploy.append(range(5, 6))
+    table, target, again = deploy.start(query=query)
+    assert not {each.location for each in first.files} & {each.location for each in again.files}
+    table.replace_rows(AS_NUMBER, again.files, target, {})
+    assert {row["rows"] for row in deploy.rows()} == {50}
+
+
+def test_a_value_that_does_not_fit_fails_the_work_with_its_column(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    with pytest.raises(SparkJobError, match="CAST_INVALID_INPUT.*'done'"):
+        deploy.start(query=REWRITE.replace("CAST(rows", "CAST(state"))
+    with pytest.raises(SchemaError, match="column rows: string does not fit"):
+        deploy.start(query=REWRITE.replace("CAST(rows AS BIGINT)", "state"))
+    with pytest.raises(SchemaError, match="gives more, which is no column.* does not give id"):
+        deploy.start(query="SELECT 1 AS more FROM ops.runs", row_wise=None)
+    with pytest.raises(SparkJobError, match="PARSE_SYNTAX_ERROR"):
+        deploy.start(query="DELETE FROM ops.runs", row_wise=None)
+    assert [row["rows"] for row in deploy.rows()] == ["0", "10", "20"]
+
+
+SUMS = [Column("region", "string"), Column("n", "bigint"), Column("at", "timestamp"), Column("by", "map<string,int>")]
+SUMS_OF = """SELECT region, count(*) AS n, TIMESTAMP '2026-01-02 03:04:05' AS at, map('a', 1) AS by
+FROM runs GROUP BY region"""
+
+
+def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_contents(deploy: Deploy) -> None:
+    deploy.runs(range(6))
+    pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
+    deploy.append(range(6, 7))
+    MigratedTable.create(deploy.catalog, "ops.sums", SUMS, properties={})
+    contents = []
+    for number in range(2):
+        table = MigratedTable.load(deploy.catalog, "ops.sums")
+        target = table.coming(TableChange(), f"d-{number}-")
+        computed = deploy.engine.compute(
+            query=SUMS_OF, table="ops.sums", target=target, work_id=f"d/{number}", read={"ops.runs": pin}
+        )
+        table.replace_rows(TableChange(), computed.files, target, {"rfr.migration": f"d/{number}"})
+        found = deploy.catalog.load_table("ops.sums").scan().to_arrow().to_pylist()
+        contents.append(sorted(found, key=lambda row: row["region"]))
+    assert contents[0] == contents[1]
+    assert [(row["region"], row["n"], row["by"]) for row in contents[0]] == [(f"r{n}", 2, [("a", 1)]) for n in range(3)]
+    assert deploy.sql("SELECT sum(n), min(at) FROM ops.sums")[0][0] == 6
+
+
+def test_a_pinned_table_whose_columns_changed_since_is_read_with_its_new_columns(deploy: Deploy) -> None:
+    deploy.runs(range(3))
+    MigratedTable.load(deploy.catalog, "ops.runs").alter(
+        TableChange(updates=[[{"op": "add", "column": "note", "type": "string"}]])
+    )
+    MigratedTable.create(deploy.catalog, "ops.notes", [Column("id", "bigint"), Column("note", "string")], properties={})
+    table = MigratedTable.load(deploy.catalog, "ops.notes")
+    pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
+    computed = deploy.engine.compute(
+        query="SELECT id, note FROM ops.runs",
+        table="ops.notes",
+        target=table.coming(TableChange(), "d-1-"),
+        work_id="d/1",
+        read={"ops.runs": pin},
+    )
+    assert (computed.rows, dict(computed.read)) == (3, {"ops.runs": pin})
+
+
+def test_where_the_catalog_holds_no_views_they_live_in_the_session_and_queries_read_them(deploy: Deploy) -> None:
+    deploy.runs(range(4))
+    engine = SparkSqlEngine(deploy.lake, session=deploy.session)
+    engine.__dict__["_persistent"] = False
+    options: dict[str, Any] = {"properties": {}, "comment": None, "replace": True}
+    engine.create_view("ops.few", "SELECT id AS n FROM runs WHERE id > 1", columns=[Column("id", "bigint")], **options)
+    engine.create_view("ops.fewer", "SELECT id FROM ops.few WHERE id > 2", columns=[], **options)
+    engine.rename_view("ops.fewer", "ops.fewest")
+    MigratedTable.create(deploy.catalog, "ops.copy", [Column("id", "bigint")], properties={})
+    target = MigratedTable.load(deploy.catalog, "ops.copy").coming(TableChange(), "d-1-")
+    computed = engine.compute(query="SELECT id FROM fewest", table="ops.copy", target=target, work_id="d/1")
+    assert computed.rows == 1
+    engine.drop_view("ops.fewest")
+    with pytest.raises(SparkJobError, match="ops.copy: .*fewest.* cannot be found"):
+        engine.compute(query="SELECT id FROM fewest", table="ops.copy", target=target, work_id="d/1")
+    assert list_views(deploy.catalog) == ()
+
+
+def test_two_lakes_of_one_name_in_one_process_are_not_mistaken_for_each_other(deploy: Deploy, tmp_path: Path) -> None:
+    deploy.runs(range(2))
+    (tmp_path / "other").mkdir()
+    other = Deploy(tmp_path / "other")
+    other.runs(range(5))
+    counts = [each.sql("SELECT count(*) FROM ops.runs") for each in (deploy, other)]
+    assert counts == [[(2,)], [(5,)]]
+
+
+def test_nothing_that_opens_the_catalog_is_a_setting_of_the_application(deploy: Deploy) -> None:
+    settings = dict(deploy.session.sparkContext.getConf().getAll())
+    assert not [name for name in settings if name.startswith("spark.sql.catalog.")]
+    assert "credential" in settings["spark.redaction.regex"]
+
+
+RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
+PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
+
+
+@pytest.mark.timeout(600)
+def test_after_a_sigkill_in_the_middle_only_the_rest_is_computed(deploy: Deploy, tmp_path: Path) -> None:
+    deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    folder = tmp_path / "warehouse" / "ops" / "runs" / "data" / "d-1"
+    end = time.monotonic() + 400
+    while len(list(folder.glob("*.done.json"))) < 3 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    alive = process.poll() is None
+    kill_group(process)
+    assert alive, "the program ended before it could be killed"
+    called = tmp_path / "called"
+    deploy.session.udf.register("hold", functools.partial(noting, str(called)), "string")
+    table, target, computed = deploy.start(query=HELD)
+    assert sorted(set(called.read_text().split())) == [str(n * 10) for n in range(15, 20)]
+    table.replace_rows(AS_NUMBER, computed.files, target, {})
+    assert [row["rows"] for row in deploy.rows()] == [n * 10 for n in range(20)]
+    target.collect(computed.files)
+    assert sorted(each.name for each in folder.iterdir()) == sorted(
+        each.location.rpartition("/")[2] for each in computed.files
+    )
+
+
+def test_plain_spark_sql_reads_a_view_of_ours(deploy: Deploy, tmp_path: Path) -> None:
+    deploy.runs(range(3))
+    deploy.view("ops.v", "SELECT id FROM runs WHERE id > 0", Column("id", "bigint", comment="c"))
+    other = deploy.session.newSession()
+    for name, value in spark_sql_settings(deploy.lake).items():
+        if name.startswith("spark.sql.catalog."):
+            other.conf.set(name, value)
+    assert other.sql("SELECT current_catalog()").first()[0] == "spark_catalog"
+    assert [row.id for row in other.sql("SELECT * FROM rfr.ops.v ORDER BY id").collect()] == [1, 2]
+
+
+@pytest.mark.timeout(400)
+def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(deploy: Deploy, tmp_path: Path) -> None:
+    jars = deploy.session.sparkContext.getConf().get("spark.jars").split(",")
+    processes = {}
+    for name, files in {"jars": jars, "neither": []}.items():
+        (tmp_path / name).mkdir()
+        processes[name] = subprocess.Popen(
+            [sys.executable, str(RUNTIME), str(tmp_path / name), json.dumps(files)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+    said = {name: figures_of(each.communicate(timeout=280)[0]) for name, each in processes.items()}
+    assert said["jars"] == {"namespaces": ["ops"]}
+    assert said["neither"]["error"].startswith("jars: ")
+    assert "could not be had from Maven" in said["neither"]["error"]
+    assert "or give the files as jars" in said["neither"]["error"]
+
+
+def test_a_spark_that_was_started_without_the_extensions_is_none_to_work_with(deploy: Deploy) -> None:
+    extensions = spark_sql_settings(deploy.lake)["spark.sql.extensions"]
+    assert _has_runtime(deploy.session, extensions)
+    assert not _has_runtime(deploy.session, "some.other.Extensions")

@@ -1,0 +1,68 @@
+"""The package's own tables are filled by the refreshes that they tell of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.lake.catalog import open_catalog
+from airflow_provider_rfr.refresh.history import COMMITS, REFRESHES
+from airflow_provider_rfr.store.engine import open_store
+from demo.sample_api.client import SampleApi
+from tests.integration.conftest import Lake, Runner, shop
+
+CANARY = "canary-8c1e44-key"
+
+
+def deploy_logs(lake: Lake, folder: Path) -> None:
+    """The package's own tables, without its views, which take Spark."""
+    logs = [each for each in load_objects().objects if each.kind is Kind.LOG]
+    spec = load_objects(logs, entry_points=False)
+    catalog, store = open_catalog(lake.settings), open_store(f"sqlite:///{folder}/store.db")
+    recorded, live = observe(catalog, store, project=spec.project)
+    apply(plan(spec, recorded, live), catalog=catalog, store=store, spec=spec)
+
+
+def told(lake: Lake, table: str, *order: str) -> list[dict[str, Any]]:
+    return sorted(lake.rows(table).to_pylist(), key=lambda row: [row[name] for name in order])
+
+
+def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_later(
+    runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
+) -> None:
+    source = shop(api) | {"secrets": {"api_key": CANARY}}
+    runner.run(runner.config(source=source, streams=["customers"]))
+    assert not lake.has(REFRESHES), "where there are no such tables, nothing is told and nothing fails"
+    deploy_logs(lake, tmp_path)
+    second = runner.run(runner.config(source=source, streams=["customers"])).figures
+    (attempt,) = told(lake, REFRESHES, "generation")
+    assert (attempt["outcome"], attempt["target"], attempt["stream"]) == ("published", "raw.customers", "customers")
+    assert (attempt["generation"], attempt["epoch"]) == (2, second["epoch"])
+    assert (attempt["published_rows"], attempt["previous_rows"], attempt["error"]) == (30, 30, None)
+    first_commit, second_commit = told(lake, COMMITS, "sequence")
+    assert (first_commit["generation"], second_commit["generation"]) == (1, 2)
+    assert second_commit["snapshot_id"] == second["snapshot_id"] == attempt["snapshot_id"]
+    assert second_commit["bindings"] == [
+        {"table": "raw.customers", "collection": "customers", "documents": 30, "bytes": second_commit["bytes"]}
+    ]
+
+
+def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
+    runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
+) -> None:
+    deploy_logs(lake, tmp_path)
+    api.set_faults({"kind": "error", "status": 403, "path": "/partitions/3/items"})
+    document = runner.config(source=shop(api, partitions=8, page_size=25), streams=["items"], target="raw.items")
+    runner.run(document, expect=1)
+    api.set_faults()
+    runner.run(document)
+    failed, published = told(lake, REFRESHES, "epoch")
+    assert (failed["outcome"], published["outcome"]) == ("failed", "published")
+    assert failed["generation"] == published["generation"] == 1
+    assert failed["partitions_done"] == failed["partitions"] - 1
+    (failure,) = failed["failures"]
+    assert "403" in failure["reason"]
+    assert failed["error_type"] == "RefreshFailedError"
+    assert len(told(lake, COMMITS, "sequence")) == 1

@@ -1,0 +1,151 @@
+"""SIGKILL before and after each acknowledgement, by real processes: the receiver takes every row once, by batch ids."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from airflow_provider_rfr.store.sink_tables import SINKS
+from tests.integration import sink_program
+from tests.unit.builtins.sinks.exporting import Scene, numbers
+from tests.webhook_receiver import Received, Receiver, Reply, receiver
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as running:
+        yield running
+
+
+@dataclass
+class Exporting:
+    """A sink with three commits to send, and processes that send them."""
+
+    scene: Scene
+    url: str | None = None
+
+    def task(self, **more: Any) -> dict[str, Any]:
+        store = f"sqlite:///{self.scene.folder}/control.db"
+        return {"folder": str(self.scene.folder), "store": store, "url": self.url, **more}
+
+    def start(self, **more: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.integration.sink_program", json.dumps(self.task(**more))]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def killed(self, **more: Any) -> None:
+        process = self.start(**more)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == -9, output[-3000:]
+        self.end_lease()
+
+    def end_lease(self) -> None:
+        """What time does; the killed one can't give it back."""
+        self.scene.store.run(lambda each: each.execute(update(SINKS).values(lease_until=1)))
+
+    def go_on(self) -> None:
+        sink_program.main(self.task())
+
+
+@pytest.fixture
+def exporting(tmp_path: Path) -> Iterator[Exporting]:
+    scene = Scene.of(tmp_path).create()
+    scene.add(*numbers(range(5)))
+    yield Exporting(scene)
+    scene.store.close()
+
+
+def later(exporting: Exporting) -> None:
+    """What happens while nobody runs: rows come, and a migration rewrites all of them."""
+    exporting.scene.add((5, "v5"))
+    exporting.scene.rewrite(*((each, "rewritten") for each in range(6)))
+    exporting.scene.add((6, "v6"))
+
+
+def taken(server: Receiver) -> list[int]:
+    """The rows as a receiver has them that takes each batch id once."""
+    bodies: dict[str, Any] = {}
+    for each in server.received:
+        known = bodies.setdefault(each.headers["idempotency-key"], each.json)
+        assert known == each.json, "an id stands for the same rows for ever"
+    return [row["id"] for _, body in sorted(bodies.items()) for row in body["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "repeated"),
+    [
+        ("before the window", 0, 0),
+        ("after the window", 0, 0),
+        ("before the batch", 1, 0),
+        ("after the batch", 2, 1),
+        ("before the cursor", 3, 1),
+        ("after the cursor", 3, 0),
+    ],
+)
+def test_a_sigkill_repeats_at_most_the_last_batch_with_its_id(
+    place: str, number: int, repeated: int, exporting: Exporting, server: Receiver
+) -> None:
+    exporting.url = f"http://127.0.0.1:{server.port}"
+    exporting.killed(kill=place, number=number)
+    if number:
+        later(exporting)
+    else:
+        exporting.scene.add(*numbers((5, 6)))
+    exporting.go_on()
+    exporting.go_on()
+    assert sorted(taken(server)) == list(range(7))
+    # No batch reaches over the migration.
+    batches = 5 if number else 4
+    assert len({each.headers["idempotency-key"] for each in server.received}) == batches
+    assert len(server.received) == batches + repeated
+
+
+def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_batch_with_its_id(
+    exporting: Exporting, server: Receiver
+) -> None:
+    exporting.url = f"http://127.0.0.1:{server.port}"
+    processes: list[subprocess.Popen[str]] = []
+
+    def answer(request: Received) -> Reply:
+        if len(server.received) == 2:
+            processes[0].kill()
+            processes[0].wait()
+        return Reply(200)
+
+    server.answers_by(answer)
+    processes.append(exporting.start())
+    processes[0].communicate(timeout=120)
+    exporting.end_lease()
+    later(exporting)
+    exporting.go_on()
+    assert sorted(taken(server)) == list(range(7))
+    keys = [each.headers["idempotency-key"] for each in server.received]
+    assert keys[1] == keys[2] and len(keys) - len(set(keys)) == 1
+
+
+def contents(exporting: Exporting) -> dict[str, tuple[bytes, int]]:
+    """What is in the files, and which file it is: nobody replaces one that somebody may be reading."""
+    return {file.name: (file.read_bytes(), file.stat().st_ino) for file in exporting.scene.files()}
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [("half a file", 0), ("after the batch", 1), ("after the cursor", 2), ("before the batch", 3)]
+)
+def test_a_sigkill_leaves_whole_files_with_each_row_once(exporting: Exporting, place: str, number: int) -> None:
+    exporting.killed(kill=place, number=number)
+    before = {name: each for name, each in contents(exporting).items() if not name.startswith(".")}
+    assert [file.name.startswith(".") for file in exporting.scene.files()].count(True) == (place == "half a file")
+    later(exporting)
+    exporting.go_on()
+    assert sorted(exporting.scene.ids()) == list(range(7))
+    after = contents(exporting)
+    assert before.items() <= after.items() and not [name for name in after if name.startswith(".")]

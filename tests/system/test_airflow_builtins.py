@@ -1,0 +1,139 @@
+"""Built-in migration on a running Airflow: a new version of what is declared is deployed, and nobody asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+from demo.airflow_stack import AirflowStack
+from demo.sample_api.client import SampleApi
+from tests.integration.conftest import ROOT, Lake
+from tests.system.conftest import KEY, LATENCY_MS, PATIENCE, SETTINGS, SIZES, Story
+
+DAG = "builtin_migration"
+FIRST = """
+kind: table
+name: ops.runs
+columns:
+  - {name: id, type: string, required: true}
+  - {name: rows, type: int}
+---
+kind: view
+name: ops.large_runs
+query: SELECT id, rows FROM ops.runs WHERE rows > 10
+"""
+SECOND = """
+kind: table
+name: ops.runs
+columns:
+  - {name: id, type: string, required: true}
+  - {name: rows, type: bigint}
+  - {name: attempts, type: int}
+---
+kind: view
+name: ops.large_runs
+query: SELECT id, rows, attempts FROM ops.runs WHERE rows > 20
+"""
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("declared")
+    (folder / "ops.yaml").write_text(FIRST)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Iterator[Story]:
+    """An Airflow of its own: what the ready DAG does unasked would be in the way of other tests."""
+    folder = tmp_path_factory.mktemp("migration")
+    lake, home, dags = Lake(folder), folder / "airflow", folder / "dags"
+    home.mkdir()
+    dags.mkdir()
+    for file in (ROOT / "dags" / f"{DAG}.py", Path(__file__).parent / "dags" / "semantics.py"):
+        (dags / file.name).symlink_to(file)
+    with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=KEY) as api:
+        extra = {"catalog_type": "sql", "warehouse": lake.properties["warehouse"]}
+        of_lake = {"conn_type": "rfr_lake", "host": lake.properties["uri"], "extra": extra}
+        connections: dict[str, dict[str, Any]] = {
+            "spark_default": {"conn_type": "spark", "host": "local[2]"},
+            "shop": {"conn_type": "rfr_api", "host": api.base_url, "password": KEY},
+            "lake": of_lake,
+            "rfr_lake_default": of_lake,
+        }
+        settings = {
+            **SETTINGS,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "RFR_BUILTIN_OBJECTS": str(objects),
+        }
+        with AirflowStack(home, dags, connections, settings) as airflow:
+            airflow.wait_for_dag(DAG)
+            airflow.wait_for_dag("on_demand")
+            yield Story(airflow, api, lake, None)  # type: ignore[arg-type]
+
+
+def wait_for(what: Callable[[], Any], told: Callable[[], str]) -> Any:
+    end = time.monotonic() + 2 * PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < end, told()
+        time.sleep(0.5)
+    return found
+
+
+def ended_runs(story: Story) -> list[dict[str, Any]]:
+    runs = story.airflow.call("GET", f"/dags/{DAG}/dagRuns?order_by=run_after")["dag_runs"]
+    return [each for each in runs if each["state"] in ("success", "failed")]
+
+
+def wait_for_deploy(story: Story, number: int) -> None:
+    """The so manieth run has ended well."""
+
+    def log() -> str:
+        return "\n".join(story.log(DAG, each["dag_run_id"])[-4000:] for each in ended_runs(story))
+
+    runs = wait_for(lambda: (found := ended_runs(story)) and len(found) >= number and found, log)
+    assert [each["state"] for each in runs] == ["success"] * number, log()
+    assert all(each["run_type"] == "asset_triggered" for each in runs)
+
+
+@pytest.mark.timeout(900)
+def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_harmed(
+    deployed: Story, objects: Path
+) -> None:
+    story = deployed
+    wait_for_deploy(story, 1)
+    catalog = open_catalog(story.lake.settings)
+    table = catalog.load_table("ops.runs")
+    rows = [{"id": f"r{number}", "rows": number} for number in range(30)]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    written = table.current_snapshot()
+    story.start("on_demand", "beside", table="beside")
+    wait_for(lambda: story.api.counts(path="/partitions/*")["requests"] > 0, lambda: "the refresh did not begin")
+    (objects / "ops.yaml").write_text(SECOND)
+    wait_for_deploy(story, 2)
+    story.succeed("on_demand", "beside")
+    story.assert_whole("raw.beside")
+    now = load_table(catalog, "ops.runs")
+    assert now is not None
+    assert [(each.name, str(each.field_type)) for each in now.schema().fields] == [
+        ("id", "string"),
+        ("rows", "long"),
+        ("attempts", "int"),
+    ]
+    assert now.current_snapshot() == written, "columns changed, no row was written again"
+    assert sorted(now.scan().to_arrow().to_pylist(), key=lambda row: row["rows"])[7]["rows"] == 7
+    told = [row for row in story.lake.rows("rfr_system.refresh_history").to_pylist() if row["target"] == "raw.beside"]
+    assert [row["outcome"] for row in told] == ["published"]
+    deploys = story.lake.rows("rfr_system.migration_history").to_pylist()
+    assert {(row["object_name"], row["how"], row["state"]) for row in deploys if row["object_name"] == "ops.runs"} == {
+        ("ops.runs", "create", "done"),
+        ("ops.runs", "evolve", "done"),
+    }

@@ -1,0 +1,188 @@
+"""A lake and a control store in a folder, deploys between them, and an engine that runs SQL by DuckDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
+from airflow_provider_rfr.builtins import Applied, apply, observe
+from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
+from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
+from airflow_provider_rfr.builtins.planning.plans import Plan
+from airflow_provider_rfr.builtins.planning.policies import Policies
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
+from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.commits import append_files
+from airflow_provider_rfr.lake.data_files import FileLayout
+from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.views import ViewEntry
+from airflow_provider_rfr.store.clock import Clock
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from tests.unit.builtins.catalogs import PROJECT
+
+
+class DuckEngine:
+    """Views in a file, which outlives a crash as a catalog does; queries by DuckDB over tables without a dot.
+
+    :ivar during: called after rows were read and before they are written, once
+    """
+
+    def __init__(self, catalog: Catalog, path: Path) -> None:
+        self._catalog = catalog
+        self._path = path
+        self.calls: list[str] = []
+        self.during: Callable[[], None] | None = None
+
+    def views(self, catalog: Catalog) -> tuple[ViewEntry, ...]:
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        return tuple(ViewEntry(name, query, properties) for name, (query, properties) in sorted(known.items()))
+
+    def _write(self, views: Mapping[str, ViewEntry]) -> None:
+        self._path.write_text(json.dumps({name: (each.query, dict(each.properties)) for name, each in views.items()}))
+
+    def _known(self) -> dict[str, ViewEntry]:
+        return {each.name: each for each in self.views(self._catalog)}
+
+    def create_view(
+        self,
+        name: str,
+        sql: str,
+        *,
+        properties: Mapping[str, str],
+        comment: str | None,
+        columns: Sequence[Column],
+        replace: bool,
+    ) -> None:
+        known = self._known()
+        assert replace or name not in known, f"{name} is there"
+        said = {**properties, **({"comment": comment} if comment is not None else {})}
+        self.calls.append(f"create_view {name}")
+        self._write({**known, name: ViewEntry(name, sql, said)})
+
+    def drop_view(self, name: str) -> None:
+        self.calls.append(f"drop_view {name}")
+        self._write({key: each for key, each in self._known().items() if key != name})
+
+    def rename_view(self, old: str, new: str) -> None:
+        known = self._known()
+        self.calls.append(f"rename_view {old}")
+        self._write({**{key: each for key, each in known.items() if key != old}, new: known[old]})
+
+    def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
+        known = self._known()
+        said = {**known[name].properties, **properties, "comment": comment}
+        kept = {key: value for key, value in said.items() if value is not None}
+        self.calls.append(f"set_view_properties {name}")
+        self._write({**known, name: replace(known[name], properties=kept)})
+
+    def compute(
+        self,
+        *,
+        query: str,
+        table: str,
+        target: FileTarget,
+        work_id: str,
+        read: Mapping[str, int] | None = None,
+        row_wise: str | None = None,
+    ) -> ComputedFiles:
+        self.calls.append(f"compute {table}")
+        with duckdb.connect() as connection:
+            for name, rows in self._inputs(query, read or {}):
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.register("rows_in", rows)
+                connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows_in")
+            found = connection.execute(query).to_arrow_table()
+        if self.during is not None:
+            during, self.during = self.during, None
+            during()
+        files = tuple(file for file, _ in target.write(found))
+        return ComputedFiles(files, found.num_rows, dict(read or {}))
+
+    def _inputs(self, query: str, read: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
+        for identifier in self._catalog.list_tables("ops"):
+            name = ".".join(identifier)
+            if name in query:
+                table = self._catalog.load_table(name)
+                # A snapshot shows the columns of then; those of now may have other names.
+                pinned = None if table.metadata.current_snapshot_id == read.get(name) else read.get(name)
+                yield name, table.scan(snapshot_id=pinned).to_arrow()
+
+
+class Place:
+    """Everything that a deploy works on."""
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        self.folder = folder
+        self.settings = LakeSettings(
+            "lake", {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"file://{folder}/lake"}
+        )
+        self.store_url = f"sqlite:///{folder}/control.db"
+        self.catalog = open_catalog(self.settings)
+        self.store: ControlStore = open_store(self.store_url, clock=clock)
+        self.engine = DuckEngine(self.catalog, folder / "views.json")
+
+    def close(self) -> None:
+        self.store.close()
+        self.catalog.close()  # type: ignore[attr-defined]
+
+    def plan(self, wanted: CatalogSpec, **policies: Any) -> Plan:
+        recorded, live = observe(self.catalog, self.store, project=PROJECT, views=self.engine.views)
+        return make_plan(wanted, recorded, live, policies=Policies(**policies))
+
+    def apply(self, plan: Plan, wanted: CatalogSpec, **more: Any) -> Applied:
+        given = {"sql": self.engine, "views": self.engine.views, "patience": 20.0, **more}
+        return apply(plan, catalog=self.catalog, store=self.store, spec=wanted, **given)
+
+    def deploy(self, wanted: CatalogSpec, **policies: Any) -> Applied:
+        found = self.plan(wanted, **policies)
+        assert found.applicable, [*found.blocked, *found.drift]
+        return self.apply(found, wanted)
+
+    def settle(self, wanted: CatalogSpec, **policies: Any) -> Applied:
+        """Deploy it, and see that the next deploy has nothing to do and writes nothing to any table."""
+        done = self.deploy(wanted, **policies)
+        before, again = self.snapshots(), self.plan(wanted)
+        assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
+        assert self.apply(again, wanted).state == "nothing"
+        assert self.snapshots() == before
+        return done
+
+    def append(self, name: str, *rows: Mapping[str, Any]) -> None:
+        table = self.catalog.load_table(name)
+        layout = FileLayout.of(table)
+        target = FileTarget(layout, FileStore(dict(table.io.properties)), f"{table.location()}/data", layout.arrow)
+        found = pa.Table.from_pylist(list(rows), schema=pa.schema(each.remove_metadata() for each in layout.arrow))
+        append_files(table, [file.describe(layout) for file, _ in target.write(found)], {})
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.catalog.load_table(name).scan().to_arrow().to_pylist()
+        return sorted(found, key=str)
+
+    def recorded(self, name: str) -> RecordedObject:
+        objects = observe(self.catalog, self.store, project=PROJECT, views=self.engine.views)[0].objects
+        return next(each for each in objects if each.name == name)
+
+    def tables(self) -> list[str]:
+        return sorted(".".join(each) for each in self.catalog.list_tables("ops"))
+
+    def markers(self) -> dict[str, str | None]:
+        """Every table's and view's marker."""
+        found = {name: self.catalog.load_table(name).properties.get(MARKER) for name in self.tables()}
+        return {**found, **{each.name: each.properties.get(MARKER) for each in self.engine.views(self.catalog)}}
+
+    def snapshots(self) -> dict[str, list[int]]:
+        """Of every table, with the version of its metadata."""
+        tables = {name: self.catalog.load_table(name) for name in self.tables()}
+        return {
+            name: [len(each.metadata.metadata_log), *(one.snapshot_id for one in each.metadata.snapshots)]
+            for name, each in tables.items()
+        }

@@ -1,0 +1,227 @@
+"""Sinks go on across real deploys: rows sent before are not sent again, those that came meanwhile are sent once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.builtins.sinks.steps import release_sink
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How, Stability
+from airflow_provider_rfr.exceptions.sinks import SinkError, SinkHeldError
+from airflow_provider_rfr.store.sinks import load_sink
+from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table
+from tests.unit.builtins.execution.crashing import before_each_effect
+from tests.unit.builtins.execution.places import Place
+
+OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
+
+
+def changed(how: How, **expressions: str) -> BuiltinObject:
+    way = migration(contract(*OLD), contract(*NEW), how, **expressions)
+    return table("ops.t", *NEW, exportable=True, migrations=(way,))
+
+
+T = table("ops.t", *OLD, exportable=True)
+EVOLVED = table("ops.t", *OLD, "more string", exportable=True)
+LOSS = {"accept_data_loss": frozenset({"ops.t"})}
+EMPTY = changed(How.REPLACE_EMPTY)
+CAST = {"n": "CAST(n AS string)"}
+
+
+@dataclass
+class Deployed:
+    """A place with a sink on one of its objects."""
+
+    place: Place
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: str = "ops.t"
+
+    @property
+    def out(self) -> Path:
+        return self.place.folder / "out"
+
+    def sink(self) -> BuiltinObject:
+        settings = {"path": str(self.out), "batch_size": 2, **self.settings}
+        return sink("ops.k", self.source, settings=settings, stability=Stability.UNSTABLE)
+
+    def deploy(self, version: str, *objects: BuiltinObject, **policies: Any) -> CatalogSpec:
+        wanted = spec(version, *objects, self.sink())
+        self.place.settle(wanted, **policies)
+        return wanted
+
+    def add(self, *rows: tuple[int, Any]) -> None:
+        self.place.append("ops.t", *({"id": number, "n": n} for number, n in rows))
+
+    def run(self) -> SinkRun:
+        return run_sink(self.sink(), catalog=self.place.catalog, store=self.place.store)
+
+    def sent(self) -> list[tuple[Any, ...]]:
+        files = sorted(self.out.iterdir()) if self.out.exists() else []
+        return [tuple(json.loads(line).values()) for file in files for line in file.read_text().splitlines()]
+
+    def held(self) -> bool:
+        with self.place.store.read() as connection:
+            found = load_sink(connection, self.sink().id)
+        assert found is not None
+        return found.held_at is not None
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Iterator[Deployed]:
+    place = Place(tmp_path)
+    made = Deployed(place)
+    made.deploy("1.0", T)
+    made.add((1, 10), (2, 20), (3, 30))
+    made.run()
+    made.add((4, 40))
+    yield made
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "last"),
+    [
+        (EVOLVED, 60),
+        (changed(How.REWRITE, **CAST), "60"),
+        (changed(How.SHADOW, **CAST), "60"),
+        (replace(EVOLVED, name="ops.renamed"), 60),
+    ],
+)
+def test_a_sink_goes_on_across_the_mechanism(deployed: Deployed, wanted: BuiltinObject, last: Any) -> None:
+    """Row 51 and its like. One row was not sent before the migration, one comes after it."""
+    deployed.source = wanted.name
+    deployed.deploy("2.0", wanted)
+    deployed.place.append(wanted.name, {"id": 6, "n": last})
+    assert deployed.run().rows == 2
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (6, last)]
+    assert deployed.run().rows == 0
+
+
+@pytest.mark.parametrize("how", [How.REWRITE, How.SHADOW])
+def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Deployed, how: How) -> None:
+    """And a writer appends meanwhile."""
+
+    def meanwhile() -> None:
+        deployed.run()
+        deployed.add((5, 50))
+
+    deployed.place.engine.during = meanwhile
+    deployed.deploy("2.0", changed(how, **CAST))
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, "60")]
+
+
+@pytest.mark.parametrize(
+    ("how", "policies", "problems"),
+    [
+        (How.REWRITE, {}, set()),
+        (How.SHADOW, {}, {"its source ops.t has no table", "its source is another table now"}),
+        (How.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resume_from_new"}}, set()),
+        (How.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resend"}}, set()),
+    ],
+)
+def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
+    deployed: Deployed, how: How, policies: Any, problems: set[str]
+) -> None:
+    """A run that comes between a switch of tables and the note of where cursors go on waits for that note."""
+    found: set[str] = set()
+    begun, running = False, False
+
+    def run(name: str) -> None:
+        nonlocal begun, running
+        begun = begun or name != "run"
+        if begun and not running:
+            running = True
+            try:
+                deployed.run()
+            except SinkError as error:
+                found.add(error.problem.partition(",")[0])
+            running = False
+
+    wanted = changed(how, **({} if how is How.REPLACE_EMPTY else CAST))
+    with before_each_effect(deployed.place, run):
+        deployed.place.deploy(spec("2.0", wanted, deployed.sink()), **policies)
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (6, "60")]
+    assert found == problems and not deployed.held()
+
+
+@pytest.mark.parametrize("settings", [{}, {"emit": "diff", "keys": ["id"]}])
+def test_a_materialized_view_that_is_computed_anew_sends_what_is_other(tmp_path: Path, settings: Any) -> None:
+    """Row 54: equal contents send nothing; an export of changes sends the differences of others."""
+    place = Place(tmp_path)
+    made = Deployed(place, settings, "ops.m")
+
+    def version(number: str, query: str, kind: str = "bigint") -> None:
+        made.deploy(number, T, mview("ops.m", query, f"id {kind}", "n bigint", exportable=True))
+
+    made.place.deploy(spec("1.0", T))
+    made.add((1, 10), (2, 20))
+    version("1.1", "SELECT id, CAST(n AS BIGINT) AS n FROM ops.t")
+    made.run()
+    first = made.sent()
+    assert [row[-2:] for row in first] == [(1, 10), (2, 20)]
+    version("1.2", "SELECT id, CAST(n + 0 AS BIGINT) AS n FROM ops.t")
+    assert len(place.catalog.load_table("ops.m").metadata.snapshots) > 1
+    assert made.run().batches == 0
+    version("1.3", "SELECT id, CAST(n + id - 1 AS BIGINT) AS n FROM ops.t")
+    made.run()
+    assert made.sent() == [*first, *([("upsert", 2, 21)] if settings else [])]
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("choice", "later"), [("resume_from_new", [(5, "50"), (6, "60")]), ("resend", [(5, "50"), (6, "60")])]
+)
+def test_an_emptied_source_does_what_the_policy_says(deployed: Deployed, choice: str, later: Any) -> None:
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": choice}, **LOSS)
+    deployed.add((5, "50"))
+    deployed.run()
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
+
+
+@pytest.mark.parametrize("choice", ["resume_from_new", "resend"])
+def test_a_sink_that_is_held_waits_for_its_owner(deployed: Deployed, choice: str) -> None:
+    """Row 53."""
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": "hold"}, **LOSS)
+    deployed.add((5, "50"))
+    with pytest.raises(SinkHeldError, match="ops.t is emptied; decide what becomes of it"):
+        deployed.run()
+    store = deployed.place.store
+    store.run(lambda each: release_sink(each, deployed.sink().id, choice, store.now(each)))
+    deployed.add((6, "60"))
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (5, "50"), (6, "60")]
+
+
+@pytest.mark.parametrize(("choice", "later"), [("resume_from_new", [(9, 9)]), ("resend", [(7, 7), (9, 9)])])
+def test_a_sink_that_exports_another_source_asks_what_to_do_with_its_rows(
+    deployed: Deployed, choice: str, later: Any
+) -> None:
+    other = table("ops.u", *OLD, exportable=True)
+    deployed.deploy("2.0", T, other)
+    deployed.place.append("ops.u", {"id": 7, "n": 7})
+    deployed.source = "ops.u"
+    deployed.deploy("3.0", T, other, sinks={"ops.k": choice})
+    deployed.place.append("ops.u", {"id": 9, "n": 9})
+    deployed.run()
+    assert deployed.sent() == [(1, 10), (2, 20), (3, 30), *later]
+
+
+def test_a_sink_may_leave_and_come_back_as_another_one(deployed: Deployed) -> None:
+    deployed.place.settle(spec("2.0", T))
+    with deployed.place.store.read() as connection:
+        assert load_sink(connection, deployed.sink().id) is None
+    deployed.deploy("3.0", T)
+    deployed.run()
+    assert sorted(deployed.sent()) == [(1, 10), (1, 10), (2, 20), (2, 20), (3, 30), (3, 30), (4, 40)]

@@ -1,0 +1,266 @@
+"""Each row that comes is sent once, in order; migrations, compactions and deletions send nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.types import IntegerType, LongType, StringType
+
+from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions.sinks import SinkError
+from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, Scene, numbers, replace_files, tag
+
+
+def test_what_the_table_holds_is_sent_first_and_then_what_comes_once(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"), (2, None))
+    scene.table.delete("id == 1")
+    first = scene.run()
+    assert scene.sent() == [{"id": 2, "v": None}]
+    scene.add((3, "c"))
+    last = scene.add((4, "d"))
+    second, third = scene.run(), scene.run()
+    assert scene.ids() == [2, 3, 4]
+    assert (first.batches, second.batches, third.batches) == (1, 1, 0)
+    assert (second.rows, second.cursor, second.done) == (2, last, True)
+    state = scene.state()
+    assert (state.name, state.source, state.cursor) == (SINK, SOURCE_ID, last)
+    assert state.physical == str(scene.table.metadata.table_uuid) and state.on_replace == "hold"
+
+
+def test_a_sink_of_a_table_without_rows_waits_for_them(scene: Scene) -> None:
+    scene.create()
+    assert scene.run().cursor is None and scene.state().cursor is None
+    scene.add((1, "a"))
+    assert scene.run().rows == 1
+
+
+def test_small_commits_go_together_and_large_ones_in_parts(scene: Scene) -> None:
+    scene.redeclare(settings={"path": str(scene.out), "batch_size": 3})
+    scene.create()
+    scene.add((0, "a"))
+    scene.run()
+    for number in (1, 2):
+        scene.add((number, "b"))
+    scene.add(*numbers(range(3, 10)))
+    assert scene.run().batches == 3
+    assert [len(file.read_text().splitlines()) for file in scene.files()] == [1, 3, 3, 3]
+    assert scene.ids() == list(range(10))
+    assert (scene.row().rows, scene.row().batches) == (10, 4)
+
+
+def test_a_run_may_end_after_some_batches_and_the_next_one_goes_on(scene: Scene) -> None:
+    scene.redeclare(settings={"path": str(scene.out), "batch_size": 2})
+    scene.create()
+    scene.add(*numbers(range(7)))
+    assert [scene.run(batches=1).done for _ in range(3)] == [False] * 3
+    scene.add((7, "late"))
+    assert scene.run().done
+    assert scene.ids() == list(range(8))
+
+
+def test_the_batch_size_may_change_in_the_middle_of_a_commit(scene: Scene) -> None:
+    scene.redeclare(settings={"path": str(scene.out), "batch_size": 2})
+    scene.create()
+    scene.add(*numbers(range(5)))
+    scene.run(batches=1)
+    scene.redeclare(settings={"path": str(scene.out), "batch_size": 50})
+    scene.deploy(Verb.METADATA)
+    scene.run()
+    assert scene.ids() == list(range(5))
+
+
+def test_migrations_are_passed_and_appends_around_them_are_sent_once(scene: Scene) -> None:
+    """Both snapshots of a rewrite carry the tag."""
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    scene.add((2, "b"))
+    scene.rewrite((1, "A"), (2, "B"))
+    scene.add((3, "c"))
+    assert [each.summary.operation.value for each in scene.table.metadata.snapshots][-3:] == [
+        "delete",
+        "append",
+        "append",
+    ]
+    scene.run()
+    assert scene.sent() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 3, "v": "c"}]
+
+
+def test_a_migration_alone_moves_the_cursor_and_sends_nothing(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    scene.rewrite((1, "A"))
+    done = scene.run()
+    assert (done.batches, done.cursor) == (0, scene.table.current_snapshot().snapshot_id)
+    assert scene.state().cursor == done.cursor
+
+
+def test_a_materialized_view_that_is_computed_anew_with_equal_contents_sends_nothing(scene: Scene) -> None:
+    scene.create()
+    scene.add(*numbers(range(3)))
+    scene.run()
+    scene.rewrite(*numbers(range(3)))
+    assert scene.run().batches == 0 and len(scene.files()) == 1
+
+
+def test_an_evolved_table_goes_on_and_the_payload_keeps_its_columns(scene: Scene) -> None:
+    """Row 51."""
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    with scene.table.update_schema() as update:
+        update.add_column("more", IntegerType())
+        update.rename_column("v", "w")
+    scene.table.append(pa.table({"id": [2], "w": ["b"], "more": pa.array([5], pa.int32())}))
+    scene.run()
+    assert scene.sent() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+
+
+def test_a_sink_that_follows_its_source_sends_new_columns_from_then_on(scene: Scene) -> None:
+    scene.redeclare(follow_schema=True)
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    scene.add((2, "b"))
+    with scene.table.update_schema() as update:
+        update.add_column("more", IntegerType())
+    scene.table.append(pa.table({"id": [3], "v": ["c"], "more": pa.array([5], pa.int32())}))
+    scene.run()
+    assert scene.sent() == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 3, "v": "c", "more": 5}]
+
+
+def test_rows_that_came_before_a_column_was_made_anew_are_sent_with_the_old_one(scene: Scene) -> None:
+    """A rewrite gives a column another type: another field of the same name, in a tagged snapshot."""
+    scene.create()
+    scene.add((1, "1"))
+    scene.run()
+    scene.add((2, "2"))
+    table = scene.table
+    with table.transaction() as transaction:
+        transaction.delete("true", snapshot_properties=tag())
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            update.delete_column("v")
+        with transaction.update_schema() as update:
+            update.add_column("v", LongType())
+        transaction.append(pa.table({"id": [1, 2], "v": [1, 2]}), snapshot_properties=tag())
+    scene.table.append(pa.table({"id": [3], "v": [3]}))
+    scene.run()
+    assert scene.sent() == [{"id": 1, "v": "1"}, {"id": 2, "v": "2"}, {"id": 3, "v": 3}]
+    assert scene.run().batches == 0
+
+
+def test_a_column_that_came_later_is_null_in_earlier_rows_and_one_that_is_gone_stops_the_sink(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    scene.add((2, "b"))
+    with scene.table.update_schema() as update:
+        update.add_column("w", StringType())
+    scene.redeclare(columns=("w", "id"))
+    scene.deploy(Verb.METADATA)
+    scene.run()
+    assert scene.sent()[1:] == [{"w": None, "id": 2}]
+    with scene.table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("w")
+    scene.table.append(pa.table({"id": [3], "v": ["c"]}))
+    with pytest.raises(SinkError, match="ops.k: its source has no column w any more; declare sink.columns without it"):
+        scene.run()
+
+
+def test_deletions_and_compactions_send_nothing(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.add((2, "b"))
+    scene.run()
+    scene.table.delete("id == 1")
+    replace_files(scene.table, None)
+    scene.add((3, "c"))
+    assert scene.operations() == ["append", "append", "delete", "replace", "append"]
+    scene.run()
+    assert sorted(scene.ids()) == [1, 2, 3]
+
+
+def test_a_partitioned_source_with_a_column_that_came_later(scene: Scene) -> None:
+    with scene.table.update_spec() as update:
+        update.add_identity("v")
+    scene.redeclare(columns=("later", "v", "id"))
+    scene.create()
+    scene.run()
+    scene.add((1, "a"), (2, "b"))
+    with scene.table.update_schema() as update:
+        update.add_column("later", IntegerType())
+    scene.run()
+    scene.add((3, "a"))
+    scene.run()
+    assert sorted(scene.ids()) == [1, 2, 3]
+    assert {(row["later"], row["v"]) for row in scene.sent()} == {(None, "a"), (None, "b")}
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet"])
+def test_a_file_is_named_by_its_batch_and_is_there_whole(scene: Scene, name: str) -> None:
+    scene.redeclare(settings={"path": f"file://{scene.out}", "format": name})
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    (file,) = scene.files()
+    assert file.name == f"{scene.row().last_batch}.{name}" and file.name.startswith("0000000000-")
+    if name == "parquet":
+        found = pq.read_table(file)
+        assert found.to_pylist() == [{"id": 1, "v": "a"}]
+        assert pq.read_metadata(file).metadata[b"rfr.batch"].decode() == scene.row().last_batch
+    else:
+        assert json.loads(file.read_text()) == {"id": 1, "v": "a"}
+
+
+def test_files_go_to_any_file_system(scene: Scene) -> None:
+    scene.redeclare(settings={"path": f"memory://{scene.folder.name}/out"})
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    files = fsspec.filesystem("memory")
+    (path,) = files.ls(f"/{scene.folder.name}/out", detail=False)
+    assert files.cat_file(path) == b'{"id":1,"v":"a"}\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"to": "ftp"}, "target: is no target of a sink to ftp"),
+        ({"to": "http"}, "target: is no target of a sink to http; an HttpTarget"),
+        ({"settings": {"path": "/x", "batch_size": 0}}, "sink.settings.batch_size: 0 is no number of rows"),
+        ({"settings": {"path": "/x", "emit": "all"}}, "sink.settings.emit: 'all' is unknown; one of rows, diff"),
+        ({"settings": {"path": "/x", "emit": "diff"}}, "has no keys to tell changes by; declare keys of the source"),
+        ({"settings": {"path": "/x", "format": "csv"}}, "sink.settings.format: 'csv' is no format; jsonl or parquet"),
+        ({"settings": {"path": "nowhere://x"}}, "sink.settings.path: a file system of this protocol can't be opened"),
+    ],
+)
+def test_what_is_declared_wrong_is_told_before_anything_is_sent(
+    scene: Scene, change: dict[str, Any], said: str
+) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.redeclare(**change)
+    with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")):
+        scene.run()
+    assert scene.row().batches == 0
+
+
+def test_a_sink_that_was_never_deployed_and_one_without_a_source_say_so(scene: Scene) -> None:
+    with pytest.raises(ConfigurationError, match="ops.k is not registered in the control store; deploy first"):
+        scene.run()
+    scene.create()
+    scene.redeclare(source="ops.other")
+    with pytest.raises(SinkError, match="its source ops.other has no table"):
+        scene.run()
+    scene.sink = replace(scene.sink, sink=None)
+    with pytest.raises(ConfigurationError, match="is a sink, not a sink"):
+        scene.run()

@@ -1,0 +1,213 @@
+"""What deploys do to sinks: each step once or several times with the same result, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import delete, select
+
+from airflow_provider_rfr.builtins.planning.plans import Step, Verb
+from airflow_provider_rfr.builtins.sinks.pins import Pin, Pins
+from airflow_provider_rfr.builtins.sinks.steps import apply_sink_step, release_sink, sink_states
+from airflow_provider_rfr.builtins.sinks.window import What, Window, batch_id
+from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions.sinks import SinkBusyError, SinkError, SinkLeaseLostError
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.sink_tables import SINKS
+from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, release_lease, take_lease
+from tests.integration.postgres import PostgresServer
+from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, declared, step
+
+OBJ = declared("/out")
+OTHER = "00000000-0000-0000-0000-000000000007"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlStore]:
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path_factory.mktemp('store')}/control.db"
+        if request.param == "postgres":
+            url = stack.enter_context(PostgresServer()).new_database()
+        opened = open_store(url)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def store(database: ControlStore) -> ControlStore:
+    database.run(lambda each: each.execute(delete(SINKS)))
+    return database
+
+
+def do(
+    store: ControlStore, how: Verb, obj: BuiltinObject | None = OBJ, now: int = 5, deploy: str = "", **more: Any
+) -> None:
+    done = step(how, OBJ, **{"columns": ["id", "v"], **more})
+    store.run(lambda each: apply_sink_step(each, done, obj, now, deploy_id=deploy))
+
+
+def row(store: ControlStore) -> SinkRow:
+    with store.read() as connection:
+        found = load_sink(connection, OBJ.id)
+    assert found is not None
+    return found
+
+
+def kept(store: ControlStore) -> list[dict[str, Any]]:
+    with store.read() as connection:
+        return [{**each, "token": None} for each in connection.execute(select(SINKS)).mappings()]
+
+
+def write(store: ControlStore, **values: Any) -> None:
+    lease = store.run(lambda each: take_lease(each, 100, OBJ.id, "me", 1000))
+    assert lease is not None
+    store.run(lambda each: move_sink(each, 100, lease, **values))
+    store.run(lambda each: release_lease(each, lease))
+
+
+@pytest.mark.parametrize("how", [Verb.METADATA, Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND, Verb.RENAME, Verb.REMOVE])
+@pytest.mark.parametrize("deploy", ["d1", ""])
+def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Verb, deploy: str) -> None:
+    do(store, Verb.CREATE)
+    write(store, cursor=7, physical="p")
+    do(store, how, now=6, deploy=deploy)
+    once = kept(store)
+    do(store, how, now=8, deploy=deploy)
+    assert kept(store) == once
+
+
+def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: ControlStore) -> None:
+    for now in (5, 6):
+        do(store, Verb.CREATE, now=now)
+    with store.read() as connection:
+        (state,) = sink_states(connection)
+    assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
+    assert Pins.loads(row(store).pins) == Pins((Pin("id"), Pin("v")))
+    assert row(store).created_at == 5
+    do(store, Verb.REMOVE, obj=None)
+    with store.read() as connection:
+        assert sink_states(connection) == ()
+
+
+def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
+    do(store, Verb.CREATE)
+    write(store, cursor=7, physical="p", window="w")
+    sink = SinkSpec("ops.t", "files", {"path": "/x"}, ("V",), on_replace="resend")
+    do(store, Verb.METADATA, obj=BuiltinObject(OBJ.kind, SINK, OBJ.id, sink=sink))
+    found = row(store)
+    assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
+    assert Pins.loads(found.pins) == Pins((Pin("v"),))
+
+
+def test_another_source_ends_the_cursor(store: ControlStore) -> None:
+    do(store, Verb.CREATE)
+    write(store, cursor=7, physical="p", window="w")
+    do(store, Verb.METADATA, source=OTHER, columns=["n"])
+    found = row(store)
+    assert (found.source, found.cursor, found.physical, found.window) == (UUID(OTHER), None, None, None)
+    assert Pins.loads(found.pins) == Pins((Pin("n"),))
+
+
+def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
+    do(store, Verb.METADATA)
+    assert row(store).name == SINK
+    do(store, Verb.REMOVE)
+    for how in (Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND, Verb.RENAME, Verb.REMOVE):
+        do(store, how)
+    assert kept(store) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "obj", "more", "said"),
+    [
+        (Verb.REWRITE, OBJ, {}, "steps: rewrite of ops.k can't be done to a sink"),
+        (Verb.CREATE, None, {}, "ops.k is a sink, and its declaration is missing"),
+        (Verb.CREATE, OBJ, {"source": ""}, "ops.k: details.source is no id of an object"),
+    ],
+)
+def test_a_step_that_is_none_of_a_sink_is_refused(
+    store: ControlStore, how: Verb, obj: BuiltinObject | None, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        do(store, how, obj, **more)
+
+
+def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
+    do(store, Verb.CREATE)
+    do(store, Verb.HOLD)
+    with pytest.raises(ConfigurationError, match="choice: 'hold' is unknown; one of resume_from_new, resend"):
+        store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
+
+
+def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
+    do(store, Verb.CREATE)
+    first = store.run(lambda each: take_lease(each, 100, OBJ.id, "one", 5000))
+    with pytest.raises(SinkBusyError, match="ops.k: one is at it, for up to 4 s more"):
+        store.run(lambda each: take_lease(each, 900, OBJ.id, "two", 5000))
+    assert first is not None
+    store.run(lambda each: move_sink(each, 4000, first))
+    with pytest.raises(SinkBusyError):
+        store.run(lambda each: take_lease(each, 8999, OBJ.id, "two", 5000))
+    second = store.run(lambda each: take_lease(each, 9000, OBJ.id, "two", 5000))
+    assert second is not None and second.token == first.token + 1
+    with pytest.raises(SinkLeaseLostError):
+        store.run(lambda each: move_sink(each, 9001, first, cursor=1))
+    store.run(lambda each: release_lease(each, first))
+    assert row(store).cursor is None and row(store).lease_owner == "two"
+    store.run(lambda each: release_lease(each, second))
+    assert store.run(lambda each: take_lease(each, 1, OBJ.id, "three", 5000)) is not None
+
+
+def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
+    do(store, Verb.CREATE)
+    store.run(lambda each: take_lease(each, 10**9, OBJ.id, "one", 5000))
+    assert store.run(lambda each: take_lease(each, 100, OBJ.id, "two", 5000)) is not None
+
+
+@pytest.mark.parametrize("how", [Verb.HOLD, Verb.RESEND, Verb.METADATA, Verb.REMOVE])
+def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: Verb) -> None:
+    do(store, Verb.CREATE)
+    lease = store.run(lambda each: take_lease(each, 100, OBJ.id, "run", 5000))
+    assert lease is not None
+    do(store, how)
+    with pytest.raises(SinkLeaseLostError, match="ops.k: another run or a deploy took it over"):
+        store.run(lambda each: move_sink(each, 101, lease, cursor=1))
+
+
+def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
+    now = {"id": ("Id", 1), "w": ("w", 2), "v": ("v", 9)}
+    assert Pins((Pin("id"), Pin("v", 2))).seen(now) == Pins((Pin("Id", 1), Pin("v", 2)))
+    assert Pins((Pin("v", 2), Pin("V", 3))).resolve(now, {}, "k") == (("v", 2), ("V", 9))
+    assert Pins().seen(now).columns == (Pin("Id", 1), Pin("w", 2), Pin("v", 9))
+    assert Pins(follow=True).resolve({"id": ("Id", 1)}, now, "k") == (("Id", 1),)
+    assert Pins((Pin("v", 8),)).resolve({}, {"v": ("v", 9)}, "k") == (("v", 9),)
+    with pytest.raises(SinkError, match="no column x any more"):
+        Pins((Pin("x", 8),)).resolve(now, now, "k")
+
+
+def test_a_step_needs_an_id() -> None:
+    with pytest.raises(ConfigurationError):
+        apply_sink_step(None, Step(1, None, SINK, OBJ.kind, Verb.HOLD, ""), OBJ, 1)
+
+
+def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:
+    window = Window(What.ADDED, 1, 2, 0, (("id", 1),), (), 5)
+    assert Window.loads(window.dumps()) == window
+    known = batch_id(OBJ.id, "p", window, 3, 0)
+    assert known == batch_id(OBJ.id, "p", replace(window, size=9, schema_id=4), 3, 0)
+    others = [
+        batch_id(SOURCE_ID, "p", window, 3, 0),
+        batch_id(OBJ.id, "q", window, 3, 0),
+        batch_id(OBJ.id, "p", replace(window, before=None), 3, 0),
+        batch_id(OBJ.id, "p", replace(window, after=3), 3, 0),
+        batch_id(OBJ.id, "p", replace(window, part=1), 3, 0),
+        batch_id(OBJ.id, "p", window, 3, 1),
+    ]
+    assert len({known, *others}) == 7
+    assert batch_id(OBJ.id, "p", window, 10, 0) > batch_id(OBJ.id, "p", window, 9, 0)

@@ -1,0 +1,112 @@
+"""Statements, names and errors of Spark SQL, as texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_rfr.builtins.spark import literals, statements
+from airflow_provider_rfr.builtins.spark.errors import secrets_of, sentence, told, without
+from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.lake.inventory import LiveColumn
+
+
+def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
+    assert literals.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
+    assert literals.text("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
+    assert literals.properties({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
+    assert literals.query("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
+    assert literals.query("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+
+
+def test_a_view_gets_everything_in_one_statement() -> None:
+    columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
+    view = statements.ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
+    assert statements.create_view(view, "rfr", replace=True) == (
+        "CREATE OR REPLACE VIEW `rfr`.`ops`.`v` (`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v')"
+        " AS SELECT 1"
+    )
+    bare = statements.ViewText("ops.v", "SELECT 1", {}, None)
+    assert statements.create_view(bare, "rfr", replace=False) == "CREATE VIEW `rfr`.`ops`.`v` AS SELECT 1"
+
+
+def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
+    view = statements.ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
+    said = statements.create_view(view, "rfr", replace=False)
+    assert said.endswith("TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one")
+
+
+def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
+    view = statements.ViewText("ops.v", "SELECT id FROM t", {}, None)
+    assert view.named([LiveColumn("id", "bigint")], ["id"]) == view
+    assert [each.name for each in view.named([LiveColumn("n", "bigint")], ["id"]).columns] == ["n"]
+    assert view.named([LiveColumn("id", "bigint", comment="c")], ["id"]).columns[0].comment == "c"
+    assert view.named([LiveColumn("n", "bigint")], ["id", "more"]) == view
+
+
+def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
+    said = list(statements.set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
+    assert said == [
+        "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
+        "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",
+    ]
+
+
+JAVA = """An error occurred while calling o38.sql.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times (TID 7)
+\tat org.apache.spark.sql.x
+Caused by: java.sql.SQLException: [SQLITE_BUSY] The database file is locked
+\t... 3 more
+"""
+PYTHON = """Job aborted due to stage failure: Task 0 in stage 1.0 failed: org.apache.spark.api.python.PythonException:
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+ValueError: no such thing
+
+\tat org.apache.spark.api
+"""
+
+
+class _OfSpark(Exception):
+    """An error as py4j would raise it."""
+
+
+_OfSpark.__module__ = "py4j.protocol"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (JAVA, "[SQLITE_BUSY] The database file is locked"),
+        (PYTHON, "no such thing"),
+        (
+            "[TABLE_OR_VIEW_NOT_FOUND] The table `x` is not there.\nIf you",
+            "[TABLE_OR_VIEW_NOT_FOUND] The table `x` is not there.",
+        ),
+    ],
+)
+def test_what_spark_says_is_told_in_one_sentence_without_its_stack(message: str, expected: str) -> None:
+    assert sentence(_OfSpark(message)) == expected
+
+
+def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:
+    with pytest.raises(SparkJobError, match=r"^view ops.v: can't log in with \*\*\* here$") as caught:
+        with told("view ops.v", ["hunter22"]):
+            raise _OfSpark("can't log in with hunter22 here")
+    assert caught.value.__cause__ is None
+    with pytest.raises(KeyError):
+        with told("view ops.v"):
+            raise KeyError("x")
+
+
+def test_secrets_are_found_by_the_names_of_properties_and_in_addresses() -> None:
+    found = secrets_of(
+        {
+            "uri": "postgresql://me:p%40ss@db/lake",
+            "s3.secret-access-key": "abcdef",
+            "warehouse": "s3://lake",
+            "token": "x",
+        }
+    )
+    assert found == ("abcdef", "p%40ss", "p@ss")
+    assert without("abcdef at s3://lake", found) == "*** at s3://lake"

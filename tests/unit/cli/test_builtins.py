@@ -1,0 +1,188 @@
+"""``airflow rfr builtins`` on tables, which take no Spark; tests/integration/test_builtin_docs.py has views as well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+
+from airflow_provider_rfr.hooks.builtins import BuiltinsHook
+from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.store.lease import acquire
+from tests.unit.triggers.lake import Lake
+
+RUNS = """
+kind: table
+name: ops.runs
+contents: history
+columns:
+  - {name: id, type: string, required: true}
+  - {name: rows, type: %s}
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    declare(folder, "int")
+    return folder
+
+
+def declare(folder: Path, kind: str, more: str = "") -> None:
+    (folder / "ops.yaml").write_text(RUNS % kind + more)
+
+
+def rfr(objects: Path, command: str, *arguments: Any) -> int:
+    """``airflow rfr builtins ...`` in this process; returns the exit code."""
+    place = ("--objects", objects, "--project", "acme", "--declared-version", "1.0", "--lake", "lake")
+    args = get_parser().parse_args(["rfr", "builtins", command, *map(str, place), *map(str, arguments)])
+    try:
+        args.func(args)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def hook(objects: Path) -> BuiltinsHook:
+    return BuiltinsHook([str(objects)], project="acme", version="1.0", lake_conn_id="lake")
+
+
+def test_a_plan_says_by_its_exit_code_whether_there_is_anything_to_do(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rfr(objects, "plan", "--json") == 2
+    plan = told(capsys)
+    assert [(step["name"], step["how"]) for step in plan["steps"]] == [("ops.runs", "create")]
+    assert plan["exit_code"] == 2
+    assert rfr(objects, "apply") == 0
+    capsys.readouterr()
+    assert rfr(objects, "plan", "--json") == 0
+    assert told(capsys)["steps"] == []
+    declare(objects, "string")
+    assert rfr(objects, "plan") == 1
+    assert 'how: rewrite, expressions: {rows: "CAST(rows AS string)"}' in capsys.readouterr().out
+
+
+def test_a_saved_plan_is_applied_only_to_what_it_was_made_from(
+    lake: Lake, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "plan.json"
+    assert rfr(objects, "plan", "--save", saved) == 2
+    assert rfr(objects, "apply", "--plan", saved, "--json") == 0
+    declare(objects, "bigint")
+    assert rfr(objects, "plan", "--save", saved) == 2
+    declare(objects, "bigint", "  - {name: late, type: int}\n")
+    capsys.readouterr()
+    assert rfr(objects, "apply", "--plan", saved) == 1
+    assert "stale" in capsys.readouterr().err
+    table = load_table(hook(objects).catalog, "ops.runs")
+    assert table is not None
+    assert str(table.schema().find_type("rows")) == "int"
+
+
+def test_status_and_history_tell_of_what_was_done(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rfr(objects, "apply")
+    rfr(objects, "apply")
+    capsys.readouterr()
+    assert rfr(objects, "status", "--json") == 0
+    status = told(capsys)
+    assert (status["version"], status["revision"], status["objects"], status["unfinished"]) == ("1.0", 1, 1, [])
+    assert rfr(objects, "history", "--json") == 0
+    deploys = told(capsys)
+    assert sorted(each["state"] for each in deploys) == ["done", "nothing"]
+    done = next(each["deploy_id"] for each in deploys if each["state"] == "done")
+    assert rfr(objects, "history", done, "--json") == 0
+    assert [(step["name"], step["action"], step["state"]) for step in told(capsys)] == [("ops.runs", "create", "done")]
+
+
+def test_drift_is_told_and_stops_a_deploy_until_somebody_says_what_is_right(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rfr(objects, "apply")
+    table = load_table(hook(objects).catalog, "ops.runs")
+    assert table is not None
+    with table.update_schema() as update:
+        from pyiceberg.types import IntegerType
+
+        update.add_column("by_hand", IntegerType())
+    capsys.readouterr()
+    assert rfr(objects, "drift", "--json") == 2
+    (drift,) = told(capsys)
+    assert "by_hand" in str(drift["problems"])
+    assert rfr(objects, "apply") == 1
+    assert rfr(objects, "apply", "--drift", "repair") == 1, "that would lose what is in the column"
+    assert rfr(objects, "apply", "--drift", "repair", "--accept-data-loss", "ops.runs") == 0
+    assert rfr(objects, "drift") == 0
+
+
+def test_somebody_else_s_table_is_adopted_and_forgotten_with_its_rows(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow as pa
+
+    catalog = hook(objects).catalog
+    catalog.create_namespace_if_not_exists("ops")
+    schema = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("rows", pa.int32())])
+    theirs = catalog.create_table("ops.runs", schema=schema)
+    theirs.append(pa.Table.from_pylist([{"id": "a", "rows": 1}], schema=schema))
+    assert rfr(objects, "apply") == 1
+    assert "adopt ops.runs" in capsys.readouterr().err
+    assert rfr(objects, "adopt", "ops.runs") == 0
+    assert rfr(objects, "plan") == 0
+    assert rfr(objects, "forget", "ops.runs") == 0
+    table = load_table(catalog, "ops.runs")
+    assert table is not None
+    assert not [name for name in table.properties if name.startswith("rfr.")]
+    assert table.scan().to_arrow().num_rows == 1
+    assert rfr(objects, "forget", "ops.runs") == 1
+    assert "is not recorded" in capsys.readouterr().err
+
+
+def test_a_dead_deploy_s_lease_is_taken_by_its_token_and_by_no_other(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = hook(objects).store
+    lease = acquire(store, "acme", holder="dead:1")
+    assert rfr(objects, "force-unlock", "--token", lease.token + 1) == 1
+    assert rfr(objects, "force-unlock", "--token", lease.token) == 0
+    assert rfr(objects, "apply") == 0
+
+
+def test_the_graph_the_garbage_and_the_lock(lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (objects / "views.yaml").write_text("kind: view\nname: ops.v\nquery: SELECT id FROM ops.runs\n")
+    assert rfr(objects, "graph") == 0
+    assert '"ops.runs" -> "ops.v";' in capsys.readouterr().out
+    assert rfr(objects, "gc", "--json") == 0
+    assert told(capsys) == {"deleted": [], "kept": {}, "failed": {}}
+    assert rfr(objects, "lock-check") == 1
+    assert rfr(objects, "lock-check", "--write") == 0
+    assert rfr(objects, "lock-check") == 0
+    declare(objects, "string")
+    capsys.readouterr()
+    assert rfr(objects, "lock-check") == 1
+    assert "how: rewrite" in capsys.readouterr().out
+
+
+def test_a_namespace_that_spark_would_take_for_the_catalog_is_refused(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (objects / "more.yaml").write_text("kind: table\nname: rfr.mine\ncolumns: [{name: a, type: int}]\n")
+    assert rfr(objects, "plan") == 1
+    assert "rfr is the catalog's name" in capsys.readouterr().err

@@ -1,0 +1,399 @@
+"""From a statement to the restart of what uses the connection; the tasks are played, the control store is real."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.connections.alteration import dependents_of
+from airflow_provider_rfr.connections.definition import Definition
+from airflow_provider_rfr.connections.journal import DIED, RECOVERED
+from airflow_provider_rfr.exceptions import (
+    AlterationRefusedError,
+    ConnectionConflictError,
+    ConnectionNotFoundError,
+    ConnectionRightsError,
+    ConnectionValidationError,
+)
+from airflow_provider_rfr.store.connection_audit import moves_of, secret_references
+from airflow_provider_rfr.store.connections import TaskRef
+from tests.unit.connections.worlds import CANARY, Bench, ends, verdicts
+
+API = Definition("api", "rfr_api", host="http://one", password=CANARY)
+OTHER = Definition("other", "rfr_api", host="http://other", password=CANARY)
+TUNNEL = Definition("tunnel", "ssh", host="bastion")
+BROKER = Definition("broker", "kafka", host="broker", password=CANARY, extra={"ssh_conn_id": "tunnel"})
+SCHEMAS = Definition("schemas", "http", host="http://schemas")
+MOVE = "ALTER CONNECTION api SET (host = 'http://two')"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path, API, OTHER, TUNNEL, BROKER, SCHEMAS)
+    made.shelf.secrets = {"env:NEW": "new-secret", "env:OLD": CANARY}
+    return made
+
+
+def host(bench: Bench) -> str | None:
+    return bench.shelf.connections["api"].host
+
+
+def test_settings_that_do_not_work_change_and_stop_nothing(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.shelf.dead.add("http://two")
+    with pytest.raises(ConnectionValidationError, match="nothing answers at http://two"):
+        bench.alter(MOVE)
+    assert host(bench) == "http://one"
+    assert not bench.use("load").is_stale
+    (row,) = bench.audit()
+    assert (row.state, row.detail) == ("refused", "nothing answers at http://two")
+
+
+def test_unchecked_settings_stall_the_task_and_the_next_alter_repairs_it(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.shelf.dead.add("http://dead")
+    bench.obey("load")
+    bench.alter("ALTER CONNECTION api SET (host = 'http://dead') WITH (VALIDATE = false)")
+    assert host(bench) == "http://dead"
+    bench.end("load", "stalled", "up_for_retry", "SourceError")
+    assert bench.use("load").error == "it failed"
+    outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://one')")
+    assert bench.shelf.started == ["load"]
+    assert ends(outcome) == {"load": "started"}
+
+
+def test_going_back_to_a_default_is_tried_like_any_change(bench: Bench) -> None:
+    bench.shelf.connections["api"] = replace(API, extra={"test_path": "/ok"})
+    bench.shelf.dead.add("http://one")
+    with pytest.raises(ConnectionValidationError):
+        bench.alter("ALTER CONNECTION api DROP (test_path)")
+    assert bench.shelf.connections["api"].extra == {"test_path": "/ok"}
+
+
+def test_of_two_changes_one_of_which_is_wrong_none_is_made(bench: Bench) -> None:
+    with pytest.raises(AlterationRefusedError, match="port: must be a port"):
+        bench.alter("ALTER CONNECTION api SET (host = 'http://two', port = 'abc')")
+    assert bench.shelf.connections["api"] == API
+
+
+def test_a_missing_connection_is_an_error_unless_it_may_be_missing(bench: Bench) -> None:
+    with pytest.raises(ConnectionNotFoundError, match="IF EXISTS"):
+        bench.alter("ALTER CONNECTION none SET (a = 1, a = 2)")
+    assert bench.alter("ALTER CONNECTION IF EXISTS none SET (a = 1, a = 2)").result == "missing"
+
+
+def test_exactly_what_uses_the_connection_is_restarted_however_far_away(bench: Bench) -> None:
+    bench.run("source", "broker")
+    bench.run("sink", "broker", "schemas", kind="sink")
+    bench.run("elsewhere", "other")
+    bench.obey("source", "sink", "elsewhere")
+    outcome = bench.alter("ALTER CONNECTION tunnel SET (host = 'bastion2')")
+    assert verdicts(outcome) == {"source": "restart", "sink": "restart"}
+    assert ends(outcome) == {"source": "restarted", "sink": "restarted"}
+    assert outcome.dependents[0].via == ("broker", "tunnel")
+    assert (bench.use("source").token, bench.use("sink").token, bench.use("elsewhere").token) == (2, 2, 1)
+
+
+def test_who_does_not_use_the_connection_at_hand_goes_on(bench: Bench) -> None:
+    bench.run("source", "broker")
+    bench.run("sink", "broker", "schemas", kind="sink")
+    bench.obey("source", "sink")
+    bench.alter("ALTER CONNECTION schemas SET (host = 'http://schemas2')")
+    assert (bench.use("source").token, bench.use("sink").token) == (1, 2)
+
+
+def test_a_tunnel_that_was_added_without_a_restart_counts_all_the_same(bench: Bench) -> None:
+    bench.run("load", "other")
+    bench.shelf.connections["other"] = replace(OTHER, extra={"ssh_conn_id": "tunnel"})
+    assert [each.via for each in dependents_of(bench.world, "tunnel") if each.use.task.dag_id == "load"] == [
+        ("other", "tunnel")
+    ]
+
+
+def test_a_change_to_the_same_settings_restarts_nothing_and_the_audit_says_so(bench: Bench) -> None:
+    bench.run("load", "api")
+    outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://one')")
+    assert (outcome.result, outcome.changes, verdicts(outcome)) == ("unchanged", (), {"load": "unaffected"})
+    assert bench.audit()[0].state == "unchanged"
+    assert not bench.use("load").is_stale
+    assert bench.shelf.tried == []
+
+
+def test_one_that_cant_adopt_the_change_refuses_it_for_all_before_anything_stops(bench: Bench) -> None:
+    bench.run("direct", "other", fixed={"other": ["extra.ssh_conn_id"]})
+    bench.run("able", "other")
+    with pytest.raises(AlterationRefusedError, match=r"direct\.refresh .* can't adopt another extra.ssh_conn_id"):
+        bench.alter("ALTER CONNECTION other SET (ssh_conn_id = 'tunnel')")
+    assert bench.shelf.connections["other"] == OTHER
+    assert not bench.use("able").is_stale
+    assert bench.alter("ALTER CONNECTION other SET (host = 'http://o2') WITH (RESTART = false)").result == "applied"
+
+
+def test_one_that_could_not_go_on_refuses_the_change(bench: Bench) -> None:
+    bench.run("load", "api", refuses=["new-secret"])
+    with pytest.raises(ConnectionValidationError, match=r"load\.refresh .* could not go on: 401"):
+        bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    assert bench.shelf.connections["api"].password == CANARY
+
+
+def test_what_waits_to_be_tried_again_is_started_now_and_what_failed_by_itself_is_not(bench: Bench) -> None:
+    for dag, state, kind in (
+        ("waits", "up_for_retry", "SourceError"),
+        ("failed", "failed", "AuthenticationError"),
+        ("schema", "failed", "SchemaError"),
+        ("cluster", "deferred", None),
+    ):
+        bench.run(dag, "api")
+        bench.end(dag, "deferred" if dag == "cluster" else "stalled", state, kind)
+    bench.run("done", "api")
+    bench.end("done", "idle", "success")
+    outcome = bench.alter(MOVE)
+    assert sorted(bench.shelf.started) == ["cluster", "failed", "waits"]
+    assert ends(outcome)["schema"].startswith("stays failed: SchemaError")
+    assert ends(outcome)["done"] == "next run"
+
+
+def test_a_task_that_does_not_stop_in_time_is_told_of(bench: Bench) -> None:
+    bench.run("load", "api")
+    outcome = bench.alter(f"{MOVE} WITH (DRAIN_TIMEOUT = 0)")
+    assert "takes the new settings by itself" in ends(outcome)["load"]
+    assert bench.use("load").is_stale
+
+
+def test_without_restart_everything_goes_on_as_it_was(bench: Bench) -> None:
+    bench.run("load", "api")
+    outcome = bench.alter(f"{MOVE} WITH (RESTART = false)")
+    assert "until its next run" in ends(outcome)["load"]
+    assert not bench.use("load").is_stale
+
+
+def test_a_dry_run_says_everything_and_does_nothing(bench: Bench) -> None:
+    bench.run("load", "api")
+    change = "SET (host = 'http://two', password = SECRET 'env:NEW')"
+    outcome = bench.alter(f"ALTER CONNECTION api {change} WITH (DRY_RUN = true)")
+    text = "\n".join(outcome.lines())
+    assert "host: http://one -> http://two" in text
+    assert "password: *** -> ***" in text
+    assert "restart refresh load.refresh (run)" in text
+    assert (host(bench), bench.audit(), bench.use("load").is_stale) == ("http://one", [], False)
+
+
+def test_of_two_at_once_one_gets_a_conflict_that_may_be_tried_again(bench: Bench) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        assert go_on.wait(30)
+
+    bench.shelf.before_commit = wait
+    first = threading.Thread(target=bench.alter, args=(MOVE,))
+    first.start()
+    assert inside.wait(30)
+    with pytest.raises(ConnectionConflictError, match="try again"):
+        bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
+    go_on.set()
+    first.join()
+    assert host(bench) == "http://two"
+    bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
+    assert host(bench) == "http://three"
+
+
+def test_a_change_that_somebody_else_stored_meanwhile_is_not_overwritten(bench: Bench) -> None:
+    def other_hand() -> None:
+        bench.shelf.connections["api"] = replace(API, login="by-hand")
+
+    bench.shelf.before_commit = other_hand
+    with pytest.raises(ConnectionConflictError):
+        bench.alter(MOVE)
+    assert bench.shelf.connections["api"] == replace(API, login="by-hand")
+    assert bench.audit()[0].state == "conflict"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench: Bench) -> None:
+    bench.run("load", "api")
+    commit = bench.shelf.commit
+
+    def dying(*arguments: object) -> None:
+        commit(*arguments)  # type: ignore[arg-type]
+        raise Killed
+
+    bench.shelf.commit = dying  # type: ignore[method-assign, assignment]
+    with pytest.raises(Killed):
+        bench.alter(MOVE)
+    bench.shelf.commit = commit  # type: ignore[method-assign]
+    assert host(bench) == "http://two"
+    assert not bench.use("load").is_stale
+    bench.obey("load")
+    outcome = bench.alter(MOVE)
+    assert (outcome.result, ends(outcome)) == ("unchanged", {"load": "restarted"})
+
+
+@pytest.mark.parametrize(("stored", "detail"), [(True, RECOVERED), (False, DIED)])
+def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
+    from airflow_provider_rfr.connections.journal import Journal
+    from airflow_provider_rfr.connections.planning import plan
+    from airflow_provider_rfr.store.connection_tables import ALTERATIONS
+
+    journal = Journal(bench.store, "api", "who", "text")
+    journal.__enter__()
+    journal.intend(plan(API, replace(API, host="http://two"), bench.hashes, [], bench.shelf.find), validated=True)
+    if stored:
+        bench.shelf.connections["api"] = replace(API, host="http://two")
+    bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
+    bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
+    assert [row.detail for row in bench.audit()] == [None, detail]
+
+
+def moves(bench: Bench) -> list[dict[str, object]]:
+    """Where the connection led before, as a refresh is told."""
+    with bench.store.read() as connection:
+        return moves_of(connection, "api", bench.hashes.of(bench.shelf.connections["api"]))
+
+
+def places(bench: Bench) -> list[object]:
+    return [place["host"] for place in moves(bench)]
+
+
+def test_what_was_begun_at_a_former_address_is_known_to_be_the_same_until_somebody_edits_by_hand(bench: Bench) -> None:
+    for number in (2, 3):
+        bench.alter(f"ALTER CONNECTION api SET (host = 'http://{number}')")
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    assert places(bench) == ["http://one", "http://2"]
+    bench.alter("ALTER CONNECTION api SET (host = 'http://3')")
+    assert places(bench) == ["http://one", "http://2"]
+    bench.shelf.connections["api"] = replace(API, host="http://by-hand")
+    assert places(bench) == []
+
+
+def test_a_task_that_begins_while_the_change_is_stored_is_restarted_if_it_read_the_old_settings(bench: Bench) -> None:
+    def begin() -> None:
+        bench.run("new", "api")
+
+    bench.shelf.before_commit = begin
+    bench.obey("new")
+    assert ends(bench.alter(MOVE)) == {"new": "restarted"}
+    assert bench.use("new").token == 2
+
+
+def test_another_upstream_is_refused_unless_it_is_wanted_and_then_all_is_read_anew(bench: Bench) -> None:
+    bench.shelf.upstreams = {"http://one": "shop", "http://two": "another shop", "http://moved": "shop"}
+    bench.run("load", "api")
+    with pytest.raises(ConnectionValidationError, match="NEW_IDENTITY"):
+        bench.alter(MOVE)
+    assert host(bench) == "http://one"
+    bench.alter("ALTER CONNECTION api SET (host = 'http://moved') WITH (DRAIN_TIMEOUT = 0)")
+    assert places(bench) == ["http://one"]
+    bench.shelf.dead.add("http://moved")
+    with pytest.raises(ConnectionValidationError, match="another upstream"):
+        bench.alter(MOVE)
+    bench.alter(f"{MOVE} WITH (NEW_IDENTITY = true, DRAIN_TIMEOUT = 0)")
+    (place,) = moves(bench)
+    assert list(place) == ["upstream"]
+
+
+def test_rights_come_before_any_secret_is_read(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:OLD')")
+    bench.shelf.secrets_read.clear()
+    bench.shelf.forbidden_secrets.add("env:OLD")
+    for options in ("", " WITH (VALIDATE = false)"):
+        with pytest.raises(ConnectionRightsError, match="secrets of password may not be used: env:OLD"):
+            bench.alter(MOVE + options)
+    assert bench.shelf.secrets_read == []
+    bench.alter("ALTER CONNECTION api DROP (password)")
+    assert bench.shelf.connections["api"].password is None
+
+
+def test_a_reference_that_was_removed_is_forgotten(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    with bench.store.read() as connection:
+        assert secret_references(connection, "api") == {"password": "env:NEW"}
+    bench.alter("ALTER CONNECTION api RESET (password)")
+    del bench.shelf.secrets["env:NEW"]
+    bench.alter(MOVE)
+    with bench.store.read() as connection:
+        assert secret_references(connection, "api") == {}
+
+
+def test_a_secret_with_a_new_value_under_the_same_reference_restarts_what_uses_it(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    bench.run("load", "api")
+    bench.obey("load")
+    bench.shelf.secrets["env:NEW"] = "rotated"
+    outcome = bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    assert ends(outcome) == {"load": "restarted"}
+    assert bench.shelf.connections["api"].password == "rotated"
+
+
+def test_the_owner_of_a_tunnel_cant_send_the_secrets_of_others_elsewhere(bench: Bench) -> None:
+    bench.run("source", "broker")
+    bench.shelf.forbidden.add("broker")
+    with pytest.raises(ConnectionRightsError, match=r"secrets of broker, which source/run/refresh/-1 use"):
+        bench.alter("ALTER CONNECTION tunnel SET (host = 'mine')")
+    assert bench.shelf.connections["tunnel"] == TUNNEL
+    bench.alter("ALTER CONNECTION tunnel SET (description = 'the bastion')")
+
+
+def test_who_may_not_edit_a_connection_can_neither_alter_nor_refer_to_it(bench: Bench) -> None:
+    bench.shelf.forbidden.add("tunnel")
+    with pytest.raises(ConnectionRightsError, match="may not edit tunnel"):
+        bench.alter("ALTER CONNECTION tunnel SET (host = 'mine')")
+    with pytest.raises(ConnectionRightsError, match="refers to tunnel"):
+        bench.alter("ALTER CONNECTION api SET (ssh_conn_id = 'tunnel')")
+
+
+def test_the_audit_says_who_when_what_and_what_became_of_it(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.obey("load")
+    bench.alter("ALTER CONNECTION api SET (host = 'http://two', password = :new)", {"new": "canary-param"})
+    (row,) = bench.audit()
+    assert (row.actor, row.state, row.validated) == ("tester", "applied", True)
+    assert row.options["host"] == {"before": "http://one", "after": "http://two"}
+    assert row.options["password"] == {"before": "***", "after": "***"}
+    assert row.dependents[0]["outcome"] == "restarted"
+    assert row.ended_at is not None
+    assert row.started_at <= row.ended_at
+
+
+def test_no_secret_is_anywhere_in_the_control_store(bench: Bench, tmp_path: Path) -> None:
+    bench.run("load", "api")
+    bench.alter("ALTER CONNECTION api SET (password = :new) WITH (DRAIN_TIMEOUT = 0)", {"new": f"{CANARY}-2"})
+    with pytest.raises(AlterationRefusedError):
+        bench.alter(f"ALTER CONNECTION api SET (host = 'https://u:{CANARY}@x', password = '{CANARY}')")
+    bench.store.close()
+    for file in tmp_path.glob("control.db*"):
+        assert CANARY.encode() not in file.read_bytes()
+    assert CANARY not in repr(bench.shelf.connections) + "".join(bench.said)
+
+
+def test_a_connection_is_renamed_only_while_nothing_is_known_to_use_it(bench: Bench) -> None:
+    with pytest.raises(AlterationRefusedError, match="broker use it"):
+        bench.alter("ALTER CONNECTION tunnel RENAME TO bastion")
+    assert bench.alter("ALTER CONNECTION api RENAME TO shop").result == "renamed"
+    assert "api" not in bench.shelf.connections
+
+
+def test_validating_says_the_real_cause(bench: Bench) -> None:
+    bench.shelf.dead.add("http://one")
+    with pytest.raises(ConnectionValidationError, match="nothing answers at http://one"):
+        bench.alter("VALIDATE CONNECTION api")
+    bench.shelf.dead.clear()
+    assert bench.alter("VALIDATE CONNECTION api").result == "valid"
+    assert bench.audit() == []
+
+
+def test_a_later_run_of_a_task_takes_the_place_of_one_that_ended(bench: Bench) -> None:
+    bench.run("load", "api")
+    bench.end("load", "idle", "success")
+    task = TaskRef("load", "tomorrow", "refresh")
+    from airflow_provider_rfr.store.connections import list_uses, register_use
+
+    bench.store.run(lambda connection: register_use(connection, 1, task, "refresh", [], {}))
+    with bench.store.read() as connection:
+        assert [use.task.run_id for use in list_uses(connection)] == ["tomorrow"]

@@ -1,0 +1,116 @@
+"""The same statement from Python, and where secrets are read from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
+from airflow_provider_rfr.connections.python_form import check_plain, plain_texts, statement_of
+from airflow_provider_rfr.connections.statement import Statement
+from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
+from airflow_provider_rfr.hooks.connection_secrets import SecretReader, not_allowed
+from airflow_provider_rfr.operators import AlterConnectionOperator
+from tests.unit.connections.worlds import CANARY
+
+
+def told(statement: Statement) -> Any:
+    actions = [(action.kind, action.option, action.value) for action in statement.actions]
+    return statement.connection, actions, statement.settings
+
+
+def test_python_and_text_say_the_same() -> None:
+    text = (
+        "ALTER CONNECTION pg SET (host = 'db2', extra.sslmode = 'require', extra.a.b = 1, password = SECRET 'env:PW',"
+        " login = :who), DROP (schema), RESET (port) WITH (DRY_RUN = true, DRAIN_TIMEOUT = '2m')"
+    )
+    made = statement_of(
+        "pg",
+        set={
+            "host": "db2",
+            "extra": {"sslmode": "require", "a": {"b": 1}},
+            "password": "SECRET 'env:PW'",
+            "login": ":who",
+        },
+        drop="schema",
+        reset=["port"],
+        dry_run="True",
+        drain_timeout=timedelta(minutes=2),
+    )
+    assert told(made) == told(parse_statement(text))
+    assert made.set["password"] == SecretReference("env", "PW")
+    assert made.set["login"] == Parameter("who")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"connection": None}, "connection"),
+        ({"connection": "c", "set": "host"}, "set"),
+        ({"connection": "c", "set": ["host"]}, "set"),
+        ({"connection": "c", "reset": [1]}, "reset"),
+        ({"connection": "c", "validate": "perhaps"}, "validate"),
+        ({"connection": "c", "drain_timeout": "soon"}, "drain_timeout"),
+        ({"connection": "c", "statement": "ALTER CONNECTION c DROP (host)", "drop": ["port"]}, "statement"),
+    ],
+)
+def test_a_wrong_argument_is_told_while_the_dag_is_parsed(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        AlterConnectionOperator(task_id="alter", **arguments)
+    assert caught.value.field == field
+
+
+def test_a_wrong_statement_is_told_while_the_dag_is_parsed_and_a_template_is_not() -> None:
+    with pytest.raises(StatementError):
+        AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION")
+    AlterConnectionOperator(task_id="alter", statement="{{ params.statement }}", set="{{ params.set }}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"connection": "c", "set": {"password": CANARY}},
+        {"connection": "c", "set": {"extra": {"api_key": CANARY}}},
+        {"statement": f"ALTER CONNECTION c SET (password = '{CANARY}')"},
+    ],
+)
+def test_a_plain_secret_is_refused_and_masked_and_parameters_may_hold_one(arguments: dict[str, Any]) -> None:
+    with pytest.raises(AlterationRefusedError, match="plain text") as caught:
+        AlterConnectionOperator(task_id="alter", **arguments)
+    assert CANARY not in str(caught.value)
+    assert list(plain_texts(arguments.get("statement"), arguments.get("set"))) == [CANARY]
+    operator = AlterConnectionOperator(
+        task_id="alter", connection="c", set={"password": ":new"}, parameters={"new": CANARY}
+    )
+    check_plain(operator._wanted())
+    assert CANARY not in str([getattr(operator, name) for name in operator.template_fields])
+
+
+def test_secrets_are_read_from_the_environment_variables_and_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "pw").write_text("from-file\n")
+    (tmp_path / "outside").write_text(CANARY)
+    monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path / "secrets"))
+    monkeypatch.setenv("PG_PW", "from-environment")
+    reader = SecretReader({"pw": "from-variable"}.get)
+    found = [reader.read(SecretReference(*each)) for each in (("env", "PG_PW"), ("variable", "pw"), ("file", "pw"))]
+    assert found == ["from-environment", "from-variable", "from-file"]
+    for missing in (("env", "NONE"), ("variable", "none"), ("file", "../outside"), ("vault", "x")):
+        with pytest.raises(ConfigurationError):
+            reader.read(SecretReference(*missing))
+
+
+def test_connections_are_given_no_setting_of_airflows_and_only_what_the_installation_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = SecretReference("env", "AIRFLOW__CORE__FERNET_KEY")
+    connection = SecretReference("env", "AIRFLOW_CONN_PG")
+    allowed, other = SecretReference("env", "RFR_PW"), SecretReference("env", "HOME")
+    assert not_allowed([core, connection, allowed, other]) == [core, connection]
+    monkeypatch.setenv("AIRFLOW__RFR__CONNECTION_SECRETS", "env:RFR_*, variable:*, env:AIRFLOW*")
+    assert not_allowed([core, connection, allowed, other]) == [core, connection, other]

@@ -1,0 +1,135 @@
+"""The text of a statement, and where its errors point."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+
+import pytest
+
+from airflow_provider_rfr.connections import (
+    Parameter,
+    SecretReference,
+    Statement,
+    StatementError,
+    Verb,
+    parse_statement,
+)
+from tests.unit.connections.worlds import CANARY
+
+WHOLE = """
+-- the database moves
+ALTER CONNECTION IF EXISTS pg_main
+   SET (host = 'db2', port = 5433), set (extra.sslmode 'require'),
+   SET (password = SECRET 'env:PG_PW', login = :who), RESET (schema), DROP (extra.a, "extra".B) /* away */
+   WITH (VALIDATE = true, RESTART false, DRAIN_TIMEOUT = '10m', DRY_RUN = on);
+"""
+
+
+def test_a_whole_statement_is_read() -> None:
+    statement = parse_statement(WHOLE)
+    assert statement.verb is Verb.ALTER
+    assert (statement.connection, statement.if_exists) == ("pg_main", True)
+    assert statement.set == {
+        "host": "db2",
+        "port": 5433,
+        "extra.sslmode": "require",
+        "password": SecretReference("env", "PG_PW"),
+        "login": Parameter("who"),
+    }
+    assert (statement.drop, statement.reset) == (("extra.a", "extra.B"), ("schema",))
+    assert (statement.validate, statement.restart, statement.dry_run) == (True, False, True)
+    assert statement.drain_timeout == 600
+
+
+def test_a_statement_is_frozen_and_is_what_it_prints() -> None:
+    statement = parse_statement(WHOLE)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        statement.connection = "other"  # type: ignore[misc]
+    assert parse_statement(str(statement)) == dataclasses.replace(
+        statement, actions=parse_statement(str(statement)).actions
+    )
+    assert {action.option for action in parse_statement(str(statement)).actions} == {
+        action.option for action in statement.actions
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("'it''s'", "it's"), ("-5", -5), ("1.5", 1.5), ("TRUE", True), ("off", False), ("null", None), ("''", "")],
+)
+def test_values_have_their_types(text: str, value: object) -> None:
+    found = parse_statement(f"ALTER CONNECTION c SET (extra.a = {text})").set["extra.a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("name", ["c", "a.b-c_d", "2nd"])
+def test_connections_have_the_names_that_airflow_allows(name: str) -> None:
+    assert parse_statement(f"ALTER CONNECTION {name} DROP (host)").connection == name
+    assert parse_statement(f'VALIDATE CONNECTION "{name}"') == Statement(Verb.VALIDATE, name)
+
+
+def test_the_other_forms_are_read() -> None:
+    assert parse_statement("alter connection c rotate keys").verb is Verb.ROTATE_KEYS
+    renamed = parse_statement("ALTER CONNECTION c RENAME TO d")
+    assert (renamed.verb, renamed.new_name) == (Verb.RENAME, "d")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "said"),
+    [
+        ("", 1, 1, "expected ALTER or VALIDATE"),
+        ("ALTER CONNECTION", 1, 17, "the connection's name"),
+        ("ALTER CONNECTION c", 1, 19, "expected SET or DROP or RESET"),
+        ("ALTER CONNECTION c\n  SET (host 'a' 'b')", 2, 17, "expected ')'"),
+        ("ALTER CONNECTION c SET ()", 1, 25, "an option"),
+        ("ALTER CONNECTION c SET (host)", 1, 29, "a value"),
+        ("ALTER CONNECTION c DROP (host = 'a')", 1, 31, "names of options only"),
+        ("ALTER CONNECTION c SET (host = 'a", 1, 32, "does not end"),
+        ("ALTER CONNECTION c SET (host = 'a') WITH (SPEED = 1)", 1, 43, "no such setting"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRY_RUN = true, DRY_RUN = true)", 1, 51, "more than once"),
+        ("ALTER CONNECTION c DROP (a) WITH (VALIDATE = 'perhaps')", 1, 46, "neither true nor false"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRAIN_TIMEOUT = 'soon')", 1, 51, "no duration"),
+        ("ALTER CONNECTION c SET (password = SECRET 'plain')", 1, 43, "no reference follows SECRET"),
+        ("ALTER CONNECTION c ROTATE KEYS, SET (a = 1)", 1, 31, "takes no other actions"),
+        ("ALTER CONNECTION c ROTATE KEYS ROTATE KEYS", 1, 32, "takes no other actions"),
+        ("ALTER CONNECTION c ROTATE KEYS, ROTATE KEYS", 1, 31, "takes no other actions"),
+        ("ALTER CONNECTION c SET (a = 1), ROTATE KEYS", 1, 33, "beside other actions"),
+        ("ALTER CONNECTION c ROTATE KEYS WITH (VALIDATE = false)", 1, 32, "takes no WITH"),
+        ("ALTER CONNECTION c DROP (a); DROP", 1, 30, "the end of the statement"),
+        ("ALTER CONNECTION c OWNER TO somebody", 1, 20, "found 'OWNER'"),
+    ],
+)
+def test_errors_point_at_their_place(text: str, line: int, column: int, said: str) -> None:
+    with pytest.raises(StatementError, match=re.escape(said)) as caught:
+        parse_statement(text)
+    assert (caught.value.line, caught.value.column) == (line, column)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.line, again.column) == (str(caught.value), line, column)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ALTER CONNECTION c SET (password = {CANARY})",
+        f"ALTER CONNECTION c SET (password '{CANARY}' {CANARY})",
+        f"ALTER CONNECTION c SET (password '{CANARY})",
+        f"ALTER CONNECTION c SET (password '{CANARY}'))",
+        f"ALTER CONNECTION c SET (password = SECRET {CANARY})",
+        f"ALTER CONNECTION c SET (password = SECRET '{CANARY}')",
+        f"ALTER CONNECTION c SET (a = 1) WITH ({CANARY} = 1)",
+        f"{CANARY}",
+    ],
+)
+def test_an_error_never_repeats_what_may_be_a_secret(text: str) -> None:
+    with pytest.raises(StatementError) as caught:
+        parse_statement(text)
+    assert CANARY not in f"{caught.value!r} {caught.value}"
+
+
+def test_a_statement_is_shown_without_secrets() -> None:
+    statement = parse_statement(f"ALTER CONNECTION c SET (password = '{CANARY}', extra.api_key = '{CANARY}')")
+    assert CANARY not in f"{statement} {statement!r} {statement.outline()}"
+    assert CANARY not in parse_statement(f"ALTER CONNECTION c SET (host = '{CANARY}')").outline()

@@ -1,0 +1,176 @@
+"""A world of connections that a test holds in its hands: real control store, connections in a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_rfr.connections.alteration import execute
+from airflow_provider_rfr.connections.definition import Definition
+from airflow_provider_rfr.connections.hashing import ContentHash
+from airflow_provider_rfr.connections.outcome import Outcome
+from airflow_provider_rfr.connections.parser import parse_statement
+from airflow_provider_rfr.connections.ports import Stored, World
+from airflow_provider_rfr.connections.references import closure, references_of
+from airflow_provider_rfr.connections.statement import SecretReference, Value
+from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
+from airflow_provider_rfr.store.connection_audit import Alteration, list_alterations
+from airflow_provider_rfr.store.connections import (
+    TaskRef,
+    Use,
+    UsedConnection,
+    end_use,
+    load_use,
+    note_copies,
+    register_use,
+)
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+
+CANARY = "canary-19c7e4"
+
+
+@dataclass
+class Shelf:
+    """Connections, and what may be done with them."""
+
+    connections: dict[str, Definition] = field(default_factory=dict)
+    forbidden: set[str] = field(default_factory=set)
+    forbidden_secrets: set[str] = field(default_factory=set)
+    secrets: dict[str, str] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    upstreams: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+    secrets_read: list[str] = field(default_factory=list)
+    tried: list[str | None] = field(default_factory=list)
+    before_commit: Callable[[], None] = lambda: None
+
+    def read(self, name: str) -> Any:
+        if isinstance(name, SecretReference):
+            self.secrets_read.append(str(name))
+            if str(name) not in self.secrets:
+                raise ConfigurationError(str(name), "is not there")
+            return self.secrets[str(name)]
+        found = self.connections.get(name)
+        return None if found is None else Stored(found, "the shelf")
+
+    def find(self, name: str) -> Definition | None:
+        return self.connections.get(name)
+
+    def referring(self, name: str) -> Sequence[str]:
+        return [each.name for each in self.connections.values() if name in references_of(each).values()]
+
+    def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
+        self.before_commit()
+        if hashes.of(self.connections.get(candidate.name)) != expected:
+            raise ConnectionConflictError(candidate.name, "was changed meanwhile")
+        self.connections[candidate.name] = candidate
+
+    def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
+        return False
+
+    def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
+        self.connections[new_name] = self.connections.pop(definition.name)
+
+    def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
+        return [name for name in names if name in self.forbidden]
+
+    def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
+        return [each for each in secrets if str(each) in self.forbidden_secrets]
+
+    def test(self, candidate: Definition) -> None:
+        self.tried.append(candidate.host)
+        if candidate.host in self.dead:
+            raise ConnectionValidationError(candidate.name, f"nothing answers at {candidate.host}")
+
+    def identity(self, definition: Definition) -> str | None:
+        if definition.host in self.dead:
+            raise ConnectionValidationError(definition.name, f"nothing answers at {definition.host}")
+        return self.upstreams.get(definition.host or "")
+
+    def check_use(self, candidate: Definition, use: Use) -> None:
+        if candidate.password in use.details.get("refuses", ()):
+            raise ConnectionValidationError(candidate.name, "401")
+
+    def state(self, task: TaskRef) -> str | None:
+        return self.states.get(task.consumer)
+
+    def start(self, task: TaskRef) -> None:
+        self.started.append(str(task.dag_id))
+
+
+class Bench:
+    """A world with its control store, and tasks that run in it."""
+
+    def __init__(self, folder: Path, *connections: Definition) -> None:
+        self.shelf = Shelf({each.name: each for each in connections})
+        self.store: ControlStore = open_store(f"sqlite:///{folder}/control.db")
+        self.hashes = ContentHash(b"key", "salt")
+        self.said: list[str] = []
+        self.on_sleep: Callable[[], None] = lambda: None
+        shelf: Any = self.shelf
+        self.world = World(
+            self.store,
+            self.hashes,
+            *(shelf, shelf, shelf, shelf, shelf),
+            tell=self.said.append,
+            sleep=lambda seconds: self.on_sleep(),
+        )
+
+    def alter(self, text: str, parameters: Mapping[str, Value] | None = None) -> Outcome:
+        return execute(self.world, parse_statement(text), actor="tester", parameters=parameters)
+
+    def run(self, dag: str, *names: str, kind: str = "refresh", **details: Any) -> Use:
+        """A task starts, and registers what it uses."""
+        task = TaskRef(dag, "run", "refresh")
+        self.shelf.states[task.consumer] = "running"
+        use = self.store.run(
+            lambda connection: register_use(connection, self.store.now(connection), task, kind, names, details)
+        )
+        copies = [
+            UsedConnection(each.name, " > ".join(each.path), self.hashes.of(each.definition))
+            for each in closure(names, self.shelf.find).values()
+        ]
+        self.store.run(lambda connection: note_copies(connection, task, use.token, copies))
+        return self.use(dag)
+
+    def end(self, dag: str, state: str, airflow: str, error_kind: str | None = None) -> None:
+        task = TaskRef(dag, "run", "refresh")
+        self.shelf.states[task.consumer] = airflow
+        self.store.run(
+            lambda connection: end_use(
+                connection, self.store.now(connection), task, None, state, "it failed", error_kind
+            )
+        )
+
+    def use(self, dag: str) -> Use:
+        with self.store.read() as connection:
+            found = load_use(connection, TaskRef(dag, "run", "refresh"))
+        assert found is not None
+        return found
+
+    def obey(self, *dags: str) -> None:
+        """From now on these tasks see what is wanted of them, as the operator does: they stop and start anew."""
+
+        def look() -> None:
+            for dag in dags:
+                use = self.use(dag)
+                if use.is_stale:
+                    self.run(dag, *{each.via.split(" > ")[0] for each in use.connections}, **use.details)
+
+        self.on_sleep = look
+
+    def audit(self) -> list[Alteration]:
+        with self.store.read() as connection:
+            return list_alterations(connection)
+
+
+def verdicts(outcome: Outcome) -> dict[str, str]:
+    return {each.use.task.dag_id: each.verdict.value for each in outcome.dependents}
+
+
+def ends(outcome: Outcome) -> dict[str, str]:
+    outcomes = outcome.outcomes or {}
+    return {each.use.task.dag_id: outcomes[each.use.task.consumer] for each in outcome.dependents}

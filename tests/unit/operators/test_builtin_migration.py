@@ -1,0 +1,146 @@
+"""The operator on tables, which take no Spark; tests/system/test_airflow_builtins.py has views and Airflow as well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
+from demo.webhook_receiver import Received, Receiver
+from tests.unit.triggers.lake import Lake
+
+RUNS = "kind: table\nname: ops.runs\nexportable: true\ncolumns: [{name: id, type: %s}]\n"
+SINK = """---
+kind: sink
+name: ops.runs_out
+sink: {source: ops.runs, to: %s, settings: %s}
+"""
+
+
+class TaskInstance:
+    dag_id, run_id, task_id, map_index = "migrate", "manual", "apply", -1
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    (folder / "ops.yaml").write_text(RUNS % "int")
+    return folder
+
+
+def operate(objects: Path, action: str, **arguments: Any) -> dict[str, Any]:
+    task = BuiltinMigrationOperator(
+        task_id="migrate",
+        action=action,
+        objects=[str(objects)],
+        project="acme",
+        declared_version="1.0",
+        lake_conn_id="lake",
+        **arguments,
+    )
+    return task.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
+
+
+def export(objects: Path, *sinks: str) -> dict[str, Any]:
+    task = SinkOperator(
+        task_id="export",
+        sinks=sinks,
+        objects=[str(objects)],
+        project="acme",
+        declared_version="1.0",
+        lake_conn_id="lake",
+    )
+    return task.execute({})
+
+
+def write(lake: Lake, *numbers: int) -> None:
+    table = lake.catalog.load_table("ops.runs")
+    table.append(pa.Table.from_pylist([{"id": number} for number in numbers], schema=table.schema().as_arrow()))
+
+
+def test_a_plan_is_made_applied_as_it_was_made_and_checked(lake: Lake, objects: Path) -> None:
+    planned = operate(objects, "plan")
+    assert (planned["changes"], planned["summary"]["add"]) == (True, 1)
+    plan = json.loads(json.dumps(planned["plan"]))
+    done = operate(objects, "apply", plan=plan)
+    assert (done["state"], done["steps"], done["revision"]) == ("done", 1, 1)
+    assert operate(objects, "apply", plan=plan)["deploy_id"] == done["deploy_id"], "who asks again is told the same"
+    assert operate(objects, "check")["changes"] is False
+    assert operate(objects, "apply")["state"] == "nothing"
+    assert operate(objects, "gc") == {"deleted": [], "kept": {}, "failed": {}}
+
+
+def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: Path) -> None:
+    operate(objects, "apply")
+    (objects / "ops.yaml").write_text(RUNS % "string")
+    for action in ("plan", "apply"):
+        with pytest.raises(AirflowFailException, match=r"ops\.runs.*no migration from"):
+            operate(objects, action)
+    with pytest.raises(AirflowFailException, match="not as declared"):
+        operate(objects, "check")
+
+
+def test_a_plan_that_is_stale_is_not_applied(lake: Lake, objects: Path) -> None:
+    plan = operate(objects, "plan")["plan"]
+    (objects / "ops.yaml").write_text(RUNS % "bigint")
+    with pytest.raises(AirflowFailException, match="stale"):
+        operate(objects, "apply", plan=plan)
+
+
+def test_wrong_arguments_are_told_while_the_dag_is_parsed() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"action": "aply"}, "action"),
+        ({"policies": {"drfit": "fail"}}, "policies.drfit"),
+        ({"policies": {"drift": "perhaps"}}, "drift"),
+        ({"policies": {"accept_data_loss": ["all"]}}, "accept_data_loss"),
+        ({"action": "check", "plan": {}}, "plan"),
+    ]
+    for wrong, field in cases:
+        with DAG("wrong", schedule=None), pytest.raises(ConfigurationError) as told:
+            BuiltinMigrationOperator(task_id="migrate", **wrong)
+        assert told.value.field == field
+
+
+def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(AirflowFailException, match="nowhere is not there"):
+        operate(tmp_path / "nowhere", "plan")
+
+
+def test_sinks_send_what_came_since_the_last_run(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answer(request: Received) -> tuple[int, bytes]:
+        return (200, b"") if request.headers.get("authorization") == "Bearer canary-11d0" else (401, b"")
+
+    with Receiver(answer) as receiver:
+        connection = {"conn_type": "http", "host": receiver.url, "password": "canary-11d0"}
+        monkeypatch.setenv("AIRFLOW_CONN_OUT", json.dumps(connection))
+        sinks = SINK % ("http", "{connection: out, path: rows}")
+        (objects / "ops.yaml").write_text(RUNS % "int" + sinks)
+        operate(objects, "apply")
+        write(lake, 1, 2)
+        assert export(objects)["ops.runs_out"]["rows"] == 2
+        write(lake, 3)
+        (objects / "ops.yaml").write_text(RUNS % "bigint" + sinks)
+        operate(objects, "apply")
+        assert export(objects, "OPS.runs_out")["ops.runs_out"]["rows"] == 1
+        assert export(objects)["ops.runs_out"]["rows"] == 0
+    sent = [row["id"] for request in receiver.requests for row in request.json["rows"]]
+    assert sorted(sent) == [1, 2, 3]
+    with pytest.raises(ConfigurationError, match="declared: ops.runs_out"):
+        export(objects, "ops.nothing")

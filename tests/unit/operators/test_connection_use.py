@@ -1,0 +1,101 @@
+"""A refresh whose connection is altered while it runs: it stops, and goes on with the new settings in the same try."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
+from airflow_provider_rfr.hooks.connection_content import content_hash, find_definition
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.store.connection_audit import note_move
+from airflow_provider_rfr.store.connections import IDLE, STALLED, TaskRef, Use, load_use, want
+from airflow_provider_rfr.store.engine import ControlStore
+from tests.unit.operators.test_execute import CANARY, Bench, bench, wait_until
+
+__all__ = ["bench"]
+TASK = TaskRef("d", "r", "refresh")
+STOPPED = {"error": {"type": "RefreshStoppedError", "message": "stopped"}}
+
+
+@pytest.fixture
+def store(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlStore]:
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"sqlite:///{tmp_path}/control.db")
+    opened = ControlStoreHook().get_store()
+    yield opened
+    opened.close()
+
+
+def use(store: ControlStore) -> Use:
+    with store.read() as connection:
+        found = load_use(connection, TASK)
+    assert found is not None
+    return found
+
+
+def shop(host: str) -> str:
+    return json.dumps({"conn_type": "rfr_api", "host": host, "login": "me", "password": CANARY})
+
+
+def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
+    bench: Bench, store: ControlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Use] = []
+
+    def alter() -> None:
+        wait_until(bench.report.exists)
+        before = find_definition("shop")
+        os.environ["AIRFLOW_CONN_SHOP"] = shop("http://127.0.0.1:2")
+        new = content_hash(store).of(find_definition("shop"))
+        assert before is not None
+        place = {name: getattr(before, name) for name in ("conn_type", "host", "schema", "port", "login")}
+        store.run(lambda connection: note_move(connection, "shop", new, [place]))
+        store.run(lambda connection: want(connection, [TASK], "shop", new))
+        wait_until(lambda: bench.seen["document"]["source"]["config"]["base_url"] == "http://127.0.0.1:2")
+        seen.append(use(store))
+        assert bench.operator is not None
+        bench.operator.on_kill()
+
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", shop("http://127.0.0.1:1"))
+    other = threading.Thread(target=alter)
+    other.start()
+    with pytest.raises(RefreshStoppedError):
+        bench.run({"until_stopped": "politely", "last_word": STOPPED})
+    other.join()
+    (running,) = seen
+    assert (running.state, running.token, running.is_stale) == ("running", 2, False)
+    assert bench.seen["document"]["run"]["moved"] == [
+        {"base_url": "http://127.0.0.1:1", "login": "me"},
+        {"base_url": "http://127.0.0.1:2", "login": "me"},
+    ]
+    ended = use(store)
+    assert (ended.state, ended.token, ended.error_kind) == (STALLED, 2, "RefreshStoppedError")
+
+
+def test_what_it_uses_is_noted_without_any_secret(bench: Bench, store: ControlStore, tmp_path: Path) -> None:
+    bench.run()
+    noted = use(store)
+    assert (noted.state, noted.kind) == (IDLE, "refresh")
+    assert {each.conn_id for each in noted.connections} == {"shop", "rfr_lake_default", "spark_default"}
+    assert noted.details["check"]["rfr_lake_default"] == {"tables": ["raw.orders"]}
+    store.close()
+    for file in tmp_path.glob("control.db*"):
+        assert CANARY.encode() not in file.read_bytes()
+
+
+def test_an_error_is_noted_where_dependents_are_listed(bench: Bench, store: ControlStore) -> None:
+    word = {"error": {"type": "SourceError", "message": "nothing answers"}}
+    with pytest.raises(SourceError):
+        bench.run({"last_word": word})
+    assert (use(store).state, use(store).error, use(store).error_kind) == (STALLED, "nothing answers", "SourceError")
+
+
+def test_a_control_store_that_is_away_fails_no_refresh(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_rfr.operators.after_publish.blocked", lambda lake, tables: None)
+    monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////nowhere/control.db")
+    assert bench.run()["rows"] == 4

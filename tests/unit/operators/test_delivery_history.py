@@ -1,0 +1,88 @@
+"""What delivery tells of itself in the package's own table, where a deploy has made it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
+from airflow_provider_rfr.store.engine import open_store
+from airflow_provider_rfr.webhooks.delivery_history import DELIVERIES
+from airflow_provider_rfr.webhooks.variables import delivery_id
+from demo.webhook_receiver import Received, Receiver
+from tests.unit.triggers.lake import Lake
+
+CANARY = "canary-7d10ee"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
+    return Lake(tmp_path, monkeypatch)
+
+
+def deploy_logs(lake: Lake, folder: Path) -> None:
+    logs = [each for each in load_objects().objects if each.kind is Kind.LOG]
+    spec = load_objects(logs, entry_points=False)
+    store = open_store(f"sqlite:///{folder}/control.db")
+    recorded, live = observe(lake.catalog, store, project=spec.project)
+    apply(plan(spec, recorded, live), catalog=lake.catalog, store=store, spec=spec)
+
+
+def deliver(url: str, table: str) -> dict[str, Any]:
+    endpoint = {"url": f"{url}/hook?key={CANARY}", "payload": {"id": "{{delivery_id}}"}}
+    task = CommitWebhookOperator(
+        task_id="deliver", triggers={"config": {"hook": endpoint}}, target=table, lake_conn_id="lake"
+    )
+    return task.execute({})
+
+
+def told(lake: Lake) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lake.catalog.load_table(DELIVERIES).scan().to_arrow().to_pylist()
+    return sorted(found, key=lambda row: (row["attempted_at"], row["attempt"]))
+
+
+def test_every_attempt_is_told_once_and_without_secrets(lake: Lake, tmp_path: Path) -> None:
+    first = lake.publish("raw.orders")
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        return (200, b"") if len(receiver.requests) > 1 else (400, CANARY.encode())
+
+    with Receiver(answer) as receiver:
+        assert deliver(receiver.url, "raw.orders")["dead"] == 1
+        deploy_logs(lake, tmp_path)
+        operate = WebhookOperationOperator(task_id="replay", action="replay", target="raw.orders", lake_conn_id="lake")
+        operate.execute({})
+        assert deliver(receiver.url, "raw.orders")["delivered"] == 1
+        deliver(receiver.url, "raw.orders")
+    failed, delivered = told(lake)
+    assert {failed["delivery_id"], delivered["delivery_id"]} == {delivery_id(first, "hook")}
+    assert (failed["outcome"], failed["status"], failed["attempt"]) == ("failed", 400, 1)
+    assert (delivered["outcome"], delivered["state"], delivered["attempt"]) == ("delivered", "delivered", 2)
+    assert delivered["host"] == "http://127.0.0.1"
+    assert (delivered["endpoint"], delivered["target"], delivered["lake"]) == ("hook", "raw.orders", "rfr")
+    assert CANARY not in json.dumps([failed, delivered], default=str)
+
+
+def test_what_ended_without_an_attempt_is_told_too(lake: Lake, tmp_path: Path) -> None:
+    deploy_logs(lake, tmp_path)
+    lake.publish("raw.orders")
+    with Receiver(lambda request: (503, b"")) as receiver:
+        deliver(receiver.url, "raw.orders")
+        lake.publish("raw.orders")
+        WebhookOperationOperator(
+            task_id="pause", action="pause", target="raw.orders", trigger="hook", lake_conn_id="lake"
+        ).execute({})
+        deliver(receiver.url, "raw.orders")
+        WebhookOperationOperator(task_id="cancel", action="cancel", target="raw.orders", lake_conn_id="lake").execute(
+            {}
+        )
+        deliver(receiver.url, "raw.orders")
+    assert [(row["outcome"], row["attempt"], row["state"]) for row in told(lake)][-1] == ("cancelled", 0, "cancelled")

@@ -1,0 +1,198 @@
+"""Registry, journal, lease and garbage: one transaction each, and a token that keeps out whoever lost the lease."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, StalePlanError
+from airflow_provider_rfr.store import garbage, journal
+from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.garbage import Garbage
+from airflow_provider_rfr.store.journal import DeployState, Opening, StepState
+from airflow_provider_rfr.store.lease import acquire, force_unlock, lease_state
+from airflow_provider_rfr.store.registry import Entry, read_registry, write_registry
+from tests.webhook_receiver import FakeClock
+
+P = "ops"
+
+
+@pytest.fixture
+def control(store_url: str, clock: FakeClock) -> Iterator[ControlStore]:
+    found = open_store(store_url, clock=clock)
+    yield found
+    found.close()
+
+
+def entry(name: str, uuid: str = "u1") -> Entry:
+    return Entry(uuid, name, "table", name, "{}")
+
+
+def write(store: ControlStore, base: int, *entries: Entry, forgotten: tuple[str, ...] = ()) -> int:
+    def work(connection: Connection) -> int:
+        return write_registry(
+            connection,
+            P,
+            base_revision=base,
+            version="1.0",
+            deploy_id="d",
+            entries=entries,
+            forgotten=forgotten,
+            now=1,
+        )
+
+    return store.run(work)
+
+
+def recorded(store: ControlStore) -> list[tuple[str, str]]:
+    with store.read() as connection:
+        return [(each.uuid, each.name) for each in read_registry(connection, P).entries]
+
+
+def test_a_registry_is_written_on_top_of_the_revision_that_was_read(control: ControlStore) -> None:
+    assert write(control, 0, entry("ops.a"), entry("ops.b", "u2")) == 1
+    assert write(control, 1, entry("ops.c"), forgotten=("u2",)) == 2
+    assert recorded(control) == [("u1", "ops.c")]
+    for base in (0, 1, 3):
+        with pytest.raises(StalePlanError, match=f"no longer at revision {base}"):
+            write(control, base, entry("ops.z"))
+    assert recorded(control) == [("u1", "ops.c")]
+
+
+def test_projects_do_not_see_each_other(control: ControlStore) -> None:
+    write(control, 0, entry("ops.a"))
+    with control.read() as connection:
+        assert read_registry(connection, "other").revision == 0
+    with acquire(control, P), acquire(control, "other") as theirs:
+        assert theirs.token == 1
+
+
+def test_a_lease_is_held_by_one_and_its_token_goes_up(control: ControlStore) -> None:
+    with acquire(control, P, holder="ann") as mine:
+        with pytest.raises(DeployBusyError, match="deployed by ann; .* force-unlock with token 1"):
+            acquire(control, P)
+        mine.ensure()
+    with acquire(control, P) as next_one:
+        assert (mine.token, next_one.token, next_one.took_over) == (1, 2, False)
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_writes_nothing(
+    control: ControlStore, clock: FakeClock
+) -> None:
+    with acquire(control, P, seconds=60) as old:
+        clock.time += 61
+        old.ensure()
+        with acquire(control, P) as new:
+            assert new.took_over
+            written: list[int] = []
+            for attempt in (old.ensure, lambda: old.write(lambda connection, now: written.append(now))):
+                with pytest.raises(LeaseLostError, match="token 1, now 2"):
+                    attempt()
+            assert not written
+            new.write(lambda connection, now: written.append(now))
+            assert len(written) == 1
+    with control.read() as connection:
+        assert lease_state(connection, P).holder is None
+
+
+def test_giving_back_a_lost_lease_does_not_end_the_new_holders(control: ControlStore, clock: FakeClock) -> None:
+    old = acquire(control, P, seconds=60)
+    old.__enter__()
+    clock.time += 61
+    with acquire(control, P, holder="new"):
+        old.__exit__(None, None, None)
+        with control.read() as connection:
+            assert lease_state(connection, P).holder == "new"
+
+
+def test_a_lease_is_prolonged_while_its_holder_lives(store_url: str) -> None:
+    control = open_store(store_url)
+    with acquire(control, P, seconds=2.0) as lease:
+        with control.read() as connection:
+            first = lease_state(connection, P).until or 0
+        moved = threading.Event()
+        for _ in range(400):
+            with control.read() as connection:
+                if (lease_state(connection, P).until or 0) > first:
+                    moved.set()
+                    break
+            moved.wait(0.05)
+        assert moved.is_set()
+        lease.ensure()
+
+
+def test_a_lease_is_taken_away_by_its_token_alone(control: ControlStore) -> None:
+    with acquire(control, P) as mine:
+        with pytest.raises(LeaseLostError):
+            force_unlock(control, P, 7)
+        mine.ensure()
+        force_unlock(control, P, mine.token)
+        with pytest.raises(LeaseLostError):
+            mine.ensure()
+        with acquire(control, P) as other:
+            assert other.token == 3
+    with pytest.raises(LeaseLostError):
+        force_unlock(control, "never", 1)
+
+
+def opening(deploy_id: str, *names: str) -> Opening:
+    steps = [(number, f"u-{name}", name, "create") for number, name in enumerate(names, 1)]
+    return Opening(deploy_id, P, 0, None, "1.0", "hash", "{}", "ann", steps)
+
+
+def begin(store: ControlStore, deploy_id: str, *names: str) -> None:
+    store.run(lambda connection: journal.open_deploy(connection, opening(deploy_id, *names), token=1, now=1))
+
+
+def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(control: ControlStore) -> None:
+    begin(control, "d1", "a", "b", "c")
+    control.run(lambda connection: journal.start_step(connection, "d1", 1, token=1, now=2))
+    control.run(lambda connection: journal.end_step(connection, "d1", 1, StepState.DONE, now=3, evidence="{}"))
+    control.run(lambda connection: journal.start_step(connection, "d1", 2, token=1, now=4))
+    with control.read() as connection:
+        assert journal.touched(connection, P) == {"u-a", "u-b"}
+        assert [each.deploy_id for each in journal.resumable_deploys(connection, P)] == ["d1"]
+    begin(control, "d2", "z")
+    with control.read() as connection:
+        assert journal.touched(connection, P) == {"u-a", "u-b"}
+        assert [each.deploy_id for each in journal.resumable_deploys(connection, P)] == ["d2"]
+        assert journal.unfinished_ids(connection, P) == {"d1", "d2"}
+
+    def finish(connection: Connection) -> None:
+        journal.end_deploy(connection, "d2", DeployState.DONE, now=5, revision=1)
+        journal.abandon_others(connection, P, "d2")
+
+    control.run(finish)
+    with control.read() as connection:
+        assert journal.touched(connection, P) == frozenset() == journal.unfinished_ids(connection, P)
+        assert {each.deploy_id: each.state.value for each in journal.history(connection, P)} == {
+            "d1": "abandoned",
+            "d2": "done",
+        }
+
+
+def test_a_deploy_that_is_gone_on_with_keeps_its_steps(control: ControlStore) -> None:
+    begin(control, "d1", "a")
+    control.run(lambda connection: journal.start_step(connection, "d1", 1, token=1, now=2))
+    begin(control, "d1", "a")
+    with control.read() as connection:
+        found = journal.find_deploy(connection, "d1")
+        steps = journal.steps_of(connection, "d1")
+    assert found is not None and found.attempts == 2
+    assert [(each.state, each.attempts) for each in steps] == [(StepState.STARTED, 1)]
+
+
+def test_garbage_is_queued_once_and_a_failure_leaves_it_there(control: ControlStore) -> None:
+    row = Garbage("ops.a__g12345678", "u1", "d1", "removed", 10)
+    for moment in (1, 2):
+        control.run(lambda connection, now=moment: garbage.queue(connection, P, row, now=now))  # type: ignore[misc]
+    control.run(lambda connection: garbage.failed(connection, P, row.physical, "no room"))
+    with control.read() as connection:
+        found = garbage.queued(connection, P)
+    assert [(each.queued_at, each.attempts, each.last_error) for each in found] == [(1, 1, "no room")]
+    control.run(lambda connection: garbage.retract(connection, P, row.physical))
+    with control.read() as connection:
+        assert garbage.queued(connection, P) == ()
