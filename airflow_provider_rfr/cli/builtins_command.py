@@ -153,6 +153,19 @@ def force_unlock(args: Namespace) -> int:
 
 
 @command
+def release_sink(args: Namespace) -> int:
+    """Decide what becomes of a sink that is held."""
+    from airflow_provider_rfr.builtins.sinks import release_sink as release
+
+    hook = _hook(args)
+    sink = hook.spec.by_key().get(args.sink_name.casefold())
+    if sink is None or sink.sink is None:
+        raise ConfigurationError("sink", f"{args.sink_name} is no declared sink", "name one of the plan's sinks")
+    hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
+    return 0
+
+
+@command
 def gc(args: Namespace) -> int:
     """Delete what deploys put aside and nobody needs any more. Exit code 1 if something could not be deleted."""
     done = _hook(args).collect_garbage()
@@ -246,12 +259,7 @@ def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
-    from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
-    from airflow_provider_rfr.lake.catalog import LakeSettings
-
-    settings = dict(_pair(each) for each in args.spark_conf or ())
-    lake = LakeSettings(hook.lake.name, hook.lake.properties)
-    return SparkSqlEngine(lake, SparkSettings(settings, tuple(args.jars or ())))
+    return hook.spark_engine(dict(_pair(each) for each in args.spark_conf or ()), args.jars or ())
 
 
 def _show(found: Plan, args: Namespace) -> None:

@@ -93,6 +93,8 @@ ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refus
 ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
 ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
 ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error says")
+ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
+ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Go on with new rows, or send all again")
 ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="builtins.lock.json beside the declarations, if left out")
 ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
 _POLICIES = (
@@ -125,6 +127,7 @@ BUILTINS = (
     _builtins("adopt", "Make somebody else's tables ours, unchanged", ARG_NAMES, *_SPARK, ARG_JSON, ARG_MARKDOWN),
     _builtins("forget", "Take objects out of the registry; rows stay", ARG_NAMES, *_SPARK),
     _builtins("force-unlock", "Take the lease from a dead deploy", ARG_TOKEN),
+    _builtins("release-sink", "Decide what becomes of a sink that is held", ARG_SINK, ARG_CHOICE),
     _builtins("gc", "Delete what was put aside and nobody needs", ARG_JSON),
     _builtins("graph", "What reads what, for Graphviz"),
     _builtins("lock-check", "Compare the declarations with their lock file", ARG_LOCK, ARG_WRITE),

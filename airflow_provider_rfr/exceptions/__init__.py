@@ -16,6 +16,13 @@
     │   ├── StepError                ... one of its steps failed
     │   ├── DeployBusyError          somebody else is deploying the same project
     │   └── LeaseLostError           another deploy took over
+    ├── SinkError                    an export can't go on; what was acknowledged is not sent again
+    │   ├── SinkHeldError            ... until somebody decides what becomes of it
+    │   ├── CursorExpiredError       ... snapshots that it has not sent are gone
+    │   ├── SinkDeliveryError        ... its target did not acknowledge a batch
+    │   ├── SinkBusyError            ... another run is at it
+    │   └── SinkLeaseLostError       ... another run or a deploy took it over
+    ├── SnapshotsExpiredError        snapshots between two of a table are gone
     ├── PreflightError               the machine lacks what a refresh needs
     ├── SourceError                  the API's answer, or its silence
     │   ├── AuthenticationError      401, 403, a token that can't be obtained
@@ -94,6 +101,15 @@ from airflow_provider_rfr.exceptions.refresh import (
     SparkJobError,
     TypeMismatchError,
 )
+from airflow_provider_rfr.exceptions.sinks import (
+    CursorExpiredError,
+    SinkBusyError,
+    SinkDeliveryError,
+    SinkError,
+    SinkHeldError,
+    SinkLeaseLostError,
+    SnapshotsExpiredError,
+)
 from airflow_provider_rfr.exceptions.source import (
     AuthenticationError,
     BackoffInterrupted,
@@ -136,6 +152,13 @@ __all__ = [
     "TemplateError",
     "RefreshStoppedError",
     "RefreshFailedError",
+    "SinkError",
+    "SinkHeldError",
+    "CursorExpiredError",
+    "SinkDeliveryError",
+    "SinkBusyError",
+    "SinkLeaseLostError",
+    "SnapshotsExpiredError",
     "DeclarationProblem",
     "DeclarationError",
     "QueryError",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins import CatalogSpec, Live, Plan, Policies, Recorded
     from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
     from airflow_provider_rfr.builtins.execution.values import Applied, Collected
+    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"
@@ -127,6 +128,21 @@ class BuiltinsHook(BaseHook):
         from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
 
         return any(mechanism_of(each).needs_engine(each) for each in plan.steps)
+
+    def spark_engine(self, settings: Mapping[str, str], jars: Sequence[str] = ()) -> SparkSqlEngine:
+        """What runs SQL in this process, where there is no task that submits; close it afterwards.
+
+        :param settings: Spark's own, e.g. ``spark.master``
+        :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
+        """
+        from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark.application import registered_views
+        from airflow_provider_rfr.lake.catalog import LakeSettings
+        from airflow_provider_rfr.lake.views import holds_views
+
+        views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
+        lake = LakeSettings(self.lake.name, self.lake.properties)
+        return SparkSqlEngine(lake, SparkSettings(dict(settings), tuple(jars)), registered=views)
 
     def collect_garbage(self) -> Collected:
         """Delete what was put aside, carries our marker, and is needed by nobody any more."""

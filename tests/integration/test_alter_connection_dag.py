@@ -19,6 +19,8 @@ from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 
+EMPTY = {"statement": None, "connection": None, "set": {}, "drop": [], "reset": [], "dry_run": False}
+"""A run of a DAG in this process leaves its params to the next one."""
 KEY, CANARY = "canary-b0a117-key", "canary-b0a117-new"
 
 
@@ -82,7 +84,7 @@ def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
     dag: Any, shop: str, api: SampleApi, tmp_path: Path
 ) -> None:
     change = {"password": "SECRET 'env:SHOP_KEY'", "extra": {"page_size": 30}}
-    run = dag.test(run_conf={"connection": shop, "set": change})
+    run = dag.test(run_conf={**EMPTY, "connection": shop, "set": change})
     (task,) = run.get_task_instances()
     assert task.state == "success"
     told = task.xcom_pull(task_ids="alter")
@@ -101,7 +103,7 @@ def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(
 
 def test_a_dry_run_of_the_form_changes_nothing(dag: Any, shop: str, api: SampleApi) -> None:
     statement = f"ALTER CONNECTION {shop} SET (host = 'http://127.0.0.1:9'), RESET (extra.page_size)"
-    run = dag.test(run_conf={"statement": statement, "dry_run": True})
+    run = dag.test(run_conf={**EMPTY, "statement": statement, "dry_run": True})
     (task,) = run.get_task_instances()
     assert task.xcom_pull(task_ids="alter")["result"] == "planned"
     assert stored() == (api.base_url, KEY, {"page_size": 20})
@@ -120,7 +122,7 @@ def test_a_dry_run_of_the_form_changes_nothing(dag: Any, shop: str, api: SampleA
 def test_what_cant_be_done_fails_the_task_and_changes_nothing(
     dag: Any, shop: str, api: SampleApi, conf: dict[str, Any]
 ) -> None:
-    (task,) = dag.test(run_conf=conf).get_task_instances()
+    (task,) = dag.test(run_conf={**EMPTY, **conf}).get_task_instances()
     assert task.state == "failed"
     assert stored() == (api.base_url, KEY, {"page_size": 20})
     if "password" in conf.get("set", {}):

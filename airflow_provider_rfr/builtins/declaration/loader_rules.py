@@ -55,6 +55,7 @@ INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_
 """Mechanisms that can lead from one contract to another."""
 ON_REPLACE = ("hold", "resume_from_new", "resend")
 _TARGETS = {"files": ("path",), "http": ("connection",)}
+_EMITS = ("rows", "diff")
 _FORMATS = ("jsonl", "parquet")
 _DIGEST = re.compile(r"c1:[0-9a-f]{8,64}[.…]*")
 
@@ -171,6 +172,12 @@ def _sink(sink: SinkSpec) -> Iterator[Finding]:
     form = sink.settings.get("format", "jsonl")
     if sink.to == "files" and form not in _FORMATS:
         yield Finding("sink.settings.format", f"{form!r} is no format", nearest(str(form), _FORMATS))
+    emit = sink.settings.get("emit", "rows")
+    if emit not in _EMITS:
+        yield Finding("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
+    keys = sink.settings.get("keys", [])
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
+        yield Finding("sink.settings.keys", f"{keys!r} is no list of columns")
     size = sink.settings.get("batch_size", 1)
-    if sink.to == "http" and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         yield Finding("sink.settings.batch_size", f"{size!r} is no number of rows")

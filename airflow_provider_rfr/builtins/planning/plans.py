@@ -189,7 +189,9 @@ class Plan:
         ]
         base = (FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
         rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
-        said = dumps((base, steps, self.dependents, rest, self.records, self.forgotten, self.canonicalizer))
+        # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
+        dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
+        said = dumps((base, steps, dependents, rest, self.records, self.forgotten, self.canonicalizer))
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 
 EVENTS.mkdir(exist_ok=True)
 
-for name in ("moving", "staying", "rotating"):
+for name in ("moving", "staying", "rotating", "waiting"):
     with DAG(
         f"uses_{name}",
         schedule=None,

@@ -135,7 +135,7 @@ def test_a_deploy_that_wakes_up_after_another_one_took_over_changes_nothing(tmp_
 
 
 def test_a_deploy_that_was_paused_before_it_looked_at_a_table_finds_out_by_looking(tmp_path: Path) -> None:
-    """Row 34: the table that it sees is the one that the other deploy left, so the commit alone would not be refused."""
+    """Row 34: it sees the table that the other deploy left, so the commit alone would not be refused."""
     worlds = Worlds(tmp_path)
     place = worlds.open()
     prepare(place)

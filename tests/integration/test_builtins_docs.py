@@ -1,0 +1,92 @@
+"""The worked example of docs/builtins.md, from the first plan to the second deploy, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from tests.integration.conftest import ROOT
+
+TEXT = (ROOT / "docs" / "builtins.md").read_text()
+EXAMPLE = TEXT.partition("## From a plan to the second deploy")[2].partition("\n## ")[0]
+FIRST, SECOND = re.findall(r"```yaml\n# objects/ingest.yaml\n(.*?)```", EXAMPLE, re.DOTALL)
+CONSOLE = re.findall(r"```console\n(.*?)```", EXAMPLE, re.DOTALL)
+HASHES = re.compile(r"\b[0-9a-f]{12,32}\b")
+
+
+def commands(block: str) -> list[tuple[str, list[str]]]:
+    """Each ``airflow rfr`` command of a block with the lines that it is said to print."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ airflow"):
+            found.append((line.removeprefix("$ ").partition(";")[0], []))
+        elif found and not line.startswith("$ "):
+            found[-1][1].append(line)
+    return found
+
+
+class Terminal:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "objects").mkdir()
+        (folder / "airflow").mkdir()
+        properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/w"}
+        self.lake = LakeSettings("rfr", properties)
+        connection = {
+            "conn_type": "rfr_lake",
+            "host": properties["uri"],
+            "extra": {"warehouse": properties["warehouse"]},
+        }
+        scripts = Path(sys.executable).parent
+        self._environment = {
+            **os.environ,
+            "AIRFLOW_HOME": str(folder / "airflow"),
+            "AIRFLOW_CONN_RFR_LAKE_DEFAULT": json.dumps(connection),
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+        }
+
+    def declare(self, text: str) -> None:
+        (self.folder / "objects" / "ingest.yaml").write_text(text)
+
+    def type(self, command: str) -> list[str]:
+        done = subprocess.run(
+            command.split(), cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
+        )
+        print(done.stdout, done.stderr[-3000:])
+        return [*done.stdout.splitlines(), f"exit code {done.returncode}"]
+
+    def follow(self, block: str) -> None:
+        """Everything that the block says is printed."""
+        for command, expected in commands(block):
+            printed = [HASHES.sub("#", line).rstrip() for line in self.type(command)]
+            for line in expected:
+                if line != "..." and not line.startswith("deploy "):
+                    assert HASHES.sub("#", line).rstrip() in printed, (command, line)
+            if any(line.startswith("deploy ") for line in expected):
+                assert any(line.startswith("deploy #: done") for line in printed)
+
+
+@pytest.mark.timeout(600)
+def test_the_worked_example_prints_what_it_says(tmp_path: Path) -> None:
+    first, blocked, second = CONSOLE
+    terminal = Terminal(tmp_path)
+    terminal.declare(FIRST)
+    terminal.follow(first)
+    table = open_catalog(terminal.lake).load_table("ops.ingest_runs")
+    rows = [{"run_id": "a", "finished_at": None, "rows": "12"}, {"run_id": "b", "finished_at": None, "rows": None}]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    terminal.declare(SECOND)
+    terminal.follow(blocked)
+    (entry,) = re.findall(r"add:  (- \{.*?\}\})", blocked)
+    terminal.declare(SECOND.replace("---", f"migrations:\n  {entry}\n---", 1))
+    terminal.follow(second)
+    now = open_catalog(terminal.lake).load_table("ops.ingest_runs").scan().to_arrow().to_pylist()
+    assert sorted((row["run_id"], row["rows"], row["attempts"]) for row in now) == [("a", 12, None), ("b", None, None)]
