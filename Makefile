@@ -25,7 +25,7 @@ demo: setup
 
 test: lint
 	@scripts/postgres.sh
-	@$(RUN) python -m pytest $(PYTEST_ARGS)
+	@scripts/test.sh $(PYTEST_ARGS)
 
 lint: setup
 	@$(RUN) ruff check .

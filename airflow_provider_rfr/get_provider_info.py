@@ -6,6 +6,7 @@ from typing import Any
 
 DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 INTEGRATION = "Resumable full refresh"
+_HOOKS = ("airflow_api", "api", "builtins", "connections", "control_store", "lake", "webhooks")
 _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhook_operations", "webhooks")
 
 
@@ -19,7 +20,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("sensors.commit")],
         "triggers": [_modules("triggers.commit", "triggers.deploy", "triggers.refresh")],
-        "hooks": [_modules("hooks.api", "hooks.builtins", "hooks.control_store", "hooks.lake", "hooks.webhooks")],
+        "hooks": [_modules(*(f"hooks.{name}" for name in _HOOKS))],
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,
         # Without these the scheduler could not name a task's buttons.
@@ -64,6 +65,21 @@ _CONFIG: dict[str, Any] = {
                 "example": "hooks.internal,10.1.0.0/16",
                 "default": "",
             },
+            "connection_secrets": {
+                "description": "References that ALTER CONNECTION may give to connections, with commas and *; empty for"
+                " all but Airflow's own settings.\n",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "env:RFR_*,variable:*",
+                "default": "",
+            },
+            "secret_files": {
+                "description": "Folder below which SECRET 'file:NAME' is looked for.\n",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "/run/secrets",
+                "default": "/run/secrets",
+            },
         },
     }
 }
@@ -83,6 +99,10 @@ _API: dict[str, Any] = {
         "secrets": _secret("More secrets", 'JSON object of further secrets of the source, e.g. {"pin": "1234"}'),
         "test_path": _text(
             "Test path", "Asked for by the test button, below the base URL; any answer below 400 passes"
+        ),
+        "identity_path": _text(
+            "Identity path",
+            "Its answer tells which upstream it is; another one is refused when the connection is altered",
         ),
     },
 }

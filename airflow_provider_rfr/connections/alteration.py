@@ -35,6 +35,7 @@ from airflow_provider_rfr.store.connections import want
 PLACE = ("conn_type", "host", "schema", "port", "login")
 """What a refresh's fingerprint has of a connection."""
 LONGEST = 50
+UNTRIED = "nothing here knows how to try connections of this type"
 PENDING = "goes on with its old settings until its next run"
 
 
@@ -77,11 +78,13 @@ def _validated(world: World, definition: Definition) -> Outcome:
     denied = world.authority.may_not_edit([definition.name])
     if denied:
         raise ConnectionRightsError(definition.name, "you may not edit it, nor have it tried")
-    world.validator.test(definition)
+    tried = world.validator.test(definition)
     found = identity_hash(world, definition)
     if found is not None:
         note_upstream(world, definition.name, found)
-    return Outcome(definition.name, "valid", validated=True)
+    if tried or found is not None:
+        return Outcome(definition.name, "valid", validated=True)
+    return Outcome(definition.name, "not tried", notice=UNTRIED)
 
 
 def _stored(
@@ -95,28 +98,32 @@ def _stored(
     identity = None
     if plan.changes:
         identity = check_upstream(world, plan, statement.settings.new_identity) if statement.validate else None
-    journal.intend(plan, validated=bool(plan.changes) and statement.validate)
-    if plan.changes:
-        _commit(world, statement, plan)
+    journal.intend(plan)
+    tried = (_commit(world, statement, plan) or identity is not None) if plan.changes else None
+    notice = UNTRIED if tried is False and statement.validate else ""
+    prepared = replace(prepared, notice=". ".join(each for each in (prepared.notice, notice) if each), tried=tried)
     dependents = _conclude(world, statement, journal, prepared, identity)
     outcome = Outcome(name, "applied", plan.changes, dependents, notice=prepared.notice, alteration=journal.id)
     if not plan.changes:
         return replace(outcome, result="unchanged"), plan.new_hash
-    return replace(outcome, validated=statement.validate), plan.new_hash
+    return replace(outcome, validated=tried), plan.new_hash
 
 
-def _commit(world: World, statement: Statement, plan: AlterationPlan) -> None:
-    """Store the candidate, tried if that is wanted; where it led before is noted first, for the new content alone."""
+def _commit(world: World, statement: Statement, plan: AlterationPlan) -> bool:
+    """Store the candidate, tried if that is wanted, and say whether it was.
+
+    Where it led before is noted first, for the new content alone.
+    """
     name = statement.connection
     world.tell(f"connection {name}: {', '.join(map(str, plan.changes))}")
     world.store.run(
         lambda connection: audit.note_move(connection, name, plan.new_hash, moved_from(connection, statement, plan))
     )
-    if statement.validate:
-        if world.gateway.commit_tested(plan.old_hash, world.hashes, plan.candidate):
-            return
-        world.validator.test(plan.candidate)
+    if statement.validate and world.gateway.commit_tested(plan.old_hash, world.hashes, plan.candidate):
+        return True
+    tried = statement.validate and world.validator.test(plan.candidate)
     world.gateway.commit(plan.old_hash, world.hashes, plan.candidate)
+    return tried
 
 
 def _read_again(world: World, name: str) -> Stored:
@@ -147,7 +154,8 @@ def _conclude(
         if statement.restart:
             want(connection, tasks, name, plan.new_hash)
         told = [each.to_json() for each in dependents]
-        audit.note_alteration(connection, now, journal.id, audit.STORED, dependents=told)
+        validated = None if prepared.tried is None else int(prepared.tried)
+        audit.note_alteration(connection, now, journal.id, audit.STORED, dependents=told, validated=validated)
 
     world.store.run(note)
     return dependents

@@ -71,7 +71,7 @@ class Journal:
             lambda connection: audit.note_alteration(connection, self._store.now(connection), self.id, state, **values)
         )
 
-    def intend(self, plan: AlterationPlan, validated: bool) -> None:
+    def intend(self, plan: AlterationPlan) -> None:
         """Note what is about to be stored, so that who finds this row can tell whether it was.
 
         :raises ConnectionConflictError: it took so long that the lock is no longer held
@@ -81,7 +81,7 @@ class Journal:
             raise ConnectionConflictError(self._name, "it took too long, and somebody else may alter it; try again")
         options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
         hashes = {"old_hash": plan.old_hash, "new_hash": plan.new_hash}
-        self.note(audit.OPEN, options=options, validated=int(validated), **hashes)
+        self.note(audit.OPEN, options=options, **hashes)
         self._intended = True
 
     def _keep(self) -> None:

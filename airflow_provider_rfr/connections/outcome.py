@@ -17,7 +17,7 @@ DONE = frozenset({"restarted", "started", "has the new settings", "next run"})
 class Outcome:
     """What was done.
 
-    :ivar result: applied, unchanged, planned (a dry run), missing, renamed or valid
+    :ivar result: applied, unchanged, planned (a dry run), missing, renamed, valid or not tried
     :ivar dependents: what uses the connection
     :ivar outcomes: what became of each dependent, by its consumer
     :ivar validated: whether the settings were tried

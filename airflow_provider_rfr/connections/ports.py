@@ -90,8 +90,11 @@ class Secrets(Protocol):
 class Validator(Protocol):
     """Tries settings on the machine where tasks run."""
 
-    def test(self, candidate: Definition) -> None:
-        """:raises ConnectionValidationError: nothing answers there, or not to these credentials"""
+    def test(self, candidate: Definition) -> bool:
+        """Whether it was tried; False where nothing here knows how to try this type.
+
+        :raises ConnectionValidationError: nothing answers there, or not to these credentials
+        """
         ...
 
     def identity(self, definition: Definition) -> str | None:

@@ -30,11 +30,13 @@ class Prepared:
 
     :ivar secrets: where the new definition's secrets are kept, by option
     :ivar notice: what the caller is to know
+    :ivar tried: whether the new settings were tried; None where nothing changes
     """
 
     plan: AlterationPlan
     secrets: Mapping[str, SecretReference] = field(default_factory=dict)
     notice: str = ""
+    tried: bool | None = None
 
 
 def prepare(world: World, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> Prepared:

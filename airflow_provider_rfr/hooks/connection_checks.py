@@ -30,12 +30,18 @@ class HookValidator:
     def __init__(self, find: Callable[[str], Definition | None]) -> None:
         self._find = find
 
-    def test(self, candidate: Definition) -> None:
-        """:raises ConnectionValidationError: the hook's own test fails; its words are masked"""
+    def test(self, candidate: Definition) -> bool:
+        """By the type's own hook; False where there is none, or it has no test.
+
+        :raises ConnectionValidationError: the hook's own test fails; its words are masked
+        """
         _mask(candidate)
         works, said = as_connection(candidate).test_connection()
-        if not works and _NOT_IMPLEMENTED not in said and _NO_HOOK not in said:
-            raise ConnectionValidationError(candidate.name, _masked(said, candidate))
+        if works:
+            return True
+        if _NOT_IMPLEMENTED in said or _NO_HOOK in said:
+            return False
+        raise ConnectionValidationError(candidate.name, _masked(said, candidate))
 
     def identity(self, definition: Definition) -> str | None:
         """Of an API what its ``identity_path`` answers; of PostgreSQL the system's own number; None for others."""

@@ -16,6 +16,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.operators.restarts import running_with
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,9 +68,16 @@ class SinkOperator(BaseOperator):
         :raises AirflowFailException: all that failed wait for somebody's decision
         :raises RfrError: a retry may help
         """
+        chosen = self._chosen(self._hook())
+        named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
+        conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
+        store = self.control_store_conn_id
+        return running_with(context, "sink", conn_ids, self._run_all, control_store_conn_id=store)
+
+    def _run_all(self) -> dict[str, dict[str, Any]]:
         from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkHeldError
 
-        hook, done, errors = self._hook(), {}, list[RfrError]()
+        hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
         for obj in self._chosen(hook):
             try:
                 done[obj.name] = self._run(hook, obj)

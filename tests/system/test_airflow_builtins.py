@@ -42,6 +42,8 @@ kind: view
 name: ops.large_runs
 query: SELECT id, rows, attempts FROM ops.runs WHERE rows > 20
 """
+NOTED = "  - {name: attempts, type: int}\n  - {name: note, type: string}"
+THIRD = SECOND.replace("  - {name: attempts, type: int}", NOTED)
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +139,34 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
         ("ops.runs", "create", "done"),
         ("ops.runs", "evolve", "done"),
     }
+
+
+@pytest.mark.timeout(600)
+def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story, objects: Path) -> None:
+    story = deployed
+    wait_for_deploy(story, 1)
+    before = len(ended_runs(story))
+    (objects / "ops.yaml").write_text(THIRD)
+    body = {"dag_run_id": "asked", "logical_date": None, "conf": {"approval": True}}
+    story.airflow.call("POST", f"/dags/{DAG}/dagRuns", body)
+    task = f"/dags/{DAG}/dagRuns/asked/taskInstances/approve"
+    waiting = ("deferred", "awaiting_input")
+    wait_for(
+        lambda: story.airflow.call("GET", task)["state"] in waiting,
+        lambda: story.log(DAG, "asked")[-4000:],
+    )
+    assert "note" not in [each.name for each in columns(story)]
+    story.airflow.call("PATCH", f"{task}/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}})
+    wait_for(
+        lambda: story.airflow.call("GET", f"/dags/{DAG}/dagRuns/asked")["state"] == "success",
+        lambda: story.log(DAG, "asked")[-4000:],
+    )
+    assert "note" in [each.name for each in columns(story)]
+    assert len(ended_runs(story)) > before
+    assert all(each["state"] == "success" for each in ended_runs(story))
+
+
+def columns(story: Story) -> Any:
+    table = load_table(open_catalog(story.lake.settings), "ops.runs")
+    assert table is not None
+    return table.schema().fields

@@ -76,7 +76,7 @@ def mechanism_of(step: Step) -> Mechanism:
     found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
     if found is None:
         raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")
-    if step.how is Verb.CREATE and step.kind is Kind.MATERIALIZED_VIEW:
+    if step.how is Verb.CREATE and (step.kind is Kind.MATERIALIZED_VIEW or "generated" in step.details):
         return _FILLED
     return found
 

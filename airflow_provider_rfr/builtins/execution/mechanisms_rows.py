@@ -6,6 +6,7 @@ is lost, and no reader ever sees columns without their rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_rfr.builtins.execution.changes import change_of, rewriting_query
@@ -20,6 +21,8 @@ from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.migrations import MigratedTable, nulls_in_files
 from airflow_provider_rfr.lake.new_table import NewTable
 from airflow_provider_rfr.lake.table_changes import TableChange
+
+log = logging.getLogger(__name__)
 
 
 def family(work: Work, step: Step) -> str:
@@ -116,3 +119,12 @@ def replace(
     refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
     work.lease.ensure()
     table.replace_rows(change, files, target, summary(work, step))
+    collect(target, files)
+
+
+def collect(target: FileTarget, files: Sequence[StoredFile]) -> None:
+    """Delete what killed runs of the same step left beside the files of the commit; what can't be deleted stays."""
+    try:
+        target.collect(files)
+    except OSError as error:
+        log.warning("files of earlier runs could not be collected: %s", error)

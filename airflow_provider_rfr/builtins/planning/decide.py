@@ -134,6 +134,7 @@ class Decider:
             return
         if decision.how in (None, Verb.METADATA, Verb.EVOLVE):
             decision.how = Verb.RECOMPUTE
+        decision.details = {**decision.details, "generated": "objects"}
         more = f" and {len(self._listed) - 3} more" if len(self._listed) > 3 else ""
         decision.reasons.append(f"lists the objects: {', '.join(self._listed[:3])}{more}")
         decision.effects = Effects(decision.effects.shape, EVERYTHING, decision.effects.gone)

@@ -243,7 +243,7 @@ def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: boo
 
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()
-    journal.intend(plan(API, replace(API, host="http://two"), bench.hashes, [], bench.shelf.find), validated=True)
+    journal.intend(plan(API, replace(API, host="http://two"), bench.hashes, [], bench.shelf.find))
     if stored:
         bench.shelf.connections["api"] = replace(API, host="http://two")
     bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
@@ -386,6 +386,15 @@ def test_validating_says_the_real_cause(bench: Bench) -> None:
     bench.shelf.dead.clear()
     assert bench.alter("VALIDATE CONNECTION api").result == "valid"
     assert bench.audit() == []
+
+
+def test_who_can_try_nothing_does_not_say_that_it_was_tried(bench: Bench) -> None:
+    outcome = bench.alter("ALTER CONNECTION broker SET (host = 'broker2')")
+    assert (outcome.validated, bench.audit()[0].validated) == (False, False)
+    assert "knows how to try" in outcome.notice
+    assert bench.alter("VALIDATE CONNECTION broker").result == "not tried"
+    blind = bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (VALIDATE = false)")
+    assert (blind.validated, blind.notice) == (False, "")
 
 
 def test_a_later_run_of_a_task_takes_the_place_of_one_that_ended(bench: Bench) -> None:

@@ -80,10 +80,11 @@ class Shelf:
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
         return [each for each in secrets if str(each) in self.forbidden_secrets]
 
-    def test(self, candidate: Definition) -> None:
+    def test(self, candidate: Definition) -> bool:
         self.tried.append(candidate.host)
         if candidate.host in self.dead:
             raise ConnectionValidationError(candidate.name, f"nothing answers at {candidate.host}")
+        return candidate.conn_type != "kafka"
 
     def identity(self, definition: Definition) -> str | None:
         if definition.host in self.dead:

@@ -7,12 +7,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
 from airflow_provider_rfr.hooks.connection_content import content_hash, find_definition
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.operators.restarts import running_with
 from airflow_provider_rfr.store.connection_audit import note_move
 from airflow_provider_rfr.store.connections import IDLE, STALLED, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
@@ -99,3 +102,21 @@ def test_a_control_store_that_is_away_fails_no_refresh(bench: Bench, monkeypatch
     monkeypatch.setattr("airflow_provider_rfr.operators.after_publish.blocked", lambda lake, tables: None)
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////nowhere/control.db")
     assert bench.run()["rows"] == 4
+
+
+def test_work_that_fails_while_its_connection_is_altered_is_done_once_more_and_a_sink_is_noted_as_one(
+    bench: Bench, store: ControlStore
+) -> None:
+    tries: list[str] = []
+
+    def work() -> str:
+        tries.append(str(use(store).of("shop")))
+        if len(tries) == 1:
+            store.run(lambda connection: want(connection, [TASK], "shop", "another"))
+            raise SourceError("refused")
+        return "sent"
+
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
+    assert running_with(context, "sink", ["shop"], work) == "sent"
+    assert len(tries) == 2
+    assert (use(store).kind, use(store).state, use(store).token) == ("sink", IDLE, 2)

@@ -1,0 +1,51 @@
+"""The package's own tables about built-in objects are filled by the deploys that they tell of."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
+from airflow_provider_rfr.builtins.execution import history
+from airflow_provider_rfr.builtins.execution.observe import observe
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, stable_id
+from tests.unit.builtins.execution.places import Place
+
+LOGS = [each for each in load_objects().objects if each.kind is Kind.LOG]
+
+
+def deploy(place: Place, *more: BuiltinObject) -> str:
+    spec: CatalogSpec = load_objects([*LOGS, *more], entry_points=False)
+    recorded, live = observe(place.catalog, place.store, project=spec.project)
+    return apply(plan(spec, recorded, live), catalog=place.catalog, store=place.store, spec=spec).state
+
+
+def test_they_list_every_object_and_every_step_and_a_deploy_without_changes_adds_nothing(place: Place) -> None:
+    assert deploy(place) == "done"
+    objects = place.rows("rfr_system.builtin_objects")
+    assert {row["name"] for row in objects} == {each.name for each in LOGS}
+    assert {row["kind"] for row in objects} == {"log"}
+    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))
+    assert deploy(place, more) == "done"
+    assert len(place.rows("rfr_system.builtin_objects")) == len(LOGS) + 1
+    steps = place.rows("rfr_system.migration_history")
+    assert {row["state"] for row in steps} == {"done"}
+    assert {(row["object_name"], row["how"]) for row in steps if row["seq"]} == {
+        *((each.name, "create") for each in LOGS),
+        ("ops.more", "create"),
+        ("rfr_system.builtin_objects", "recompute"),
+    }
+    assert deploy(place, more) == "nothing"
+    assert place.rows("rfr_system.migration_history") == steps
+
+
+def test_what_a_deploy_could_not_tell_is_told_by_the_next_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*arguments: object, **more: object) -> int:
+        raise OSError("the lake is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "append_once", dies)
+        assert deploy(place) == "done", "a history that can't be written is no reason to fail"
+    assert place.rows("rfr_system.migration_history") == []
+    more = BuiltinObject(Kind.TABLE, "ops.more", stable_id("rfr", "ops.more"), columns=(Column("a", "int"),))
+    deploy(place, more)
+    assert len({row["deploy_id"] for row in place.rows("rfr_system.migration_history")}) == 2
