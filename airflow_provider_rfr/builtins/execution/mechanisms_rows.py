@@ -13,11 +13,12 @@ from airflow_provider_rfr.builtins.execution.changes import change_of, rewriting
 from airflow_provider_rfr.builtins.execution.generated import generated_files
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import existing, refuse_nulls, undo_if_late
 from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
-from airflow_provider_rfr.builtins.execution.work import MIGRATION, Work
+from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plans import Step
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrations import MigratedTable, nulls_in_files
 from airflow_provider_rfr.lake.new_table import NewTable
 from airflow_provider_rfr.lake.table_changes import TableChange
@@ -32,7 +33,7 @@ def family(work: Work, step: Step) -> str:
 
 def summary(work: Work, step: Step) -> Mapping[str, str]:
     """What the step's snapshots say of themselves; sinks leave them out."""
-    return {MIGRATION: work.work_id(step)}
+    return {MIGRATION_TAG: work.work_id(step)}
 
 
 def create_filled(work: Work, step: Step) -> None:

@@ -11,12 +11,13 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.builtins.execution.mechanisms_rows import family, rewritten, summary
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import evidence_of, existing, make, probe, refuse_nulls
 from airflow_provider_rfr.builtins.execution.switches import SHADOW
-from airflow_provider_rfr.builtins.execution.work import MIGRATION, STEP, Done, Probe, Work
+from airflow_provider_rfr.builtins.execution.work import STEP, Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step
 from airflow_provider_rfr.builtins.sinks import map_cursor
 from airflow_provider_rfr.builtins.state import ASIDE, MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrations import MigratedTable, nulls_in_files
 from airflow_provider_rfr.lake.table_changes import TableChange
 
@@ -83,7 +84,7 @@ def verify_shadow(work: Work, step: Step) -> Done:
     def settle(connection: Connection, now: int) -> None:
         if old is not None and step.uuid is not None:
             start = int(before) if before.isdigit() else None
-            new = table.tagged_snapshot(MIGRATION, work.work_id(step))
+            new = table.tagged_snapshot(MIGRATION_TAG, work.work_id(step))
             map_cursor(
                 connection, step.uuid, old.entry.uuid, start, table.entry.uuid, new, old_name=old.name, now_ms=now
             )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_rfr.builtins.execution.changes import change_of
-from airflow_provider_rfr.builtins.execution.work import MIGRATION, STEP, TOKEN, Done, Probe, Work
+from airflow_provider_rfr.builtins.execution.work import STEP, TOKEN, Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step, Verb
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrations import MigratedTable, purge_table
 
 
@@ -127,6 +128,6 @@ def verify(work: Work, step: Step) -> Done:
 
 def evidence_of(work: Work, step: Step, table: MigratedTable) -> dict[str, Any]:
     """Figures for the journal."""
-    snapshot = table.tagged_snapshot(MIGRATION, work.work_id(step))
+    snapshot = table.tagged_snapshot(MIGRATION_TAG, work.work_id(step))
     found = {"table": table.entry.uuid, "rows": table.entry.rows, "snapshot_after": snapshot}
     return {name: value for name, value in found.items() if value is not None}

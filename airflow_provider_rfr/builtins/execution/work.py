@@ -27,8 +27,6 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
-MIGRATION: Final = "rfr.migration"
-"""Key in the summary of each snapshot that a migration makes, with ``<deploy>/<seq>``."""
 
 
 class Probe(Enum):

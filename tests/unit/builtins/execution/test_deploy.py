@@ -9,10 +9,10 @@ import pytest
 
 from airflow_provider_rfr.builtins import Applied, gc
 from airflow_provider_rfr.builtins.execution.collection import waiting
-from airflow_provider_rfr.builtins.execution.work import MIGRATION
 from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Stability
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
+from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.store.journal import history
 from tests.unit.builtins.catalogs import PROJECT, contract, migration, mview, obj, spec, table, view
 from tests.unit.builtins.execution.places import Place
@@ -29,7 +29,7 @@ def told(done: Applied) -> list[tuple[str, str]]:
 
 def tags(place: Place, name: str) -> list[str | None]:
     snapshots = place.catalog.load_table(name).metadata.snapshots
-    return [each.summary.additional_properties.get(MIGRATION) if each.summary else None for each in snapshots]
+    return [each.summary.additional_properties.get(MIGRATION_TAG) if each.summary else None for each in snapshots]
 
 
 def test_a_first_deploy_creates_everything_and_the_next_one_does_nothing(place: Place) -> None:
