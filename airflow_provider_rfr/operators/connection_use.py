@@ -6,8 +6,9 @@ are read anew and the refresh goes on. No retry is spent, and no scheduler is wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
@@ -17,12 +18,24 @@ from airflow_provider_rfr.operators.restarts import control_store, kept, running
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+
+class Refreshing(Protocol):
+    """The operator of a refresh, as much of it as is asked here."""
+
+    source: Mapping[str, Any] | str
+    streams: Sequence[str] | str
+    target: str
+    api_conn_id: str | None
+    lake_conn_id: str
+    _conn_id: str
+    _hook: Any
+
+    def _dag_folder(self) -> Path | None: ...
+
+    def on_kill(self) -> None: ...
 
 
-def in_touch(
-    operator: ResumableFullRefreshOperator, context: Context, refresh: Callable[[Context], dict[str, Any]]
-) -> dict[str, Any]:
+def in_touch(operator: Refreshing, context: Context, refresh: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
     """Run the refresh, and again for each alteration of a connection of its that comes meanwhile."""
     conn_ids = [each for each in (operator.api_conn_id, operator.lake_conn_id, operator._conn_id) if each]
     try:
@@ -75,7 +88,7 @@ def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
         store.close()
 
 
-def _checks(operator: ResumableFullRefreshOperator) -> dict[str, Any]:
+def _checks(operator: Refreshing) -> dict[str, Any]:
     """How this refresh is tried with other settings: by the first page of a stream, and by its tables."""
     streams = stream_names(operator.streams)
     tables = list(tables_of(streams, operator.target).values())
@@ -86,7 +99,7 @@ def _checks(operator: ResumableFullRefreshOperator) -> dict[str, Any]:
     return checks
 
 
-def _drain(operator: ResumableFullRefreshOperator) -> None:
+def _drain(operator: Refreshing) -> None:
     hook = operator._hook
     if not isinstance(hook, RefreshSparkHook):
         return
@@ -97,7 +110,7 @@ def _drain(operator: ResumableFullRefreshOperator) -> None:
         driver.terminate()
 
 
-def _kind_of(operator: ResumableFullRefreshOperator, error: Exception) -> str:
+def _kind_of(operator: Refreshing, error: Exception) -> str:
     hook = operator._hook
     word = hook.last_word if isinstance(hook, RefreshSparkHook) else None
     told = (word or {}).get("error") or {}

@@ -13,13 +13,13 @@ from airflow_provider_rfr.webhooks.handlebars.nodes import (
     Literal,
     Mustache,
     Path,
-    Problem,
     Program,
     Statement,
     Strip,
     Text,
 )
 from airflow_provider_rfr.webhooks.handlebars.tags import Tag, tags
+from airflow_provider_rfr.webhooks.handlebars.terms import Problem
 from airflow_provider_rfr.webhooks.handlebars.whitespace import trim_block, trim_program
 
 MAX_TEMPLATE = 64 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_rfr.webhooks.handlebars.nodes import Problem
+from airflow_provider_rfr.webhooks.handlebars.terms import Problem
 
 MAX_STEPS = 200_000
 MAX_OUTPUT = 1 << 20

@@ -14,20 +14,17 @@ from typing import Any, NamedTuple
 from airflow_provider_rfr.webhooks.handlebars.budget import Budget
 from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS, Arguments, Given, Missing
 from airflow_provider_rfr.webhooks.handlebars.nodes import (
-    LONGEST_SHOWN,
-    UNDEFINED,
     Block,
     Expression,
     HelperCall,
     Literal,
     Mustache,
     Path,
-    Problem,
     Program,
     Text,
-    shown,
 )
 from airflow_provider_rfr.webhooks.handlebars.output import Output
+from airflow_provider_rfr.webhooks.handlebars.terms import LONGEST_SHOWN, UNDEFINED, Problem, shown
 from airflow_provider_rfr.webhooks.handlebars.values import (
     NoText,
     get,

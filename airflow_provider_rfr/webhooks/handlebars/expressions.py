@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_rfr.webhooks.handlebars.grammar import Refusal, structure
-from airflow_provider_rfr.webhooks.handlebars.nodes import UNDEFINED, Argument, Call, Literal, Path, Problem, shown
+from airflow_provider_rfr.webhooks.handlebars.nodes import Argument, Call, Literal, Path
 from airflow_provider_rfr.webhooks.handlebars.tags import Tag, Token
+from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED, Problem, shown
 from airflow_provider_rfr.webhooks.handlebars.values import number_name
 
 MAX_DEPTH = 32

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from airflow_provider_rfr.webhooks.handlebars import moments
 from airflow_provider_rfr.webhooks.handlebars.budget import Budget
 from airflow_provider_rfr.webhooks.handlebars.json_values import json_text
-from airflow_provider_rfr.webhooks.handlebars.nodes import UNDEFINED, Problem
+from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED, Problem
 from airflow_provider_rfr.webhooks.handlebars.values import (
     NoText,
     get,

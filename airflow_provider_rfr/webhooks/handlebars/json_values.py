@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_rfr.webhooks.handlebars.budget import Budget
-from airflow_provider_rfr.webhooks.handlebars.nodes import UNDEFINED, Problem
+from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED, Problem
 from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_SAFE_INTEGER,
     JsonText,

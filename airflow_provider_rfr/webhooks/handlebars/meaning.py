@@ -11,16 +11,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS, Helper
-from airflow_provider_rfr.webhooks.handlebars.nodes import (
-    Argument,
-    Call,
-    Expression,
-    HelperCall,
-    Literal,
-    Path,
-    Problem,
-    shown,
-)
+from airflow_provider_rfr.webhooks.handlebars.nodes import Argument, Call, Expression, HelperCall, Literal, Path
+from airflow_provider_rfr.webhooks.handlebars.terms import Problem, shown
 
 BLOCKS = ("if", "unless", "each", "with")
 # Of handlebars.js itself: these names never mean a variable, not even alone or behind ``this.``.

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from airflow_provider_rfr.webhooks.handlebars.budget import Budget
 from airflow_provider_rfr.webhooks.handlebars.json_values import quoted, scalar, whole
-from airflow_provider_rfr.webhooks.handlebars.nodes import LONGEST_SHOWN, Expression, Path, Problem, Text
+from airflow_provider_rfr.webhooks.handlebars.nodes import Expression, Path, Text
+from airflow_provider_rfr.webhooks.handlebars.terms import LONGEST_SHOWN, Problem
 from airflow_provider_rfr.webhooks.handlebars.values import NoText, is_list, is_map, text_of
 
 _OUTSIDE, _INSIDE, _ESCAPE = 0, 1, 2

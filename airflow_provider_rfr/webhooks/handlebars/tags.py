@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from airflow_provider_rfr.webhooks.handlebars.nodes import NO_STRIP, WHITESPACE, Problem, Strip, shown
+from airflow_provider_rfr.webhooks.handlebars.nodes import NO_STRIP, Strip
+from airflow_provider_rfr.webhooks.handlebars.terms import WHITESPACE, Problem, shown
 
 WS = "[" + WHITESPACE + "]"
 _LITERAL_END = r"(?=[~})" + WHITESPACE + "])"

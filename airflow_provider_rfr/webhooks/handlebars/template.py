@@ -12,8 +12,9 @@ from airflow_provider_rfr.webhooks.handlebars.cache import TextCache
 from airflow_provider_rfr.webhooks.handlebars.evaluation import Evaluation, Frame
 from airflow_provider_rfr.webhooks.handlebars.helpers import Missing
 from airflow_provider_rfr.webhooks.handlebars.json_values import copied
-from airflow_provider_rfr.webhooks.handlebars.nodes import Mustache, Problem, Program
+from airflow_provider_rfr.webhooks.handlebars.nodes import Mustache, Program
 from airflow_provider_rfr.webhooks.handlebars.output import JsonOutput, PlainOutput
+from airflow_provider_rfr.webhooks.handlebars.terms import Problem
 
 _CACHED_TEMPLATES = 256
 _CACHED_CHARACTERS = 1 << 20

@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, TypeGuard
 
-from airflow_provider_rfr.webhooks.handlebars.nodes import UNDEFINED
+from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED
 
 MAX_SAFE_INTEGER = 2**53 - 1
 LONGEST_INTEGER_BITS = 13_000

@@ -6,16 +6,8 @@ complete, and its branches before it.
 
 from __future__ import annotations
 
-from airflow_provider_rfr.webhooks.handlebars.nodes import (
-    WHITESPACE,
-    Around,
-    Block,
-    Comment,
-    Mustache,
-    Program,
-    Statement,
-    Text,
-)
+from airflow_provider_rfr.webhooks.handlebars.nodes import Around, Block, Comment, Mustache, Program, Statement, Text
+from airflow_provider_rfr.webhooks.handlebars.terms import WHITESPACE
 
 _Body = list[Statement]
 
