@@ -23,6 +23,7 @@ COMPONENTS = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
+BUSY_SECONDS = 30
 PATIENCE = 150.0
 
 
@@ -90,11 +91,16 @@ class AirflowStack:
         self._start(name, COMPONENTS[name])
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Airflow's public REST API, below ``/api/v2``.
+        """Airflow's public REST API, below ``/api/v2``. Where its database was busy, nothing was done, and it is asked
+        again.
 
         :raises RuntimeError: it answers with an error
         """
+        end = time.monotonic() + BUSY_SECONDS
         status, text = self._request(method, f"/api/v2{path}", body)
+        while status == 500 and "Database error" in text and time.monotonic() < end:
+            time.sleep(0.5)
+            status, text = self._request(method, f"/api/v2{path}", body)
         if status >= 400:
             raise RuntimeError(f"{method} {path}: {status} {text[:500]}")
         return json.loads(text) if text else None
@@ -123,6 +129,8 @@ class AirflowStack:
         binaries = str(Path(sys.executable).parent)
         return {
             "AIRFLOW_HOME": str(self.home),
+            # Five components write to one file, and SQLite's own patience is five seconds.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout={BUSY_SECONDS}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
