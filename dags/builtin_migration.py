@@ -102,7 +102,9 @@ with DAG(
         trigger_rule="none_failed_min_one_success",
         **COMMON,
     )
-    check = BuiltinMigrationOperator(task_id="check", action="check", **COMMON)
+    check = BuiltinMigrationOperator(
+        task_id="check", action="check", policies={"drift": "{{ params.drift }}"}, **COMMON
+    )
     collect = BuiltinMigrationOperator(
         task_id="collect", action="gc", trigger_rule="none_failed_min_one_success", **COMMON
     )

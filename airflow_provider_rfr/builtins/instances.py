@@ -11,9 +11,12 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.names import available_name
+from airflow_provider_rfr.builtins.names import LONGEST_PART, available_name
 from airflow_provider_rfr.builtins.spec import BuiltinObject
 from airflow_provider_rfr.builtins.state import Instance, Live, Recorded
+
+_NUMBER = 8
+"""Characters that a number and the sign between may take."""
 
 
 def instance_id(template: UUID, instance: str) -> UUID:
@@ -57,7 +60,8 @@ class Generator:
             return known.name
         if identity in self._made:
             return self._made[identity]
-        ending = re.sub(r"\W+", "_", instance.name).strip("_") or "_"
+        room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
+        ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
         name = available_name(f"{template.name}_{ending}", self._taken)
         self._taken.add(name)
         return name

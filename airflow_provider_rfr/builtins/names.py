@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable
 from itertools import chain, count
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SHADOW = re.compile(r"__s[0-9a-f]{8}$", re.IGNORECASE)
+_BESIDE = re.compile(r"__[gs][0-9a-f]{8}$", re.IGNORECASE)
 _MOST_COMPARED = 500
 LONGEST_PART = 100
 """Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
@@ -39,8 +39,8 @@ def name_problem(name: str) -> str | None:
             return f"{name!r} is no name: its parts are letters, digits and underscores, and begin with no digit"
         if len(part) > LONGEST_PART:
             return f"{part[:20]}... is longer than {LONGEST_PART} characters"
-    if _SHADOW.search(name):
-        return f"{name!r} ends like the tables that a migration builds beside the live ones"
+    if _BESIDE.search(name):
+        return f"{name!r} ends like the tables that a migration builds beside the live ones, or puts aside"
     return None
 
 

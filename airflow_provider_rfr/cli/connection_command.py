@@ -71,12 +71,20 @@ def history(args: Namespace) -> None:
 
 
 def _do(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
-    outcome = _hook(args).execute(statement, actor=f"{getpass.getuser()} at the command line", parameters=parameters)
+    outcome = _hook(args).execute(statement, actor=f"{_user()} at the command line", parameters=parameters)
     if args.json:
         print(json.dumps(outcome.to_json(), indent=2))
     else:
         print("\n".join(outcome.lines()))
     return outcome
+
+
+def _user() -> str:
+    """A container may run as a number that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def _hook(args: Namespace) -> ConnectionsHook:

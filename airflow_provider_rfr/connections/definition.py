@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from airflow_provider_rfr.connections import names
+
 EXTRA: Final = "extra."
 CORE: Final = ("host", "port", "login", "password", "schema", "description")
 TYPE: Final = "conn_type"
@@ -35,7 +37,7 @@ class Definition:
             return getattr(self, option)
         found: Any = self.extra
         for part in parts_of(option):
-            found = _mapping(found).get(part)
+            found = as_mapping(found).get(part)
         return found
 
     def having(self, option: str, value: Any) -> Definition:
@@ -59,7 +61,7 @@ class Definition:
 
 def parts_of(option: str) -> list[str]:
     """The path of an extra field."""
-    return option.removeprefix(EXTRA).split(".")
+    return names.parts_of(option.removeprefix(EXTRA))
 
 
 def parsed_extra(text: str | None) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
     if len(path) == 1:
         made.pop(first, None)
         return made if value is None else {**extra, first: value}
-    below = _with(_mapping(made.get(first)), path[1:], value)
+    below = _with(as_mapping(made.get(first)), path[1:], value)
     if below or value is not None:
         made[first] = below
     else:
@@ -91,7 +93,7 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
     return made
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """An object, also one that a form stored as text."""
     if isinstance(value, str):
         try:
@@ -103,7 +105,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, each in value.items():
+        full = f"{place}.{names.name_of([str(name)])}"
         if isinstance(each, Mapping) and each:
-            yield from _leaves(f"{place}.{name}", each)
+            yield from _leaves(full, each)
         elif each not in (None, ""):
-            yield f"{place}.{name}", each
+            yield full, each

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from airflow_provider_rfr.connections.definition import TYPE, Definition
+from airflow_provider_rfr.connections.definition import EXTRA, TYPE, Definition, as_mapping, parts_of
+from airflow_provider_rfr.connections.names import name_of
 from airflow_provider_rfr.connections.options import ConnectionType, Option
 from airflow_provider_rfr.connections.statement import Action, Parameter, SecretReference, Value
 from airflow_provider_rfr.connections.values import fitting
@@ -58,6 +59,7 @@ def edited(
     renamed = [replace(action, option=known.full_name(action.option)) for action in actions]
     named = [(action.option, action) for action in renamed]
     _check_repetition(edits, named)
+    _check_overlap(edits, named)
     _check_exclusive(edits, known, named)
     for name, action in named:
         option = _alterable(edits, known, name, action, in_use)
@@ -80,6 +82,16 @@ def _check_repetition(edits: Edits, named: Sequence[tuple[str, Action]]) -> None
         else:
             continue
         told.add(name)
+
+
+def _check_overlap(edits: Edits, named: Sequence[tuple[str, Action]]) -> None:
+    """An object and a field of it in one statement would mean something else in another order."""
+    names = {name for name, _ in named}
+    for name, action in named:
+        dots = (place for place, sign in enumerate(name) if sign == ".")
+        whole = next((name[:dot] for dot in dots if name[:dot] in names), None)
+        if whole is not None:
+            edits.blame(action, f"is part of {whole}, which the statement changes as well", "change one of them", name)
 
 
 def _check_exclusive(edits: Edits, known: ConnectionType, named: Sequence[tuple[str, Action]]) -> None:
@@ -124,6 +136,14 @@ def _apply(
     edits: Edits, known: ConnectionType, option: Option, action: Action, parameters: Mapping[str, Value]
 ) -> None:
     edits.touched[option.name] = action
+    scalar = _scalar_above(edits.candidate, option.name)
+    if scalar is not None:
+        edits.unreadable.add(option.name)
+        edits.blame(action, f"{scalar} is no object, so nothing is below it", f"change {scalar} itself", option.name)
+        return
+    for name in [each for each in edits.secrets if each.startswith(f"{option.name}.")]:
+        # The object that the field was in goes as a whole.
+        edits.secrets.pop(name)
     if action.removes:
         edits.secrets.pop(option.name, None)
         edits.candidate = edits.candidate.having(option.name, None)
@@ -139,6 +159,19 @@ def _apply(
         edits.candidate = edits.candidate.having(name, None)
         edits.secrets.pop(name, None)
     _set(edits, option, action, value, is_given)
+
+
+def _scalar_above(candidate: Definition, name: str) -> str | None:
+    """The field above this one that has a value of its own, which would be lost."""
+    if not name.startswith(EXTRA):
+        return None
+    found: object = candidate.extra
+    *above, _ = parts_of(name)
+    for place, part in enumerate(above, 1):
+        found = as_mapping(found).get(part)
+        if found not in (None, "", {}) and not as_mapping(found):
+            return EXTRA + name_of(above[:place])
+    return None
 
 
 def _set(edits: Edits, option: Option, action: Action, value: Value | Mapping[str, object], is_given: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from airflow_provider_rfr.connections.definition import CORE, EXTRA, Definition
-from airflow_provider_rfr.connections.secret_names import is_secret
+from airflow_provider_rfr.connections.definition import CORE, EXTRA, Definition, parts_of
+from airflow_provider_rfr.connections.secret_names import may_hold_secret
 
 REFERENCE_SUFFIX: Final = "_conn_id"
+DEEPEST: Final = 32
+"""Levels of nested extra fields."""
 
 
 class OptionType(str, Enum):
@@ -81,22 +83,29 @@ class ConnectionType:
     def option(self, name: str) -> Option | None:
         """What is known of the option; of an extra field that the type does not name what its own name says."""
         found = self.options.get(name)
-        if found is not None or not (self.is_open and len(name) > len(EXTRA) and name.startswith(EXTRA)):
+        if found is not None or not (self.is_open and name.startswith(EXTRA) and _is_path(parts_of(name))):
             return found
-        last = name.rpartition(".")[2]
+        last = parts_of(name)[-1]
+        above = [each for each in self.options.values() if name.startswith(f"{each.name}.")]
+        if any(each.type is not OptionType.OBJECT for each in above):
+            return None
         # A field below a secret object (rfr_api's extra.secrets) is as secret as the object.
-        inherited = any(each.secret and name.startswith(f"{each.name}.") for each in self.options.values())
+        inherited = any(each.secret for each in above)
         return Option(
             name,
             OptionType.ANY,
-            secret=inherited or is_secret(name.removeprefix(EXTRA)),
+            secret=inherited or may_hold_secret(name.removeprefix(EXTRA)),
             is_reference=last.endswith(REFERENCE_SUFFIX),
         )
 
     def is_secret(self, name: str) -> bool:
         """Whether the option's value must not be shown; of an unknown one what its name says."""
         found = self.option(name)
-        return is_secret(name) if found is None else found.secret
+        return may_hold_secret(name) if found is None else found.secret
+
+
+def _is_path(parts: Sequence[str]) -> bool:
+    return len(parts) <= DEEPEST and all(parts)
 
 
 def core_options(**changes: Option) -> dict[str, Option]:

@@ -5,10 +5,13 @@ What a connection's options may be is not known here; the planner says what is w
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from airflow_provider_rfr.connections.names import name_of
 from airflow_provider_rfr.connections.statement import (
+    BACKENDS,
     Action,
     ActionKind,
     Parameter,
@@ -114,14 +117,14 @@ class _Parser:
         parts = [self._part("an option")]
         while self._sign(".", optional=True):
             parts.append(self._part("the rest of the option"))
-        return ".".join([parts[0].lower(), *parts[1:]])
+        return name_of([parts[0].lower(), *parts[1:]])
 
     def _value(self) -> Value:
         token = self._take()
         if token.kind is TokenKind.TEXT:
             return token.text
         if token.kind is TokenKind.NUMBER:
-            return float(token.text) if set(token.text) & set(".eE") else int(token.text)
+            return _number(token)
         if token.kind is TokenKind.PARAMETER:
             return Parameter(token.text)
         word = token.text.lower() if token.kind is TokenKind.WORD else ""
@@ -139,6 +142,10 @@ class _Parser:
             raise StatementError(
                 "no reference follows SECRET", token.line, token.column, "write SECRET 'env:PG_PASSWORD'"
             )
+        if backend not in BACKENDS:
+            # What stands there may be the secret itself, so it is neither repeated nor kept.
+            remedy = f"one of {', '.join(BACKENDS)}"
+            raise StatementError("SECRET names no backend that is known", token.line, token.column, remedy)
         return SecretReference(backend, key)
 
     def _settings(self) -> Settings:
@@ -210,3 +217,13 @@ class _Parser:
     def _expected(self, what: str, remedy: str = "") -> StatementError:
         found = self._next
         return StatementError(f"expected {what}, found {found.shown}", found.line, found.column, remedy)
+
+
+def _number(token: Token) -> int | float:
+    try:
+        made = float(token.text) if set(token.text) & set(".eE") else int(token.text)
+    except ValueError:
+        made = math.inf
+    if math.isinf(made):
+        raise StatementError("this number is too large", token.line, token.column, "write it as text")
+    return made

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.connections.dependents import Dependent, Verdict, judged
 from airflow_provider_rfr.connections.edits import UNREAD, Edits, edited
 from airflow_provider_rfr.connections.hashing import ContentHash
 from airflow_provider_rfr.connections.options import ConnectionType
-from airflow_provider_rfr.connections.references import Find, cycle, references_of
+from airflow_provider_rfr.connections.references import Find, cycle, readable, references_of
 from airflow_provider_rfr.connections.registry import type_named
-from airflow_provider_rfr.connections.secret_names import MASK
+from airflow_provider_rfr.connections.secret_names import MASK, without_credentials
 from airflow_provider_rfr.connections.statement import Action, SecretReference, Value
 from airflow_provider_rfr.exceptions import AlterationProblem
 from airflow_provider_rfr.store.connections import Use
-
-_CREDENTIALS: Final = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +24,7 @@ class Draft:
     """A candidate that is sound as far as that can be told without its secrets.
 
     :ivar secrets: where its secrets are kept, by option
+    :ivar asked: options that the statement names; only their secrets are read, what it does not name stays as stored
     """
 
     stored: Definition
@@ -38,8 +36,8 @@ class Draft:
     def complete(self, read: Mapping[str, str]) -> Definition:
         """The candidate with the secrets that were read, by option."""
         made = self.candidate
-        for option in self.secrets:
-            made = made.having(option, read[option])
+        for option, value in read.items():
+            made = made.having(option, value)
         return made
 
 
@@ -105,20 +103,26 @@ def draft(
 
 
 def plan(
-    stored: Definition, candidate: Definition, hashes: ContentHash, uses: Sequence[Use], find: Find
+    stored: Definition,
+    candidate: Definition,
+    hashes: ContentHash,
+    uses: Sequence[Use],
+    find: Find,
+    hidden: Collection[str] = (),
 ) -> AlterationPlan:
     """Compare what is stored with the complete candidate, and judge what uses it.
 
     :param uses: every task that uses any connection
+    :param hidden: options whose values came from where secrets are kept, whatever the options themselves are
     """
-    changes = changes_between(stored, candidate)
+    changes = changes_between(stored, candidate, hidden)
     new = hashes.of(candidate)
     options = frozenset(change.option for change in changes)
     found = judged(stored.name, new, options, uses, find)
     return AlterationPlan(stored, candidate, hashes.of(stored), new, changes, found)
 
 
-def changes_between(stored: Definition, candidate: Definition) -> tuple[Change, ...]:
+def changes_between(stored: Definition, candidate: Definition, hidden: Collection[str] = ()) -> tuple[Change, ...]:
     """Options whose values differ; values of secrets are masked."""
     known = type_named(candidate.conn_type)
     before, after = dict(stored.options()), dict(candidate.options())
@@ -126,8 +130,16 @@ def changes_between(stored: Definition, candidate: Definition) -> tuple[Change, 
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if str(old) != str(new):
-            found.append(Change(name, _shown(known, name, old), _shown(known, name, new)))
+            is_hidden = known.is_secret(name) or any(f"{name}.".startswith(f"{each}.") for each in hidden)
+            found.append(Change(name, _shown(is_hidden, old), _shown(is_hidden, new)))
     return tuple(found)
+
+
+def broken_rules(candidate: Definition) -> list[AlterationProblem]:
+    """What is wrong across the candidate's fields; looked for again when its secrets are in it."""
+    found = [rule(candidate) for rule in type_named(candidate.conn_type).rules]
+    told = [(each[0], *each[1].partition("; ")) for each in found if each is not None]
+    return [AlterationProblem(option, problem, remedy) for option, problem, _, remedy in told]
 
 
 def _check_whole(edits: Edits, known: ConnectionType) -> None:
@@ -140,10 +152,9 @@ def _check_whole(edits: Edits, known: ConnectionType) -> None:
     for group in known.one_of:
         if not any(candidate.get(name) not in (None, "") for name in group) and not blamed & set(group):
             _blame(edits, group[0], f"one of {', '.join(group)} must be set", "set one of them")
-    for rule in known.rules:
-        found = rule(candidate)
-        if found is not None and found[0] not in blamed:
-            _blame(edits, found[0], *found[1].split("; ", 1))
+    for problem in broken_rules(candidate):
+        if problem.option not in blamed:
+            _blame(edits, problem.option, problem.problem, problem.remedy)
 
 
 def _check_references(edits: Edits, find: Find) -> None:
@@ -151,8 +162,8 @@ def _check_references(edits: Edits, find: Find) -> None:
     for option, other in references_of(candidate).items():
         if other == candidate.name:
             _blame(edits, option, "refers to the connection itself", "name another connection")
-        elif option in edits.touched and find(other) is None:
-            _blame(edits, option, f"there is no connection {other!r}", "make it first")
+        elif option in edits.touched and readable(find, other) is None:
+            _blame(edits, option, f"there is no connection {other!r} that can be read", "make it first")
     if candidate.name not in references_of(candidate).values():
         circle = cycle(candidate, find)
         if circle is not None:
@@ -166,12 +177,10 @@ def _blame(edits: Edits, option: str, problem: str, remedy: str = "") -> None:
     edits.problems.append(AlterationProblem(option, problem, remedy, line, column))
 
 
-def _shown(known: ConnectionType, name: str, value: Any) -> str | None:
+def _shown(is_hidden: bool, value: Any) -> str | None:
     if value is None:
         return None
-    if known.is_secret(name) or value == UNREAD:
-        return MASK
-    return _CREDENTIALS.sub(rf"\1{MASK}@", str(value))
+    return MASK if is_hidden or value == UNREAD else without_credentials(str(value))
 
 
 def _or_unset(text: str | None) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.connections.dependents import reaching
-from airflow_provider_rfr.connections.planning import AlterationPlan, Draft, changes_between, draft, plan
+from airflow_provider_rfr.connections.planning import AlterationPlan, Draft, broken_rules, changes_between, draft, plan
 from airflow_provider_rfr.connections.ports import World
 from airflow_provider_rfr.connections.references import references_of
 from airflow_provider_rfr.connections.registry import type_named
@@ -47,16 +47,18 @@ def prepare(world: World, statement: Statement, stored: Definition, parameters: 
     """
     uses = all_uses(world)
     if statement.verb is Verb.ROTATE_KEYS:
-        return _rotation(world, stored, uses)
+        return _rotation(world, stored, uses, statement.dry_run)
     ways = reaching(stored.name, uses, world.gateway.find)
-    made = draft(
-        stored, statement.actions, _kept(world, stored.name), parameters, world.gateway.find, in_use=bool(ways)
-    )
+    kept = _kept(world, stored.name)
+    made = draft(stored, statement.actions, kept, parameters, world.gateway.find, in_use=bool(ways))
     if made.problems:
         raise AlterationRefusedError(stored.name, made.problems)
     _check_rights(world, made, ways)
     candidate = made.complete(_read(world, made))
-    return Prepared(_planned(world, stored, candidate, uses), made.secrets)
+    problems = broken_rules(candidate)
+    if problems:
+        raise AlterationRefusedError(stored.name, problems)
+    return Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
 
 
 def all_uses(world: World) -> list[Use]:
@@ -65,21 +67,23 @@ def all_uses(world: World) -> list[Use]:
         return list_uses(connection)
 
 
-def _rotation(world: World, stored: Definition, uses: Sequence[Use]) -> Prepared:
+def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bool) -> Prepared:
     if not type_named(stored.conn_type).has_keys:
         problem = AlterationProblem("", f"is of type {stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
         raise AlterationRefusedError(stored.name, [problem])
     _refuse_unlisted(world, stored.name, [stored.name])
     candidate, public = rotated(stored)
-    return Prepared(
-        _planned(world, stored, candidate, uses),
-        {},
-        f"put this public key beside the present one before the next rotation: {public}",
-    )
+    made = _planned(world, stored, candidate, uses)
+    kept = {name: each for name, each in _kept(world, stored.name).items() if name not in made.changed_options}
+    # The key of a dry run is thrown away.
+    notice = "" if dry_run else f"put this public key beside the present one before the next rotation: {public}"
+    return Prepared(made, kept, notice)
 
 
-def _planned(world: World, stored: Definition, candidate: Definition, uses: Sequence[Use]) -> AlterationPlan:
-    made = plan(stored, candidate, world.hashes, uses, world.gateway.find)
+def _planned(
+    world: World, stored: Definition, candidate: Definition, uses: Sequence[Use], hidden: Collection[str] = ()
+) -> AlterationPlan:
+    made = plan(stored, candidate, world.hashes, uses, world.gateway.find, hidden)
     refused = [
         AlterationProblem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
         for each in made.incompatible()
@@ -137,15 +141,13 @@ def _refuse_unlisted(world: World, name: str, names: Sequence[str], what: str = 
 
 
 def _read(world: World, made: Draft) -> dict[str, str]:
-    """The secrets; one that was kept and is not there any more stays as it is stored."""
+    """The secrets that the statement names; a value that somebody gave a kept one since stays as it is stored."""
     known, found, problems = type_named(made.stored.conn_type), {}, []
-    for option, reference in made.secrets.items():
+    for option in sorted(made.asked & made.secrets.keys()):
+        reference = made.secrets[option]
         try:
             found[option] = world.secrets.read(reference)
         except ConfigurationError as error:
-            if option not in made.asked and made.stored.get(option) is not None:
-                found[option] = made.stored.get(option)
-                continue
             problems.append(AlterationProblem(option, f"SECRET '{reference}' {error.problem}", error.remedy))
             continue
         known_option = known.option(option)

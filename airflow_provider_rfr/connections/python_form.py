@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from airflow_provider_rfr.connections.names import name_of, parts_of
 from airflow_provider_rfr.connections.parser import parse_statement
+from airflow_provider_rfr.connections.registry import may_be_secret
 from airflow_provider_rfr.connections.secret_names import is_secret
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
@@ -27,6 +30,9 @@ from airflow_provider_rfr.exceptions import (
     StatementError,
 )
 
+_SETTING: Final = re.compile(r"""([\w."-]+)\s*[=:]?\s*(?:'((?:[^']|'')*)|"([^"]*)|([^\s,()'"{}=:]+))""")
+"""A name and what follows it, in text that is no statement, nor JSON."""
+
 
 def statement_of(
     connection: str | None,
@@ -42,7 +48,11 @@ def statement_of(
 
     :raises ConfigurationError: the field, and what to write
     """
-    if not connection or not isinstance(connection, str):
+    if connection and not isinstance(connection, str):
+        # A DAG that renders templates to Python's own types makes a number of an id such as 42.
+        kind = type(connection).__name__
+        raise ConfigurationError("connection", f"is {kind}, not text", 'use a statement, with the id as "..." in it')
+    if not connection:
         raise ConfigurationError("connection", "is not named", "give its id, or a statement")
     settings = settings_with(Settings(), drain_timeout=drain_timeout, **switches)
     actions = [
@@ -50,7 +60,7 @@ def statement_of(
         *(Action(ActionKind.DROP, name) for name in _names("drop", drop)),
         *(Action(ActionKind.RESET, name) for name in _names("reset", reset)),
     ]
-    return Statement(Verb.ALTER, connection, bool(_switch("if_exists", if_exists)), tuple(actions), settings)
+    return Statement(Verb.ALTER, connection, bool(switch("if_exists", if_exists)), tuple(actions), settings)
 
 
 def settings_with(settings: Settings, *, drain_timeout: Any = None, **switches: Any) -> Settings:
@@ -58,7 +68,7 @@ def settings_with(settings: Settings, *, drain_timeout: Any = None, **switches: 
 
     :raises ConfigurationError: the field, and what to write
     """
-    given = {name: _switch(name, value) for name, value in switches.items()}
+    given = {name: switch(name, value) for name, value in switches.items()}
     seconds = settings.drain_timeout
     if drain_timeout is not None:
         said = duration(drain_timeout)
@@ -89,16 +99,30 @@ def check_plain(statement: Statement) -> None:
 
 
 def plain_texts(statement: str | None, set: Any) -> Iterator[str]:
-    """Texts that are given in the place of secrets, so that they can be masked before they are refused."""
-    actions: list[tuple[str, Any]] = []
+    """Texts that are given in the place of secrets, so that they can be masked before they are refused.
+
+    What can't be read is searched for what looks like one: Airflow stores and shows it all the same.
+    """
+    named: list[tuple[str, Any]] = []
     try:
-        actions += list(_flat("", _mapping(set)))
-        actions += list(parse_statement(statement).set.items()) if statement else []
+        named += _flat("", _mapping(set))
     except ConfigurationError:
-        return
-    for name, value in actions:
-        if is_secret(name) and isinstance(_value(value), str) and len(value) > 2:
-            yield value
+        named += _guessed(str(set))
+    try:
+        named += [(each.option, each.value) for each in parse_statement(statement).actions] if statement else []
+    except ConfigurationError:
+        named += _guessed(str(statement))
+    for name, value in named:
+        found = _value(value)
+        if may_be_secret(name) and isinstance(found, (str, int, float)) and len(str(found)) > 2:
+            yield str(found)
+
+
+def _guessed(text: str) -> Iterator[tuple[str, str]]:
+    for found in _SETTING.finditer(text):
+        name, value = found[1], found[2] or found[3] or found[4] or ""
+        if "SECRET" not in (name.upper(), value.upper()):
+            yield name.strip('."'), value.replace("''", "'")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -117,34 +141,42 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """``{"extra": {"a": 1}}`` is the option ``extra.a``."""
+    """``{"extra": {"a": 1}}`` is the option ``extra.a``; a dot in the name of a nested field is part of that name."""
     for name, value in values.items():
-        full = f"{place}.{name}" if place else str(name)
-        if isinstance(value, Mapping) and full.split(".")[0] == "extra":
+        full = f"{place}.{name_of([str(name)])}" if place else _lower(str(name))
+        if isinstance(value, Mapping) and value and parts_of(full)[0] == "extra":
             yield from _flat(full, value)
         else:
             yield full, value
+
+
+def _lower(option: str) -> str:
+    """Statements take the names of fields in any case, too."""
+    first, *more = parts_of(option)
+    return name_of([first.lower(), *more])
 
 
 def _value(value: Any) -> Value:
     """A reference or a parameter may be written as in a statement."""
     if isinstance(value, str) and (value.upper().startswith("SECRET ") or value.startswith(":")):
         try:
-            return parse_statement(f"ALTER CONNECTION c SET (a = {value})").set["a"]
+            found = parse_statement(f"ALTER CONNECTION c SET (a = {value})").actions
         except StatementError:
             return value
+        return found[0].value if len(found) == 1 else value
     made: Value = value
     return made
 
 
 def _names(field: str, names: Sequence[str] | str | None) -> list[str]:
-    found = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names or ())
-    if not all(isinstance(name, str) for name in found):
+    found = [each.strip() for each in names.split(",")] if isinstance(names, str) else names or ()
+    if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
         raise ConfigurationError(field, "is no list of options", 'write e.g. ["schema"]')
-    return [name for name in found if name]
+    return [_lower(name) for name in found if name]
 
 
-def _switch(field: str, value: Any) -> bool:
+def switch(field: str, value: Any) -> bool:
+    """:raises ConfigurationError: it is no Boolean, nor the name of one"""
     found = boolean(value)
     if found is None:
         raise ConfigurationError(field, "is neither true nor false", "write true or false")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.connections.registry import type_named
+from airflow_provider_rfr.exceptions import ConfigurationError
 
 Find = Callable[[str], Definition | None]
 """The connection of that id, as its users see it; None if there is none."""
@@ -43,11 +44,19 @@ def closure(names: Iterable[str], find: Find) -> dict[str, Reached]:
         name, path = todo.pop(0)
         if name in reached:
             continue
-        definition = find(name)
+        definition = readable(find, name)
         reached[name] = Reached(name, path, definition)
         if definition is not None:
             todo += [(other, (*path, other)) for other in references_of(definition).values()]
     return reached
+
+
+def readable(find: Find, name: str) -> Definition | None:
+    """One that can't be read is as if it were not there: what is wrong with it concerns who uses it, nobody else."""
+    try:
+        return find(name)
+    except ConfigurationError:
+        return None
 
 
 def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:

@@ -20,7 +20,8 @@ def _by_name(*options: Option) -> dict[str, Option]:
 def _no_credentials(definition: Definition) -> tuple[str, str] | None:
     """An address with a password in it would show it."""
     try:
-        parts = urlsplit(definition.host or "")
+        host = definition.host or ""
+        parts = urlsplit(host if "://" in host else f"//{host}")
         has_credentials = bool(parts.password or (parts.username and definition.conn_type == "rfr_api"))
     except ValueError:
         return "host", "is no address; write e.g. https://api.example.com/v1"
@@ -137,3 +138,8 @@ def type_named(conn_type: str) -> ConnectionType:
     """What is known of the type; Airflow writes some types with a dash and some with a low line."""
     name = re.sub("-", "_", conn_type)
     return TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), GENERIC)
+
+
+def may_be_secret(option: str) -> bool:
+    """Whether the option is secret in connections of any type that is known."""
+    return any(each.is_secret(each.full_name(option)) for each in (GENERIC, *TYPES.values()))

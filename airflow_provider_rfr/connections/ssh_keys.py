@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_rfr.connections.definition import Definition
 
 CURRENT, NEXT, PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
+FILE = "extra.key_file"
 
 
 def rotated(stored: Definition) -> tuple[Definition, str]:
@@ -21,8 +22,8 @@ def rotated(stored: Definition) -> tuple[Definition, str]:
     private, public = _new_pair(stored.name)
     following = stored.get(NEXT)
     known = str(stored.get(PUBLIC) or "").splitlines()
-    made = stored.having(CURRENT, following) if following else stored
-    if not made.get(CURRENT):
+    made = stored.having(CURRENT, following).having(FILE, None) if following else stored
+    if not (made.get(CURRENT) or made.get(FILE)):
         return made.having(CURRENT, private).having(PUBLIC, public), public
     kept = known[-1:] if following else known
     return made.having(NEXT, private).having(PUBLIC, "\n".join([*kept, public])), public

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from airflow_provider_rfr.connections.names import parts_of, quoted
 from airflow_provider_rfr.connections.secret_names import MASK, is_secret
 
 Plain = str | int | float | bool | None
 DRAIN_SECONDS: Final = 600.0
+BACKENDS: Final = ("env", "variable", "file")
+"""Where secrets may be kept."""
 
 
 class Verb(str, Enum):
@@ -167,11 +170,15 @@ class Statement:
 
 
 def _name(name: str) -> str:
-    return name if name.replace("_", "a").isalnum() else '"' + name.replace('"', '""') + '"'
+    return name if name.replace("_", "a").isalnum() and name.lower() != "if" else quoted(name)
+
+
+def _option(action: Action) -> str:
+    return ".".join(map(_name, parts_of(action.option)))
 
 
 def _action(action: Action) -> str:
-    option = ".".join(map(_name, action.option.split(".")))
+    option = _option(action)
     if action.removes:
         return f"{action.kind.name} ({option})"
     return f"SET ({option} = {shown(action.option, action.value)})"
@@ -180,7 +187,7 @@ def _action(action: Action) -> str:
 def _outlined(action: Action) -> str:
     if action.removes or isinstance(action.value, (SecretReference, Parameter)):
         return _action(action)
-    return f"SET ({action.option})"
+    return f"SET ({_option(action)})"
 
 
 def shown(option: str, value: Value) -> str:
@@ -198,6 +205,10 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f}s" if float(seconds).is_integer() else f"{seconds * 1000:.0f}ms"
+
+
 def _with(settings: Settings) -> list[str]:
     default = Settings()
     said = []
@@ -205,5 +216,5 @@ def _with(settings: Settings) -> list[str]:
         if getattr(settings, name) != getattr(default, name):
             said.append(f"{name.upper()} = {str(getattr(settings, name)).lower()}")
     if settings.drain_timeout != default.drain_timeout:
-        said.append(f"DRAIN_TIMEOUT = '{settings.drain_timeout:g}s'")
+        said.append(f"DRAIN_TIMEOUT = '{_duration(settings.drain_timeout)}'")
     return [f"WITH ({', '.join(said)})"] if said else []

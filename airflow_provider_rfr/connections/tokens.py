@@ -50,12 +50,13 @@ _WORDS: Final = frozenset(
         *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE"),
     }
 )
+_UNSTORABLE: Final = re.compile("[\\x00\\ud800-\\udfff]")
 _TOKEN: Final = re.compile(
     r"""
     (?P<blank>\s+ | --[^\n]* | /\*.*?\*/)
   | (?P<text>'(?:[^']|'')*')
   | (?P<quoted>"(?:[^"]|"")+")
-  | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w-]))
+  | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|-(?!-)))
   | (?P<parameter>:[A-Za-z_]\w*)
   | (?P<word>\w+(?:-(?!-)\w+)*)
   | (?P<sign>[(),=.;])
@@ -69,6 +70,11 @@ def tokens_of(text: str) -> list[Token]:
 
     :raises StatementError: something that is no piece of a statement; the message does not repeat it
     """
+    bad = _UNSTORABLE.search(text)
+    if bad is not None:
+        before = text[: bad.start()]
+        line, column = before.count("\n") + 1, bad.start() - before.rfind("\n")
+        raise StatementError("this character can't be stored", line, column, "write text in UTF-8, without NUL")
     found: list[Token] = []
     position, line, start = 0, 1, 0
     while position < len(text):

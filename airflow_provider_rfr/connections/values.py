@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,12 +27,19 @@ def fitting(option: Option, value: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("must be text")
-    return str(value)
+    text = str(value)
+    if not _is_storable(text):
+        raise ValueError("must be text in UTF-8, without NUL")
+    return text
+
+
+def _is_storable(text: str) -> bool:
+    return not any(each == "\0" or "\ud800" <= each <= "\udfff" for each in text)
 
 
 def _integer(value: Any) -> int:
     text = str(value).strip()
-    if isinstance(value, (bool, float)) or not text.lstrip("+-").isdecimal():
+    if isinstance(value, (bool, float)) or not re.fullmatch(r"[+-]?\d{1,18}", text):
         raise ValueError("must be an integer")
     return int(text)
 
@@ -78,6 +86,10 @@ def _object(value: Any) -> Any:
 
 
 def _any(value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        raise ValueError("must be what JSON can hold: text, a finite number, true, false, a list, an object") from None
     return value
 
 

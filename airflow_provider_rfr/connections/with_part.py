@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -13,7 +14,7 @@ from airflow_provider_rfr.connections.tokens import Token
 from airflow_provider_rfr.exceptions import StatementError
 
 NAMES: Final = tuple(each.name for each in fields(Settings))
-_DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)?")
+_DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
@@ -46,7 +47,7 @@ def duration(value: object) -> float | None:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if value >= 0 else None
+        return float(value) if value >= 0 and math.isfinite(value) else None
     found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
     return None if found is None else int(found[1]) * _SECONDS[found[2]]
 

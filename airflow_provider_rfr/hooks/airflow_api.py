@@ -87,7 +87,10 @@ class AirflowApi(BaseHook):
             raise ConfigurationError(
                 "airflow_api_conn_id", f"Airflow answered {answer.status_code} at /auth/token", _REMEDY
             )
-        self._token = str(answer.json()["access_token"])
+        try:
+            self._token = str(answer.json()["access_token"])
+        except (ValueError, TypeError, KeyError):
+            raise ConfigurationError("airflow_api_conn_id", "what answers there is not Airflow", _REMEDY) from None
 
     def _find(self) -> None:
         try:
@@ -113,8 +116,12 @@ class AirflowApi(BaseHook):
         try:
             with requests.Session() as session:
                 session.trust_env = False
-                return session.request(method, url, timeout=TIMEOUT, **arguments)
+                # What is sent holds secrets: it goes nowhere else.
+                answer = session.request(method, url, timeout=TIMEOUT, allow_redirects=False, **arguments)
         except requests.RequestException as error:
             raise ConfigurationError(
                 "airflow_api_conn_id", f"Airflow did not answer ({type(error).__name__})", _REMEDY
             ) from None
+        if answer.is_redirect:
+            raise ConfigurationError("airflow_api_conn_id", "Airflow's address leads to another one", "name that one")
+        return answer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
@@ -88,13 +89,19 @@ class BuiltinsHook(BaseHook):
         """The lake's catalog."""
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 
-        return open_catalog(LakeSettings(self.lake.name, self.lake.properties))
+        with _told(self.lake):
+            return open_catalog(LakeSettings(self.lake.name, self.lake.properties))
 
     def observe(self) -> tuple[Recorded, Live]:
-        """What is recorded, and what is there."""
+        """What is recorded, and what is there.
+
+        :raises RfrError: the lake, or the control store, is away
+        """
         from airflow_provider_rfr.builtins.execution.observe import observe
 
-        return observe(self.catalog, self.store, project=self.project)
+        store = self.store
+        with _told(self.lake):
+            return observe(self.catalog, store, project=self.project)
 
     def plan(self, policies: Policies | None = None) -> Plan:
         """What a deploy would do now."""
@@ -149,6 +156,18 @@ class BuiltinsHook(BaseHook):
         from airflow_provider_rfr.builtins.execution.collection import gc
 
         return gc(project=self.project, catalog=self.catalog, store=self.store)
+
+
+@contextmanager
+def _told(lake: LakeDocument) -> Iterator[None]:
+    """What a catalog's client raises is its own affair, and may tell the address with all that is in it."""
+    try:
+        yield
+    except RfrError:
+        raise
+    except Exception as error:
+        problem = f"the lake {lake.name} can't be read ({type(error).__name__}); is its catalog there?"
+        raise RfrError(problem) from error
 
 
 def policies_of(given: Mapping[str, Any] | None) -> Policies:

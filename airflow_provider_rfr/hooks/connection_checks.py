@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.sdk.log import mask_secret
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.connections import Use
 
 CHECK_SECONDS = 30.0
+_OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 _NOT_IMPLEMENTED = "doesn't implement or inherit test_connection"
 _NO_HOOK = "Unknown hook type"
 
@@ -36,12 +40,17 @@ class HookValidator:
         :raises ConnectionValidationError: the hook's own test fails; its words are masked
         """
         _mask(candidate)
-        works, said = as_connection(candidate).test_connection()
+        if not _has_hook(candidate.conn_type):
+            return False
+        try:
+            works, said = as_connection(candidate).test_connection()
+        except Exception as error:  # noqa: BLE001 - the hook can't even be made: each one says so in its own way
+            works, said = False, f"{type(error).__name__}: {error}"
         if works:
             return True
         if _NOT_IMPLEMENTED in said or _NO_HOOK in said:
             return False
-        raise ConnectionValidationError(candidate.name, _masked(said, candidate))
+        raise ConnectionValidationError(candidate.name, masked(said, candidate))
 
     def identity(self, definition: Definition) -> str | None:
         """Of an API what its ``identity_path`` answers; of PostgreSQL the system's own number; None for others."""
@@ -64,7 +73,16 @@ class HookValidator:
             elif candidate.conn_type == "rfr_lake":
                 _find_tables(candidate, self._find(candidate.name), noted["tables"])
         except RfrError as error:
-            raise ConnectionValidationError(candidate.name, _masked(str(error), candidate)) from None
+            raise ConnectionValidationError(candidate.name, masked(str(error), candidate)) from None
+
+
+def _has_hook(conn_type: str) -> bool:
+    """Some types are only there for their fields."""
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    providers: Callable[[], Any] = ProvidersManagerTaskRuntime
+    known = providers().hooks.get(conn_type)
+    return known is not None and bool(known.hook_class_name)
 
 
 def _answer(definition: Definition, path: str) -> Any:
@@ -85,6 +103,9 @@ def _answer(definition: Definition, path: str) -> Any:
 
 
 def _system_of(definition: Definition) -> str | None:
+    """None where it is reached through a tunnel, or there is no driver to ask it with."""
+    if definition.get("extra.ssh_conn_id"):
+        return None
     from sqlalchemy import URL, create_engine, text
     from sqlalchemy.exc import DBAPIError
 
@@ -96,7 +117,12 @@ def _system_of(definition: Definition) -> str | None:
         definition.port,
         definition.schema,
     )
-    engine = create_engine(url, hide_parameters=True, connect_args={"connect_timeout": 10})
+    arguments = {name: definition.get(f"extra.{name}") for name in _OF_LIBPQ}
+    arguments = {"connect_timeout": 10, **{name: each for name, each in arguments.items() if each}}
+    try:
+        engine = create_engine(url, hide_parameters=True, connect_args=arguments)
+    except ImportError:
+        return None
     try:
         with engine.connect() as connection:
             return str(connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
@@ -105,7 +131,7 @@ def _system_of(definition: Definition) -> str | None:
             # It answers; whether it tells its number is a matter of rights.
             return None
         said = str(error.orig).strip().partition("\n")[0]
-        raise ConnectionValidationError(definition.name, _masked(said, definition)) from None
+        raise ConnectionValidationError(definition.name, masked(said, definition)) from None
     finally:
         engine.dispose()
 
@@ -164,9 +190,26 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
 
 
 def secret_texts(definition: Definition) -> list[str]:
-    """Values of the definition that must not be shown."""
+    """Values of the definition that must not be shown, also those within lists and JSON, and as they stand in URLs."""
     known = type_named(definition.conn_type)
-    return [str(value) for name, value in definition.options() if known.is_secret(name)]
+    found = [text for name, value in definition.options() if known.is_secret(name) for text in _texts(value)]
+    return list(dict.fromkeys(each for text in found for each in (text, quote(text), quote(text, safe=""))))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The value's text, and that of its parts; switches and single characters tell nothing."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            made = json.loads(value)
+            if isinstance(made, (dict, list)):
+                yield from _texts(made)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
+    elif not isinstance(value, bool) and value not in (None, ""):
+        yield str(value)
 
 
 def _mask(definition: Definition) -> None:
@@ -174,7 +217,8 @@ def _mask(definition: Definition) -> None:
         mask_secret(text)
 
 
-def _masked(text: str, definition: Definition) -> str:
+def masked(text: str, definition: Definition) -> str:
+    """The text without the definition's secrets."""
     for secret in sorted(secret_texts(definition), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -43,11 +43,20 @@ def definition_of(connection: Any) -> Definition:
 
 
 def find_definition(name: str) -> Definition | None:
-    """The connection as tasks here see it, wherever it comes from; None if there is none."""
+    """The connection as tasks here see it, wherever it comes from; None if there is none.
+
+    :raises ConfigurationError: what is there is no connection
+    """
     try:
         return definition_of(BaseHook.get_connection(name))
     except AirflowNotFoundException:
         return None
+    except (TypeError, ValueError) as error:
+        # The error may hold the whole text, password included.
+        kind = type(error).__name__
+        raise ConfigurationError(
+            f"connection {name}", f"can't be read: {kind}", "write it as Airflow's JSON or URI"
+        ) from None
 
 
 def as_connection(definition: Definition) -> Connection:

@@ -147,6 +147,9 @@ def _put(row: Any, definition: Definition) -> None:
     for name in _FIELDS:
         setattr(row, name, getattr(definition, name))
     row.set_password(definition.password)
+    if not definition.password:
+        # Airflow's own method leaves the old one there.
+        row._password, row.is_encrypted = None, False
     row.set_extra(definition.extra_text())
 
 

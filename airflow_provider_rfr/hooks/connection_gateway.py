@@ -13,12 +13,15 @@ from airflow_provider_rfr.connections.ports import Stored
 from airflow_provider_rfr.connections.references import references_of
 from airflow_provider_rfr.connections.statement import SecretReference
 from airflow_provider_rfr.exceptions import (
+    AlterationProblem,
+    AlterationRefusedError,
     AlterConnectionError,
     ConnectionConflictError,
     ConnectionRightsError,
     ConnectionShadowedError,
     ConnectionValidationError,
 )
+from airflow_provider_rfr.hooks.connection_checks import masked
 from airflow_provider_rfr.hooks.connection_content import definition_of, find_definition
 from airflow_provider_rfr.hooks.connection_origin import Origin, origin_of, refuse_shadowed, worker_backends
 from airflow_provider_rfr.hooks.connection_secrets import not_allowed
@@ -77,7 +80,7 @@ class ApiGateway:
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         """Airflow's API has no condition, so what is stored is looked at right before and right after."""
-        origin = self._expected(expected, hashes, candidate.name)
+        origin = self._expected(expected, hashes, candidate)
         if not origin.is_database:
             origin.backend.set_conn_value(candidate.name, json.dumps(_body(candidate, with_name=False)))
         else:
@@ -87,7 +90,7 @@ class ApiGateway:
 
     def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
         """Airflow's connection test, which stores what works; False where it is not enabled."""
-        if not self._expected(expected, hashes, candidate.name).is_database:
+        if not self._expected(expected, hashes, candidate).is_database:
             return False
         body = {**_body(candidate), "commit_on_success": True}
         answer = self._api.call("POST", ["connections", "enqueue-test"], body)
@@ -95,7 +98,7 @@ class ApiGateway:
             # Disabled, or no executor that can do it; whether the user may, the other way finds out, too.
             return False
         token = str(self._checked(candidate.name, answer).json()["token"])
-        self._await_test(candidate.name, token)
+        self._await_test(candidate, token)
         self._stored(hashes, candidate)
         query = [("update_mask", "description")]
         answer = self._api.call("PATCH", ["connections", candidate.name], _body(candidate), query=query)
@@ -104,7 +107,7 @@ class ApiGateway:
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         """A new connection and the end of the old one, in one request and one transaction of Airflow's."""
-        if not self._expected(expected, hashes, definition.name).is_database:
+        if not self._expected(expected, hashes, definition).is_database:
             raise ConnectionShadowedError(definition.name, "can be renamed in Airflow's database only")
         create = {
             "action": "create",
@@ -159,10 +162,16 @@ class ApiGateway:
                 " its database: a change in the database would have no effect; change it there",
             )
 
-    def _expected(self, expected: str, hashes: ContentHash, name: str) -> Origin:
+    def _expected(self, expected: str, hashes: ContentHash, candidate: Definition) -> Origin:
+        name = candidate.name
         origin = origin_of(name, worker_backends())
         if origin is None or hashes.of(definition_of(origin.connection)) != expected:
             raise ConnectionConflictError(name, "somebody else changed it meanwhile; try again")
+        if origin.is_database and origin.connection.password and not candidate.password:
+            # It takes the rest and leaves the password there, which would be half of the statement.
+            remedy = "use airflow rfr connection alter where Airflow's database is"
+            problem = AlterationProblem("password", "can't be taken away through Airflow's API", remedy)
+            raise AlterationRefusedError(name, [problem])
         return origin
 
     def _stored(self, hashes: ContentHash, candidate: Definition) -> None:
@@ -172,7 +181,8 @@ class ApiGateway:
                 candidate.name, "somebody else changed it in the same moment; look what it is, and try again"
             )
 
-    def _await_test(self, name: str, token: str) -> None:
+    def _await_test(self, candidate: Definition, token: str) -> None:
+        name = candidate.name
         end = time.monotonic() + TEST_SECONDS
         while time.monotonic() < end:
             headers = {"Airflow-Connection-Test-Token": token}
@@ -181,7 +191,8 @@ class ApiGateway:
             if said["state"] == "success":
                 return
             if said["state"] == "failed":
-                raise ConnectionValidationError(name, str(said.get("result_message") or "Airflow's test failed"))
+                told = str(said.get("result_message") or "Airflow's test failed")
+                raise ConnectionValidationError(name, masked(told, candidate))
             time.sleep(0.5)
         raise ConnectionValidationError(name, "Airflow's connection test did not end; is a worker running?")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_provider_rfr.exceptions import ConnectionShadowedError
+from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionShadowedError
 
 _DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
 
@@ -60,9 +60,20 @@ def server_backends() -> list[Any]:
 
 
 def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
-    """The first backend that has the connection; None if no one has."""
+    """The first backend that has the connection; None if no one has.
+
+    :raises ConfigurationError: one can't be asked, or what it has is no connection: then nobody knows which one counts
+    """
     for backend in backends:
-        found = backend.get_connection(conn_id=name)
+        try:
+            found = backend.get_connection(conn_id=name)
+        except Exception as error:  # noqa: BLE001 - each backend has errors of its own; they may hold the password
+            kind, place = type(error).__name__, Origin(backend, None).name
+            raise ConfigurationError(
+                f"connection {name}",
+                f"can't be read from {place}: {kind}",
+                "write it as Airflow's JSON or URI, and see that this answers",
+            ) from None
         if found is not None:
             return Origin(backend, found)
     return None

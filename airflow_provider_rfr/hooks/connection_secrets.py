@@ -67,7 +67,13 @@ def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
 
 def _of_file(name: str) -> str | None:
     folder = Path(conf.get("rfr", "secret_files", fallback="") or "/run/secrets").resolve()
-    file = (folder / name).resolve()
-    if not file.is_relative_to(folder) or not file.is_file():
-        return None
-    return file.read_text(encoding="utf-8").rstrip("\n")
+    try:
+        file = (folder / name).resolve()
+        if not file.is_relative_to(folder) or not file.is_file():
+            return None
+        return file.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, ValueError) as error:
+        # The error of text that is no UTF-8 holds the file's content.
+        raise ConfigurationError(
+            f"SECRET 'file:{name}'", f"can't be read: {type(error).__name__}", "give a readable file of UTF-8 text"
+        ) from None

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.connections.references import closure
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
-from airflow_provider_rfr.hooks.connection_checks import HookValidator
+from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
 from airflow_provider_rfr.hooks.connection_content import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
 from airflow_provider_rfr.store.connection_audit import moves_of, note_identity
@@ -64,7 +64,12 @@ class ConnectionUse:
         self._thread.join(LOOK_SECONDS * 5)
 
     def end(self, state: str, error: str | None = None, error_kind: str | None = None) -> None:
-        """Note how it ended; what a later start of the task has noted stays."""
+        """Note how it ended; what a later start of the task has noted stays.
+
+        :param error: its text, which may be anybody's; secrets of the connections are masked in it
+        """
+        for definition in self._read:
+            error = error and masked(error, definition)
         self._store.run(
             lambda connection: uses.end_use(
                 connection, self._store.now(connection), self._task, self._token, state, error, error_kind

@@ -54,7 +54,7 @@ class ConnectionsHook(BaseHook):
         from airflow_provider_rfr.connections.alteration import execute
 
         for value in (parameters or {}).values():
-            if isinstance(value, str):
+            if isinstance(value, (str, dict, list)):
                 mask_secret(value)
         world = self._world()
         try:

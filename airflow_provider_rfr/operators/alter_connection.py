@@ -12,7 +12,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.parser import parse_statement
-from airflow_provider_rfr.connections.python_form import check_plain, plain_texts, settings_with, statement_of
+from airflow_provider_rfr.connections.python_form import (
+    check_plain,
+    plain_texts,
+    settings_with,
+    statement_of,
+    switch,
+)
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
     ConfigurationError,
@@ -160,7 +166,8 @@ class AlterConnectionOperator(BaseOperator):
         }
         if self.statement:
             found = parse_statement(self.statement)
-            return replace(found, settings=settings_with(found.settings, **switches))
+            settings, if_exists = settings_with(found.settings, **switches), switch("if_exists", self.if_exists)
+            return replace(found, settings=settings, if_exists=found.if_exists or if_exists)
         return statement_of(
             self.connection, set=self.set, drop=self.drop, reset=self.reset, if_exists=self.if_exists, **switches
         )

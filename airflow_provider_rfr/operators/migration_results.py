@@ -30,10 +30,10 @@ def plan_result(plan: Plan) -> dict[str, Any]:
 def check_result(plan: Plan) -> dict[str, Any]:
     """Counts, all of them zero but one.
 
-    :raises AirflowFailException: something is left to do, was changed by hand, or stops the next deploy
+    :raises AirflowFailException: something is left to do, was changed by hand and not adopted, or stops the next deploy
     """
     left = [f"{each.how.value} {each.name}" for each in plan.steps]
-    if left or plan.drift or plan.blocked:
+    if left or not plan.applicable:
         raise AirflowFailException(f"not as declared: {'; '.join([*_stopping(plan), *left])}")
     return {"changes": False, "summary": summary(plan)}
 
@@ -47,4 +47,5 @@ def gc_result(collected: Collected, warn: Callable[..., None]) -> dict[str, Any]
 
 def _stopping(plan: Plan) -> list[str]:
     blocked = [f"{each.name}: {', '.join(each.problems)}" for each in plan.blocked]
-    return blocked + [f"{each.name} was changed by hand: {', '.join(each.problems)}" for each in plan.drift]
+    drift = [f"{each.name} was changed by hand: {', '.join(each.problems)}" for each in plan.drift if each.blocking]
+    return blocked + drift

@@ -78,9 +78,11 @@ class SinkOperator(BaseOperator):
         from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkHeldError
 
         hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
-        for obj in self._chosen(hook):
+        chosen = self._chosen(hook)
+        tables = _tables(hook)
+        for obj in chosen:
             try:
-                done[obj.name] = self._run(hook, obj)
+                done[obj.name] = self._run(hook, obj, tables)
             except RfrError as error:
                 self.log.error("%s", error)
                 errors.append(error)
@@ -91,17 +93,23 @@ class SinkOperator(BaseOperator):
             raise AirflowFailException(told)
         raise RfrError(told)
 
-    def _run(self, hook: BuiltinsHook, obj: BuiltinObject) -> dict[str, Any]:
+    def _run(self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str]) -> dict[str, Any]:
         from airflow_provider_rfr.builtins.sinks import run_sink
 
         assert obj.sink is not None
         target = _http_target(obj.sink.settings) if obj.sink.to == "http" else None
-        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target)
+        source = tables.get(obj.sink.source.casefold())
+        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, source_table=source)
         self.log.info("%s: sent %s rows in %s batches", obj.name, found.rows, found.batches)
         return asdict(found)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
-        declared = {each.key: each for each in hook.spec.objects if each.sink is not None and each.removed is None}
+        from airflow_provider_rfr.builtins.wanted import is_gone
+
+        version = hook.spec.version
+        declared = {
+            each.key: each for each in hook.spec.objects if each.sink is not None and not is_gone(each, version)
+        }
         names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:
@@ -119,6 +127,14 @@ class SinkOperator(BaseOperator):
             control_store_conn_id=self.control_store_conn_id,
             folder=Path(fileloc).parent if fileloc else None,
         )
+
+
+def _tables(hook: BuiltinsHook) -> dict[str, str]:
+    """Names of tables as their catalog finds them, by the name as it is compared."""
+    from airflow_provider_rfr.builtins.execution.records import read_recorded
+
+    with hook.store.read() as connection:
+        return {each.key: each.physical for each in read_recorded(connection, hook.project).objects}
 
 
 def _http_target(settings: Mapping[str, Any]) -> HttpTarget:

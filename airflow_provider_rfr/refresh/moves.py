@@ -44,9 +44,10 @@ class Moves:
         """A page token's JSON; an address that leads to a former place leads to the present one."""
         if text is None or len(self.addresses) < 2:
             return text
-        for former in self.addresses[:-1]:
-            if text.startswith((f'"{former}/', f'"{former}?', f'"{former}"')):
-                return f'"{self.addresses[-1]}{text[len(former) + 1 :]}'
+        # The longest first: one address may be the beginning of another.
+        for place in sorted(self.addresses, key=len, reverse=True):
+            if text.startswith((f'"{place}/', f'"{place}?', f'"{place}"')):
+                return f'"{self.addresses[-1]}{text[len(place) + 1 :]}'
         return text
 
     def follow(self, book: PartitionBook) -> None:

@@ -112,6 +112,12 @@ def interrupted(connection: Connection, now: int, conn_id: str) -> list[Alterati
     return [_alteration(row) for row in connection.execute(found.order_by(_A.id))]
 
 
+def open_beside(connection: Connection, now: int, alteration: int) -> list[Alteration]:
+    """Those of other connections that somebody is at now."""
+    found = select(ALTERATIONS).where(_A.id != alteration, _A.state == OPEN, _A.lease_until >= now)
+    return [_alteration(row) for row in connection.execute(found.order_by(_A.id))]
+
+
 def list_alterations(connection: Connection, conn_id: str | None = None, limit: int = 100) -> list[Alteration]:
     """The newest first."""
     query = select(ALTERATIONS).order_by(_A.id.desc()).limit(limit)
@@ -171,7 +177,9 @@ def keep_move(connection: Connection, conn_id: str, content: str) -> None:
 
 
 def rename_notes(connection: Connection, old: str, new: str) -> None:
-    """Let what is noted of a connection follow its new name."""
+    """Let what is noted of a connection follow its new name; what a former one of that name left behind goes."""
+    for notes in (SECRETS, IDENTITIES, MOVES):
+        connection.execute(delete(notes).where(notes.c.conn_id == new))
     connection.execute(update(SECRETS).where(SECRETS.c.conn_id == old).values(conn_id=new))
     connection.execute(update(IDENTITIES).where(IDENTITIES.c.conn_id == old).values(conn_id=new))
     connection.execute(update(MOVES).where(MOVES.c.conn_id == old).values(conn_id=new))

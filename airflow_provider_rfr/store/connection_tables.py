@@ -13,7 +13,7 @@ from airflow_provider_rfr.store.tables import METADATA
 
 CONSUMER_LENGTH: Final = 800
 
-# One task of one run that uses connections: a refresh, a sink. It goes when a later run of the task registers.
+# One task of one run that uses connections: a refresh, a sink. It goes when a later run takes its place.
 USES: Final = Table(
     "rfr_connection_uses",
     METADATA,

@@ -22,6 +22,8 @@ STALLED: Final = "stalled"
 IDLE: Final = "idle"
 UNREAD: Final = "unread"
 """The hash of a copy that is yet to be read."""
+_SILENT: Final = 600_000
+"""Milliseconds without a word after which a task is dead: it says every two seconds that it lives."""
 _KEPT: Final = 500
 """Characters of an error."""
 _U: Final = USES.c
@@ -157,6 +159,8 @@ def end_use(
 ) -> Use | None:
     """Note how the task's registration ended; returns its row as it is then, None if a later one replaced it.
 
+    One that ended well takes the place of earlier runs that failed: nobody waits for those any more.
+
     :param token: None for the newest one
     """
     found = load_use(connection, task)
@@ -165,6 +169,13 @@ def end_use(
     kept = None if error is None else error[:_KEPT]
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
     connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
+    if state == IDLE:
+        same = and_(_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
+        dead = or_(_U.state == STALLED, and_(_U.state == RUNNING, _U.seen_at < now - _SILENT))
+        began = select(_U.started_at).where(_U.consumer == task.consumer).scalar_subquery()
+        over = list(connection.scalars(select(_U.consumer).where(same, dead, _U.started_at < began)))
+        connection.execute(delete(USE_HASHES).where(_H.consumer.in_(over)))
+        connection.execute(delete(USES).where(_U.consumer.in_(over)))
     return load_use(connection, task)
 
 

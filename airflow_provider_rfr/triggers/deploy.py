@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -64,24 +65,28 @@ class DeployTrigger(BaseEventTrigger):
         """An event for each content that is not deployed, for ever: version, digest, and how much there is to do."""
         seen = await self._recall()
         while True:
-            digest = await asyncio.to_thread(self._digest)
+            try:
+                digest = await asyncio.to_thread(self._digest)
+                event = await asyncio.to_thread(self._look, digest) if digest != seen else None
+            except Exception:
+                # The lake or the store is away, or a file is half written or being replaced: the next look sees.
+                self.log.warning("What there is to deploy can't be told now", exc_info=True)
+                await asyncio.sleep(self.poll_interval)
+                continue
+            if event is not None:
+                yield TriggerEvent(event)
             if digest != seen:
-                try:
-                    event = await asyncio.to_thread(self._look, digest)
-                except Exception:
-                    # The lake or the store is away, or a file is half written: the next look sees.
-                    self.log.warning("What there is to deploy can't be told now", exc_info=True)
-                    await asyncio.sleep(self.poll_interval)
-                    continue
-                if event is not None:
-                    yield TriggerEvent(event)
                 seen = digest
                 await self._remember(digest)
             await asyncio.sleep(self.poll_interval)
 
     def _digest(self) -> str:
-        """Of the version of the package and of every declaration, by name and content."""
+        """Of the versions of the packages that declare, and of every file, by name and content."""
+        from airflow_provider_rfr.builtins.declaration.loader_sources import GROUP
+
         found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
+        for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):
+            found.update(f"{point}:{point.dist.version if point.dist is not None else None}".encode())
         for root in map(Path, self.objects):
             files = [root] if root.is_file() else sorted(each for each in root.rglob("*.y*ml") if each.is_file())
             for file in files:

@@ -19,6 +19,8 @@ SPARK = SparkSettings(
     {
         "spark.master": "local[2]",
         "spark.sql.shuffle.partitions": "2",
+        # As many clusters have it; a deploy must not lose a value by it.
+        "spark.sql.ansi.enabled": "false",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 )

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
-from airflow_provider_rfr.hooks.connection_checks import HookValidator
+from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
 from airflow_provider_rfr.store.connections import TaskRef, Use
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -56,6 +56,19 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
         validator().test(replace(good, host="http://127.0.0.1:9"))
 
 
+def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
+    made = Definition(
+        "shop", "generic", password="a/b c", extra={"secrets": {"list": ["one-secret"]}, "token": '{"pin": "987654"}'}
+    )
+    said = "no a/b c, no a/b%20c, no a%2Fb%20c, no one-secret, no 987654"
+    assert masked(said, made) == "no ***, no ***, no ***, no ***, no ***"
+
+
+def test_a_hook_that_cant_even_be_made_is_an_error_of_the_connection() -> None:
+    with pytest.raises(ConnectionValidationError, match="no base URL|must be|is no"):
+        validator().test(Definition("shop", "rfr_api", host="ftp://x"))
+
+
 def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     source = {"file": str(SHOP), "config": {"partitions": 2, "page_size": 5}}
     noted = use(shop={"source": source, "stream": "items"})
@@ -78,7 +91,9 @@ def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None
         validator().identity(replace(shop, extra={"identity_path": "/nowhere"}))
 
 
-def test_a_postgres_is_known_again_by_its_system_whatever_the_database() -> None:
+def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with PostgresServer() as server:
         found = []
         for _ in range(2):
@@ -90,6 +105,15 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database() -> None
         with pytest.raises(ConnectionValidationError) as caught:
             validator().identity(replace(pg, port=9))
         assert str(url.password) not in str(caught.value)
+        assert validator().identity(replace(pg, port=9, extra={"ssh_conn_id": "bastion"})) is None
+        with pytest.raises(ConnectionValidationError, match="SSL"):
+            validator().identity(replace(pg, extra={"sslmode": "require"}))
+        (tmp_path / "services").write_text(
+            f"[shop]\nhost={url.host}\nport={url.port}\nuser={url.username}\ndbname={url.database}\n"
+        )
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        by_service = Definition("pg", "postgres", password=str(url.password), extra={"service": "shop"})
+        assert validator().identity(by_service) == found[0]
 
 
 def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) -> None:

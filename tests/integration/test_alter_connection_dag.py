@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from airflow.exceptions import ParamValidationError
+from airflow.models import Connection
+from airflow.utils.session import create_session
 
 from airflow_provider_rfr.cli import connection_command
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
@@ -41,9 +43,6 @@ def dag() -> Any:
 @pytest.fixture
 def shop(dag: Any, api: SampleApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A connection of Airflow's database; nobody listens where Airflow's API would be."""
-    from airflow.models import Connection
-    from airflow.utils.session import create_session
-
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("SHOP_KEY", CANARY)
@@ -60,9 +59,6 @@ def shop(dag: Any, api: SampleApi, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def stored() -> Any:
-    from airflow.models import Connection
-    from airflow.utils.session import create_session
-
     with create_session() as session:
         found = session.query(Connection).filter(Connection.conn_id == "shop_db").one()
         return found.host, found.password, json.loads(found.extra)
@@ -177,6 +173,68 @@ def test_the_command_line_says_what_is_wrong_in_a_line(
     error = capsys.readouterr().err
     assert said in error
     assert "canary-plain" not in error
+
+
+BROKEN = f'{{"conn_type": "rfr_api", "password": "{CANARY}"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER CONNECTION broken SET (host = 'http://x')",
+        "VALIDATE CONNECTION broken",
+        "ALTER CONNECTION shop_db SET (extra.other_conn_id = 'broken')",
+        "ALTER CONNECTION shop_db SET (password = SECRET 'file:binary')",
+    ],
+)
+def test_what_cant_be_read_is_told_in_a_line_without_its_content(
+    shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff" + CANARY.encode())
+    monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", BROKEN)
+    with pytest.raises(SystemExit):
+        connection_command.alter(command(statement=text))
+    error = capsys.readouterr().err
+    assert "can't be read" in error or "can be read" in error
+    assert CANARY not in error
+
+
+def test_a_password_that_is_dropped_is_gone(shop: str) -> None:
+    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)"))
+    with create_session() as session:
+        found = session.query(Connection).filter(Connection.conn_id == shop).one()
+        assert (found.password, found.extra) == (None, None)
+        assert (found.is_encrypted, found.is_extra_encrypted) == (False, False)
+
+
+def test_a_type_that_is_there_only_for_its_fields_is_altered_untried(
+    shop: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with create_session() as session:
+        session.query(Connection).filter(Connection.conn_id == shop).one().conn_type = "generic"
+    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} SET (host = 'elsewhere')"))
+    assert stored()[0] == "elsewhere"
+    assert "nothing here knows how to try" in capsys.readouterr().out
+
+
+def test_a_connection_of_the_environment_is_tried_where_it_is(
+    shop: str, api: SampleApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
+    monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps(made))
+    connection_command.validate(command(connection="from_env"))
+    assert "connection from_env: valid" in capsys.readouterr().out
+
+
+def test_a_user_without_a_name_may_alter_connections(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 50000")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} SET (description = 'a shop')"))
+    (row, *_) = ConnectionsHook().history(shop)
+    assert row.actor == f"user {os.getuid()} at the command line"
 
 
 def test_a_connection_is_renamed_in_the_database(shop: str) -> None:

@@ -21,22 +21,29 @@ def query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Declaratio
     try:
         for problem, remedy in unknown_columns(obj.query, columns_of, namespace):
             yield each.problem("query", problem, remedy)
-        expand_stars(obj.query, columns_of, namespace)
+        starred = expand_stars(obj.query, columns_of, namespace) != obj.query
         names = output_columns(obj.query, columns_of, namespace)
     except UnreadableQueryError:
         return
     except QueryError as error:
         yield each.problem("query", error.problem, error.remedy)
         return
-    yield from _result_problems(each, names)
+    yield from _result_problems(each, names, starred and not obj.follow_star)
 
 
-def _result_problems(each: Declared, names: Sequence[str]) -> Iterator[DeclarationProblem]:
+def _result_problems(each: Declared, names: Sequence[str], kept: bool) -> Iterator[DeclarationProblem]:
+    """What is wrong with the columns of the result.
+
+    :param kept: its stars may have been written out when what it reads had fewer columns: that is for the plan to see
+    """
     found = [name.casefold() for name in names]
     for name, count in Counter(found).items():
         if count > 1:
             yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
     columns = [column.name for column in each.obj.columns]
-    if columns and [name.casefold() for name in columns] != found:
+    declared, rest = [name.casefold() for name in columns], iter(found)
+    if kept and all(name in rest for name in declared):
+        return
+    if columns and declared != found:
         told = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
         yield each.problem("columns", told, "write them alike, in the same order")

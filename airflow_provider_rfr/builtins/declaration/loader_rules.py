@@ -54,6 +54,7 @@ _NEEDED: dict[Kind, Sequence[str]] = {
 INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY)
 """Mechanisms that can lead from one contract to another."""
 ON_REPLACE = ("hold", "resume_from_new", "resend")
+_FILLED = ("rfr.generated", "objects")
 _TARGETS = {"files": ("path",), "http": ("connection",)}
 _EMITS = ("rows", "diff")
 _FORMATS = ("jsonl", "parquet")
@@ -98,6 +99,9 @@ def _shape(obj: BuiltinObject) -> Iterator[Finding]:
     for name in _NEEDED[obj.kind]:
         if not getattr(obj, name):
             yield Finding(name, f"a {obj.kind.value} has {name}", "none is given")
+    for name, value in obj.properties.items():
+        if name.casefold().startswith("rfr.") and (name, value) != _FILLED:
+            yield Finding(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
     if obj.per_instance is not None and not is_plain(obj.per_instance):
         yield Finding("per_instance", f"{obj.per_instance!r} is no name")
 

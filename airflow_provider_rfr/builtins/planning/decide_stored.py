@@ -65,7 +65,8 @@ def _changes(decision: Decision, found: Found, origin: Origin, inputs: Inputs, p
         how = _kept(decision, choice, want.recorded, policies)
     if want.kind is Kind.MATERIALIZED_VIEW and how is not How.REPLACE_EMPTY:
         how = _recomputed(decision, how, inputs)
-    if how is None and ((found.drift and policies.drift == "repair") or origin.note is not None):
+    # What was changed by hand and is adopted stays as it is: to write all that is declared would be to repair it.
+    if how is None and (policies.drift == "repair" if found.drift else origin.note is not None):
         how = How.METADATA
     if found.adopted:
         how = How.ADOPT

@@ -65,11 +65,17 @@ class Inputs:
 def inputs_of(want: Want, decisions: Decisions) -> Inputs:
     """What the object notices; everything that it reads is decided already."""
     found = Inputs()
+    before = {each.name: each.uuid for each in want.recorded.deps} if want.recorded is not None else {}
     for each in want.reads:
         read = decisions.get(each.uuid) if each.uuid is not None else None
-        if read is None or each.uuid is None or read.effects is NO_EFFECTS:
+        if read is None or each.uuid is None:
             continue
         name = read.want.obj.name
+        if before.get(each.name) not in (None, each.uuid):
+            found.shape[each.uuid] = found.contents[each.uuid] = f"reads {name}, which is another object now"
+            continue
+        if read.effects is NO_EFFECTS:
+            continue
         if columns := read.effects.shape.met(each.columns):
             found.shape[each.uuid] = reads(name, columns)
         if columns := read.effects.contents.met(each.columns):

@@ -6,7 +6,7 @@ written in the same commit as the change. That is no drift, and the next deploy 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -16,6 +16,8 @@ from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Want, relation
 
+_FORMAT = "format-version"
+"""Property that REST catalogs take as a table is made, and do not keep as one."""
 _WORDS = {
     Change.ADD: "column {column} was added",
     Change.ADD_REQUIRED: "column {column} was added",
@@ -113,6 +115,8 @@ def _taken(want: Want, live: LiveObject) -> str:
 def _not_as_declared(want: Want, live: LiveObject) -> Iterator[str]:
     if live.kind is not relation(want.kind):
         yield f"it is a {live.kind.value}, declared is a {want.kind.value}"
+    elif live.name != want.obj.name:
+        yield f"its name is written {live.name}; declare it so"
     elif want.obj.columns:
         yield from _words(diff_columns(want.obj.columns, live.columns))
 
@@ -129,7 +133,9 @@ def _recorded(want: Want, known: RecordedObject, policies: Policies, unfinished:
             return Found(_from_live(want, live, None), adopted=True)
         return Found(_from_record(known), (whose(live, want.uuid),), (whose(live, want.uuid),))
     drift = tuple(_drift(want, known, live))
-    if drift and (unfinished or _unfinished(known, live)):
+    # What has neither name may be a copy that somebody made, with its properties: of those only the journal tells.
+    at_home = live.key in (known.key, want.key)
+    if drift and (unfinished or (at_home and _unfinished(known, live))):
         return _continued(want, known, live)
     if not drift or policies.drift == "fail":
         return Found(_from_record(known), drift)
@@ -168,19 +174,25 @@ def _decided(want: Want, known: RecordedObject, live: LiveObject, drift: tuple[s
     added = {each.column.casefold() for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)}
     wanted = folded(want.obj.columns)
     left = tuple(each for each in live.columns if each.name.casefold() in added - set(wanted))
-    conflicts = tuple(
-        f"{words} by hand, and adopting that means to declare it so"
-        for each in changes
-        if _contradicts(each, wanted) and (words := next(_words([each]), ""))
-    )
+    against = [f"{words} by hand" for each in changes if _contradicts(each, want, live) for words in _words([each])]
+    against += _rest(live, want.obj.partitioning, want.obj.keys, _kept(known, want.obj.properties))
+    conflicts = tuple(f"{each}, and adopting that means to declare it so" for each in against if each in drift)
     return Found(replace(origin, left=left), drift, conflicts)
 
 
-def _contradicts(change: ColumnChange, wanted: dict[str, Column]) -> bool:
-    declared = wanted.get(change.column.casefold())
-    if change.what is Change.DROP:
-        return declared is not None
-    return change.what in (Change.WIDEN, Change.RETYPE) and declared is not None and declared.type != change.after
+def _kept(known: RecordedObject, wanted: Mapping[str, str]) -> dict[str, str]:
+    """The recorded properties as they are declared now."""
+    return {name: wanted[name] for name in known.properties if name in wanted}
+
+
+def _contradicts(change: ColumnChange, want: Want, live: LiveObject) -> bool:
+    wanted, there = folded(want.obj.columns), folded(live.columns)
+    if change.what is Change.REORDER:
+        return [each for each in there if each in wanted] != [each for each in wanted if each in there]
+    declared, now = wanted.get(change.column.casefold()), there.get(change.column.casefold())
+    if declared is None or change.what in (Change.ADD, Change.ADD_REQUIRED):
+        return False
+    return now is None or (declared.type, declared.required) != (now.type, now.required)
 
 
 def _unfinished(known: RecordedObject, live: LiveObject) -> bool:
@@ -198,17 +210,24 @@ def _drift(want: Want, known: RecordedObject, live: LiveObject) -> Iterator[str]
         yield f"it is called {live.name} now"
     if live.kind is LiveKind.TABLE and live.columns:
         yield from (f"{each} by hand" for each in _words(diff_columns(known.columns, live.columns)))
-    if live.constraints is not None and not same_names(live.constraints.partitioning, known.partitioning):
-        yield f"it is partitioned by {_listed(live.constraints.partitioning)}, not {_listed(known.partitioning)}"
-    if live.constraints is not None and not same_names(live.constraints.keys, known.keys):
-        yield f"its keys are {_listed(live.constraints.keys)}, not {_listed(known.keys)}"
+    yield from _rest(live, known.partitioning, known.keys, known.properties)
     if live.query is not None and live.query not in (known.sql, want.sql):
         texts = [each.split() for each in (known.sql, want.sql) if each is not None]
         if texts and live.query.split() not in texts:
             yield "its text was changed by hand"
-    for name in known.properties if live.properties else ():
-        if live.properties.get(name) != known.properties[name]:
-            yield f"property {name} is {live.properties.get(name)!r}, not {known.properties[name]!r}"
+
+
+def _rest(
+    live: LiveObject, partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
+) -> Iterator[str]:
+    """What else than its columns is not as it should be."""
+    if live.constraints is not None and not same_names(live.constraints.partitioning, partitioning):
+        yield f"it is partitioned by {_listed(live.constraints.partitioning)}, not {_listed(partitioning)}"
+    if live.constraints is not None and not same_names(live.constraints.keys, keys):
+        yield f"its keys are {_listed(live.constraints.keys)}, not {_listed(keys)}"
+    for name in properties if live.properties else ():
+        if name != _FORMAT and live.properties.get(name) != properties[name]:
+            yield f"property {name} is {live.properties.get(name)!r}, not {properties[name]!r}"
 
 
 def _words(changes: Sequence[ColumnChange]) -> Iterator[str]:

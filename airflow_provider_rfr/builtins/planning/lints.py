@@ -9,7 +9,7 @@ from airflow_provider_rfr.builtins.planning import chain
 from airflow_provider_rfr.builtins.planning.instruction import short
 from airflow_provider_rfr.builtins.planning.plans import Verb
 from airflow_provider_rfr.builtins.planning.steps import Outcome
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Stability
+from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, Contents, Kind, Stability
 from airflow_provider_rfr.builtins.state import Live, Recorded
 from airflow_provider_rfr.builtins.wanted import Tools, Want, Wanted
 
@@ -23,6 +23,8 @@ def lints(outcome: Outcome, wanted: Wanted, recorded: Recorded, live: Live, tool
         *_user_sinks(wanted, recorded),
         *_user_views(wanted, live),
         *_restamped(wanted, recorded, tools),
+        *_unlisted(wanted, live),
+        *_put_aside(outcome),
     ]
     return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
 
@@ -91,6 +93,24 @@ def _user_views(wanted: Wanted, live: Live) -> Iterator[str]:
         for each in view.reads or ():
             if each.name in by_key and (problem := view_problem(by_key[each.name].obj)):
                 yield f"view {view.name} (user): {problem}"
+
+
+def _put_aside(outcome: Outcome) -> Iterator[str]:
+    """Nothing is lost by the deploy, but by the collection that comes after it."""
+    for each in outcome.decisions.values():
+        known, there = each.want.recorded, each.want.live
+        if not each.leaves or known is None or known.kind not in STORED or known.contents is Contents.DERIVABLE:
+            continue
+        if there is not None and there.snapshot_id is not None and there.rows != 0:
+            days = outcome.policies.keep_days
+            yield f"{known.name}: its rows ({known.contents.value}) are put aside, and deleted by gc after {days} days"
+
+
+def _unlisted(wanted: Wanted, live: Live) -> Iterator[str]:
+    for each in wanted.templates:
+        if each.per_instance not in live.instances:
+            known = "nobody said which there are: none is made"
+            yield f"{each.name} is one object for each {each.per_instance}, and {known}"
 
 
 def _restamped(wanted: Wanted, recorded: Recorded, tools: Tools) -> Iterator[str]:

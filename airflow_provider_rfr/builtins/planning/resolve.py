@@ -10,7 +10,7 @@ from uuid import UUID
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.graph import CycleError, Graph
 from airflow_provider_rfr.builtins.instances import Generator
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind
 from airflow_provider_rfr.builtins.state import Dependency, Live, LiveObject, Recorded, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Tools, Want, Wanted, is_gone, rank, relation
 from airflow_provider_rfr.exceptions import PlanError, RfrError
@@ -44,6 +44,7 @@ class _Resolver:
         objects: list[tuple[BuiltinObject, str | None]] = []
         for each in present:
             objects += [(each, None)] if each.per_instance is None else generator.objects(each)
+        objects = [(self._spelled(obj), instance) for obj, instance in objects]
         self._objects = {obj.key: obj for obj, _ in objects}
         self._names = self._objects.keys() | self._live.objects.keys()
         self._wants = {obj.id: self._want(obj, instance) for obj, instance in objects}
@@ -60,7 +61,16 @@ class _Resolver:
             {each.id: each for each in self._spec.objects if is_gone(each, self._spec.version)},
             {identity: tuple(problems) for identity, problems in self._problems.items()},
             generator.kept(self._templates.values()),
+            tuple(self._templates.values()),
         )
+
+    def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
+        """A name is compared without case, but most catalogs find it only as it was written first."""
+        known, there = self._recorded.by_uuid.get(obj.id), self._live.objects.get(obj.key)
+        if known is not None:
+            return replace(obj, name=known.name) if known.key == obj.key else obj
+        ours = there is not None and there.marker == obj.id
+        return replace(obj, name=there.name) if there is not None and ours else obj
 
     def _want(self, obj: BuiltinObject, instance: str | None) -> Want:
         known = self._recorded.by_uuid.get(obj.id)
@@ -160,7 +170,7 @@ class _Resolver:
         want = self._wants[identity]
         if want.obj.query is None or want.sql is not None:
             return want
-        sql, reads = self._kept_sql(want) or self._expanded(want), want.reads
+        sql, reads = self._with_columns(want, self._kept_sql(want) or self._expanded(want)), want.reads
         if sql not in (want.obj.query, want.recorded.sql if want.recorded is not None else None):
             reads = self._own(want.obj, self._read(replace(want.obj, query=sql)))
         self._wants[identity] = want = replace(want, sql=sql, reads=reads)
@@ -182,18 +192,40 @@ class _Resolver:
                 return True
         return False
 
-    def _expanded(self, want: Want) -> str:
+    def _with_columns(self, want: Want, sql: str) -> str:
+        """Written out so that it gives the declared columns: who declares others asks for the stars of today, or for
+        that part of them which was there when the declaration was written."""
+        declared, known = _names(want.obj.columns), want.recorded
+        if not declared or sql == want.obj.query:
+            return sql
+        if known is not None and (known.sql, known.columns) == (sql, want.obj.columns):
+            return sql
+        given = self._outputs(want, sql)
+        if given is None or _folded(given) == _folded(declared):
+            return sql
+        for seen in ({}, {each.name: _folded(declared) for each in want.reads}):
+            text = self._expanded(want, seen)
+            if _folded(self._outputs(want, text)) == _folded(declared):
+                return text
+        told = f"its columns are {', '.join(declared)}, and its query gives {', '.join(given)}"
+        self._problems[want.uuid].append(f"{told}; write them alike, in the same order")
+        return sql
+
+    def _expanded(self, want: Want, seen: Mapping[str, Sequence[str] | None] | None = None) -> str:
+        """With its stars written out.
+
+        :param seen: columns for which a star stands, by table; by default those of then, or else all
+        """
         query = want.obj.query
         assert query is not None
         if "*" not in query and "natural" not in query.casefold():
             return query
         known = want.recorded
-        seen: Mapping[str, Sequence[str] | None] = {}
-        if known is not None and known.raw_sql == query and not want.obj.follow_star:
+        if seen is None and known is not None and known.raw_sql == query and not want.obj.follow_star:
             seen = {each.name: each.columns for each in known.deps}
 
         def columns_of(name: str) -> tuple[str, ...] | None:
-            return self._as_seen(name.casefold(), seen)
+            return self._as_seen(name.casefold(), seen or {})
 
         try:
             return self._tools.expand(want.obj, columns_of)
@@ -219,12 +251,17 @@ class _Resolver:
         want = self._wants[obj.id]
         if want.obj.columns or want.kind not in (Kind.VIEW, Kind.MATERIALIZED_VIEW):
             return tuple(each.name for each in want.obj.columns)
+        return self._outputs(want, want.sql or want.obj.query)
+
+    def _outputs(self, want: Want, sql: str | None) -> tuple[str, ...] | None:
         try:
-            return self._tools.outputs(
-                replace(want.obj, query=want.sql or want.obj.query), lambda each: self._columns(each.casefold())
-            )
+            return self._tools.outputs(replace(want.obj, query=sql), lambda each: self._columns(each.casefold()))
         except (RfrError, ValueError):
             return None
+
+
+def _names(columns: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(each.name for each in columns)
 
 
 def _folded(names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -154,7 +154,7 @@ class _Cut:
 
     def _send(self, what: What, before: int | None, after: int, schema_id: int, **values: Any) -> Send:
         now = self.table.columns()
-        pins = Pins.loads(self.row.pins).seen(now)
+        pins = Pins.loads(self.row.pins).seen(now, self.table.uuid)
         columns = pins.resolve(self.table.columns(schema_id), now, self.row.name)
         spelled = {name.casefold(): name for name, _ in columns}
         missing = [key for key in self.manner.keys if key.casefold() not in spelled]

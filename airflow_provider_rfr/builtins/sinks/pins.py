@@ -2,6 +2,7 @@
 
 A pin holds the column's name as the payload says it, and its field id once a table was seen: a column that the source
 renames goes on under its first name, and one that a migration made anew under the same name is followed by the name.
+Ids are one table's own: in a table that took its place the same id is another column, so there names count again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from airflow_provider_rfr.builtins.spec import SinkSpec
 from airflow_provider_rfr.exceptions.sinks import SinkError
 
+_ELSEWHERE = -1
+"""In the place of an id that was another table's."""
 Columns = Mapping[str, tuple[str, int]]
 """Spelling and field id of columns, by their names as they are compared."""
 
@@ -24,10 +27,12 @@ class Pin:
 
     :ivar name: in the payload; compared without case until a table was seen
     :ivar field_id: in the source's schema; None until a table was seen
+    :ivar called: in the source's schema, when it was seen last
     """
 
     name: str
     field_id: int | None = None
+    called: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +40,12 @@ class Pins:
     """All sent columns, in their order.
 
     :ivar follow: whatever the source has is sent, and ``columns`` is empty
+    :ivar table: uuid of the table that the ids are of; None until one was seen
     """
 
     columns: tuple[Pin, ...] = ()
     follow: bool = False
+    table: str | None = None
 
     @classmethod
     def of(cls, spec: SinkSpec, registered: Sequence[str], before: Pins | None = None) -> Pins:
@@ -53,7 +60,8 @@ class Pins:
             return before
         known = {each.name.casefold(): each for each in before.columns} if before is not None else {}
         names = spec.columns or tuple(registered)
-        return cls(tuple(known.get(name.casefold(), Pin(name)) for name in names))
+        pins = tuple(known.get(name.casefold(), Pin(name)) for name in names)
+        return cls(pins, table=before.table if before is not None else None)
 
     @classmethod
     def of_columns(cls, columns: Sequence[tuple[str, int]]) -> Pins:
@@ -64,20 +72,27 @@ class Pins:
     def loads(cls, text: str) -> Pins:
         """The pins that :meth:`dumps` wrote."""
         found: Mapping[str, Any] = json.loads(text)
-        return cls(tuple(Pin(name, field_id) for name, field_id in found["columns"]), found["follow"])
+        return cls(tuple(Pin(*each) for each in found["columns"]), found["follow"], found.get("table"))
 
     def dumps(self) -> str:
         """As the store keeps them."""
-        return json.dumps({"columns": [[each.name, each.field_id] for each in self.columns], "follow": self.follow})
+        columns = [[each.name, each.field_id, each.called] for each in self.columns]
+        return json.dumps({"columns": columns, "follow": self.follow, "table": self.table})
 
-    def seen(self, now: Columns) -> Pins:
-        """With the ids and the spelling of the table's columns; one that was made anew under its name has a new id."""
+    def seen(self, now: Columns, table: str) -> Pins:
+        """With the ids and the spelling of the table's columns; one that was made anew under its name has a new id.
+
+        :param table: its uuid
+        """
         if self.follow:
             return self
         if not self.columns:
-            return replace(self, columns=tuple(Pin(*each) for each in now.values()))
-        ids = {number for _, number in now.values()}
-        return replace(self, columns=tuple(each if each.field_id in ids else _seen(each, now) for each in self.columns))
+            return Pins(tuple(Pin(name, number, name) for name, number in now.values()), table=table)
+        before = self.columns
+        if self.table not in (None, table):
+            before = tuple(replace(each, field_id=_ELSEWHERE) for each in before)
+        names = {number: name for name, number in now.values()}
+        return Pins(tuple(_seen(each, names, now) for each in before), table=table)
 
     def resolve(self, then: Columns, now: Columns, sink: str) -> tuple[tuple[str, int], ...]:
         """Payload names and field ids of the sent columns.
@@ -90,11 +105,13 @@ class Pins:
         return tuple((each.name, _resolved(each, then, now, sink)) for each in self.columns)
 
 
-def _seen(pin: Pin, now: Columns) -> Pin:
-    found = now.get(pin.name.casefold())
+def _seen(pin: Pin, names: Mapping[int, str], now: Columns) -> Pin:
+    if pin.field_id is not None and pin.field_id in names:
+        return replace(pin, called=names[pin.field_id])
+    found = now.get((pin.called or pin.name).casefold()) or now.get(pin.name.casefold())
     if found is None:
         return pin
-    return Pin(found[0] if pin.field_id is None else pin.name, found[1])
+    return Pin(found[0] if pin.field_id is None else pin.name, found[1], found[0])
 
 
 def _resolved(pin: Pin, then: Columns, now: Columns, sink: str) -> int:

@@ -27,6 +27,8 @@ _OF_SESSION: Final = {
     # The text of a view is the author's, and days are the same wherever a deploy runs.
     "spark.sql.variable.substitute": "false",
     "spark.sql.session.timeZone": "UTC",
+    # A value that can't be cast stops the deploy. Without this it became NULL, and the old value was gone.
+    "spark.sql.ansi.enabled": "true",
 }
 
 

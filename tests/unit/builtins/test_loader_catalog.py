@@ -148,8 +148,8 @@ def test_what_a_broken_object_promises_is_not_held_against_its_readers(tmp_path:
     ("columns", "told"),
     [
         (
-            "[{name: a, type: int}]",
-            "ops.v: its columns are a, and its query gives a, B; write them alike, in the same order",
+            "[{name: a, type: int}, {name: z, type: int}]",
+            "ops.v: its columns are a, z, and its query gives a, B; write them alike, in the same order",
         ),
         (
             "[{name: b, type: int}, {name: a, type: int}]",
@@ -259,3 +259,12 @@ def test_a_wide_table_under_a_star_is_no_matter() -> None:
     wide = BuiltinObject(Kind.TABLE, "ops.wide", stable_id("p", "wide"), columns)
     over = BuiltinObject(Kind.VIEW, "ops.v", stable_id("p", "v"), query="SELECT w.* FROM ops.wide w")
     assert len(load(wide, over).objects) == 2
+
+
+def test_columns_of_a_star_may_be_those_that_were_there_when_it_was_written(tmp_path: Path) -> None:
+    """What it reads may get more columns in a later version; a star that follows has all of them."""
+    few = "kind: materialized_view\nname: ops.v\nquery: SELECT * FROM ops.t\ncolumns: [{name: a, type: int}]\n"
+    assert loaded(tmp_path, catalog(T, few))
+    told = "its columns are a, and its query gives a, B"
+    assert told in problems(tmp_path, catalog(T, few + "follow_star: true\n"))[0]
+    assert told in problems(tmp_path, catalog(T, few.replace("*", "a, B")))[0]

@@ -52,6 +52,10 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         (table("per_instance: a b"), ":4: ops.t: 'a b' is no name"),
         (table("properties: [a]"), ":4: ops.t: properties is a list, not a mapping"),
         (table("properties: {a: [1]}"), ":4: ops.t: properties.a is a list, not a text"),
+        (
+            table("properties: {rfr.object-id: x}"),
+            ":4: ops.t: rfr.object-id is one of the marks that a deploy writes; take another name",
+        ),
         (table("removed: {deprecated_since: '2.0', removed_in: '1.9'}"), ":4: ops.t: it is removed in 1.9, before 2.0"),
         (table("removed: {removed_in: '1.9'}"), ":4: ops.t: removed.deprecated_since is missing"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,13 @@ def test_whatever_was_changed_by_hand_is_told_and_stops_the_deploy_until_somebod
     assert found.drift[0].blocking
 
 
+def test_a_property_that_a_catalog_takes_and_does_not_show_is_no_drift() -> None:
+    catalog, wanted = Catalog(), spec("1.0", replace(T, properties={"owner": "ops", "format-version": "2"}), V)
+    catalog.deploy(wanted)
+    catalog.edit("ops.t", properties={"owner": "ops"})
+    assert told(catalog.plan(wanted)) == []
+
+
 def test_code_changes_are_shown_beside_it_as_if_it_were_not_there() -> None:
     """Row 65: drift apart from code changes."""
     catalog = deployed()
@@ -98,9 +106,9 @@ def test_a_column_that_was_added_by_hand_is_left_or_dropped_with_permission() ->
     catalog = deployed()
     catalog.edit("ops.t", columns=(*T.columns, column("x int")))
     adopt = catalog.plan(WANTED, drift="adopt")
-    assert adopt.applicable and [each.how for each in adopt.steps] == [Verb.METADATA]
-    catalog.apply(adopt)
-    assert [each.name for each in catalog.things["ops.t"].columns] == ["id", "rows", "x"]
+    assert adopt.applicable and (adopt.steps, adopt.records) == ((), ())
+    more = spec("1.1", table("ops.t", "id bigint", "rows int", "late int", properties=T.properties), V)
+    assert catalog.plan(more, drift="adopt").steps[0].changes == ("+ column late int",)
     repair = catalog.plan(WANTED, drift="repair")
     assert repair.blocked[0].problems == ("column x would be lost; say accept_data_loss: ops.t, or adopt it",)
     repair = catalog.plan(WANTED, drift="repair", accept_data_loss={"ops.t"})
@@ -139,6 +147,40 @@ def test_properties_and_partitionings_are_put_back() -> None:
     catalog.edit("ops.t", properties={"owner": "bob"})
     assert [each.how for each in catalog.deploy(WANTED, drift="repair").steps] == [Verb.METADATA]
     assert catalog.plan(WANTED).drift == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "declared"),
+    [
+        ({"properties": {"owner": "bob"}}, {"properties": {"owner": "bob"}}),
+        ({"constraints": Constraints(("days(x)",))}, {"partitioning": ("days(x)",)}),
+        ({"constraints": Constraints((), ("id",))}, {"keys": ("id",)}),
+        ({"columns": (column("id bigint!"), T.columns[1])}, {"columns": (column("id bigint!"), T.columns[1])}),
+        ({"columns": T.columns[::-1]}, {"columns": T.columns[::-1]}),
+    ],
+)
+def test_what_is_adopted_is_not_put_back_and_has_to_be_declared(
+    change: dict[str, object], declared: dict[str, Any]
+) -> None:
+    """Row 65: to adopt is not to repair."""
+    catalog = deployed()
+    catalog.edit("ops.t", **change)
+    blocked = catalog.plan(WANTED, drift="adopt").blocked[0].problems
+    assert blocked == (f"{told(catalog.plan(WANTED))[0]}, and adopting that means to declare it so",)
+    found = catalog.plan(spec("1.1", replace(T, **declared), V), drift="adopt")
+    assert found.applicable and not [each.changes for each in found.steps if each.changes and each.how is Verb.EVOLVE]
+
+
+def test_a_copy_that_has_our_marker_does_not_take_the_place_of_what_was_dropped() -> None:
+    """Spark copies a table's properties along with it; what the copy says of its deploy is of long ago."""
+    catalog = deployed()
+    copy = replace(catalog.things["ops.t"], name="ops.copy")
+    wider = spec("1.1", table("ops.t", "id bigint", "rows bigint", properties=T.properties), V)
+    catalog.deploy(wider)
+    del catalog.things["ops.t"]
+    catalog.things["ops.copy"] = copy
+    found = catalog.plan(wider)
+    assert told(found)[0] == "it is called ops.copy now" and (found.steps, found.applicable) == ((), False)
 
 
 def test_what_is_another_thing_altogether_is_not_touched() -> None:

@@ -7,12 +7,13 @@ from uuid import UUID, uuid5
 
 import pytest
 
+from airflow_provider_rfr.builtins.names import name_problem
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
 from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import Contents, Kind, Removal, Stability
 from airflow_provider_rfr.builtins.state import Dependency, Instance, Live, LiveKind, LiveObject, Recorded, UserView
-from tests.unit.builtins.catalogs import Catalog, mview, obj, spec, stable_id, table, view
+from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")
 OTHER = UUID("00000000-0000-0000-0000-000000000001")
@@ -71,6 +72,14 @@ def test_what_is_as_declared_can_be_adopted_by_name() -> None:
 
 def _adopt() -> object:
     return Policies(adopt=frozenset({"ops.t"}))
+
+
+def test_what_is_written_otherwise_is_not_adopted_for_most_catalogs_would_not_find_it() -> None:
+    catalog = Catalog()
+    catalog.things["ops.t"] = Thing("ops.T", LiveKind.TABLE, None, (column("id int"),))
+    found = catalog.plan(spec("1.0", table("ops.t", "id int")), adopt={"ops.t"})
+    assert found.blocked[0].problems == ("ops.T can't be adopted: its name is written ops.T; declare it so",)
+    assert catalog.plan(spec("1.0", table("ops.T", "id int")), adopt={"ops.t"}).applicable
 
 
 def test_what_carries_our_marker_and_is_not_recorded_is_ours_again() -> None:
@@ -285,6 +294,21 @@ def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whateve
         "ops.t": None, "ops.log_Main_2": "l1", "ops.log_eu_west": "l2",
     }  # fmt: skip
     assert {each.uuid for each in catalog.recorded.objects} == {T.id, uuid5(LOG.id, "l1"), uuid5(LOG.id, "l2")}
+
+
+@pytest.mark.parametrize("called", ["Zürich 東京", "x" * 300, "__", "a.b/c"])
+def test_a_generated_name_is_one_that_could_have_been_declared(called: str) -> None:
+    wanted = spec("1.0", T, LOG)
+    instances = {"lake": (Instance("l1", called), Instance("l2", called))}
+    names = {each.name for each in Catalog().plan(wanted, instances=instances).steps} - {"ops.t"}
+    assert len(names) == 2 and [name_problem(name) for name in names] == [None, None]
+
+
+def test_a_template_that_nobody_listed_instances_for_is_a_note() -> None:
+    found = Catalog().plan(spec("1.0", T, LOG))
+    assert did(found) == ["create ops.t"]
+    assert found.warnings == ("ops.log is one object for each lake, and nobody said which there are: none is made",)
+    assert Catalog().plan(spec("1.0", T, LOG), instances={"lake": ()}).warnings == ()
 
 
 def test_a_generated_object_whose_deploy_died_before_it_was_recorded_keeps_the_name_that_it_has() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
+from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.spec import Stability
 from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
 from airflow_provider_rfr.exceptions import PlanError
@@ -274,6 +275,24 @@ def test_stars_are_written_out_once_and_a_later_column_changes_no_view() -> None
     assert [each.details["sql"] for each in found.steps] == ["SELECT id FROM ops.t", "SELECT v.id FROM ops.v v"]
 
 
+@pytest.mark.parametrize("kind", [view, mview])
+def test_declared_columns_say_what_a_star_stands_for(kind: Any) -> None:
+    """Row 45: a column that comes later changes nothing downstream, in an old catalog as in a new one."""
+    narrow, wide = table("ops.t", "a int", "b int"), table("ops.t", "a int", "b int", "c int")
+    first, later = kind("ops.v", "SELECT * FROM ops.t", "a int", "b int"), ("a int", "b int", "c int")
+    catalog, fresh = Catalog(), Catalog()
+    catalog.deploy(spec("1.0", narrow, first))
+    assert [each.name for each in catalog.deploy(spec("1.1", wide, first)).steps] == ["ops.t"]
+    fresh.deploy(spec("1.1", wide, first))
+    for each in (catalog, fresh):
+        assert [known.sql for known in each.recorded.objects if known.name == "ops.v"] == ["SELECT a, b FROM ops.t"]
+        step = each.deploy(spec("1.2", wide, kind("ops.v", "SELECT * FROM ops.t", *later))).steps[0]
+        assert step.details["sql"] == "SELECT a, b, c FROM ops.t"
+    strange = kind("ops.v", "SELECT * FROM ops.t", "a int", "z int")
+    problem = "its columns are a, z, and its query gives a, b, c; write them alike, in the same order"
+    assert Catalog().plan(spec("1.0", wide, strange)).blocked[0].problems == (problem,)
+
+
 def test_a_star_that_follows_is_written_out_on_each_deploy() -> None:
     catalog = Catalog()
     reader = view("ops.v", "SELECT * FROM ops.t", follow_star=True)
@@ -290,3 +309,21 @@ def test_a_star_that_cannot_be_written_out_stops_the_plan(query: str) -> None:
     found = plan(spec("1.0", T, view("ops.v", query)), Recorded(), Live())
     assert [each.name for each in found.blocked] == ["ops.v"]
     assert "write" in found.blocked[0].problems[0]
+
+
+def test_whoever_reads_a_name_that_another_object_has_now_is_made_anew() -> None:
+    """Nothing about the other object need have changed, and its rows and types are others all the same."""
+    old, other = table("ops.x", "a int"), table("ops.z", "a bigint")
+    readers = view("ops.v", "SELECT a FROM ops.x"), mview("ops.m", "SELECT a FROM ops.x", "a bigint")
+    for gone, came in ((old, other), (old, table("ops.new", "a int"))):
+        catalog = Catalog()
+        catalog.deploy(spec("1.0", old, other, *readers))
+        rest = () if came is other else (other,)
+        wanted = spec("1.1", replace(gone, name="ops.old"), replace(came, name="ops.x"), *rest, *readers)
+        found = catalog.deploy(wanted)
+        assert [(each.how, each.name, each.reason) for each in found.steps if each.name in ("ops.v", "ops.m")] == [
+            (Verb.RECOMPUTE, "ops.m", "reads ops.x, which is another object now"),
+            (Verb.REBIND, "ops.v", "reads ops.x, which is another object now"),
+        ]
+        catalog.check()
+        assert catalog.plan(wanted).steps == ()

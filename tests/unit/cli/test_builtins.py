@@ -95,6 +95,16 @@ def test_a_saved_plan_is_applied_only_to_what_it_was_made_from(
     assert str(table.schema().find_type("rows")) == "int"
 
 
+def test_a_lake_that_is_away_is_told_in_a_sentence(
+    lake: Lake, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.catalog.close()  # type: ignore[attr-defined]
+    (tmp_path / "catalog.db").unlink()
+    (tmp_path / "catalog.db").mkdir()
+    assert rfr(objects, "plan") == 1
+    assert "the lake rfr can't be read (OperationalError)" in capsys.readouterr().err
+
+
 def test_status_and_history_tell_of_what_was_done(
     lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -331,6 +331,30 @@ def test_a_secret_with_a_new_value_under_the_same_reference_restarts_what_uses_i
     assert bench.shelf.connections["api"].password == "rotated"
 
 
+def test_a_secret_that_the_statement_does_not_name_stays_as_somebody_changed_it(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
+    bench.shelf.connections["api"] = replace(bench.shelf.connections["api"], password="by-hand")
+    bench.shelf.secrets_read.clear()
+    outcome = bench.alter(MOVE)
+    assert [change.option for change in outcome.changes] == ["host"]
+    assert bench.shelf.connections["api"].password == "by-hand"
+    assert bench.shelf.secrets_read == []
+
+
+def test_an_object_goes_with_the_secrets_in_it(bench: Bench) -> None:
+    bench.alter("ALTER CONNECTION api SET (extra.secrets.pin = SECRET 'env:NEW')")
+    bench.alter("ALTER CONNECTION api DROP (extra.secrets)")
+    assert bench.shelf.connections["api"].extra == {}
+    with bench.store.read() as connection:
+        assert secret_references(connection, "api") == {}
+
+
+def test_a_former_address_is_noted_without_the_credentials_in_it(bench: Bench) -> None:
+    bench.shelf.connections["api"] = replace(API, host=f"https://me:{CANARY}@one")
+    bench.alter(MOVE)
+    assert places(bench) == ["https://me:***@one"]
+
+
 def test_the_owner_of_a_tunnel_cant_send_the_secrets_of_others_elsewhere(bench: Bench) -> None:
     bench.run("source", "broker")
     bench.shelf.forbidden.add("broker")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_rfr.connections import parse_statement
+from airflow_provider_rfr.connections.alteration import execute
 from airflow_provider_rfr.connections.definition import Definition
-from airflow_provider_rfr.exceptions import AlterationRefusedError
+from airflow_provider_rfr.connections.statement import Settings
+from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
+from airflow_provider_rfr.store.connection_audit import secret_references
 from tests.unit.connections.worlds import CANARY, Bench
 
 PG = Definition("pg", "postgres", host="db1", login="app", password=CANARY, extra={"sslmode": "require"})
 API = Definition("api", "rfr_api", host="https://api.example.com", password=CANARY, extra={"page_size": 20})
+HTTP = Definition("http", "http", host="h")
 LAKE = Definition("lake", "rfr_lake", host="sqlite:////c.db", extra={"warehouse": "file:///w"})
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path, PG, API, LAKE)
+    return Bench(tmp_path, PG, API, LAKE, HTTP)
 
 
 def refused(bench: Bench, text: str) -> list[str]:
@@ -59,6 +65,17 @@ def refused(bench: Bench, text: str) -> list[str]:
         ("pg SET (ssh_conn_id = 'pg')", "extra.ssh_conn_id: refers to the connection itself"),
         ("pg SET (ssh_conn_id = 'none')", "there is no connection 'none'"),
         ("pg SET (password = SECRET 'env:NONE')", "password: SECRET 'env:NONE' is not there"),
+        ("api DROP (extra.secrets), SET (extra.secrets.pin = SECRET 'env:PIN')", "is part of extra.secrets"),
+        ("pg SET (extra.sslmode.x = 'y')", "extra.sslmode.x: connections of type 'postgres' have no such option"),
+        ("lake RESET (extra.warehouse.x)", "extra.warehouse.x: connections of type 'rfr_lake' have no such option"),
+        ("api RESET (extra.page_size.x)", "extra.page_size is no object"),
+        ("api SET (extra.page_size.x.y = 1)", "extra.page_size is no object"),
+        ("api SET (" + ".".join(["extra", *"a" * 2000]) + " = 1)", "have no such option"),
+        ("http SET (timeout = '--5')", "extra.timeout: must be an integer"),
+        ("http SET (host = 'me:pw@h')", "host: holds credentials"),
+        (f"http SET (extra.keyfile_dict = '{CANARY}')", "extra.keyfile_dict: is secret"),
+        ("pg RENAME TO pg", "has this name already"),
+        ('pg RENAME TO "a b"', "can't have this name"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_changes(bench: Bench, text: str, said: str) -> None:
@@ -95,6 +112,36 @@ def test_a_circle_of_connections_is_refused(tmp_path: Path) -> None:
     assert "makes a cycle: b > a > b" in refused(bench, "ALTER CONNECTION b SET (extra.ssh_conn_id = 'a')")[0]
 
 
+def test_two_at_once_cant_make_a_circle_together(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("a", "ssh", host="a"), Definition("b", "ssh", host="b"))
+    halves = {name: f"ALTER CONNECTION {name} SET (extra.next_conn_id = '{other}')" for name, other in ("ab", "ba")}
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        bench.shelf.before_commit = lambda: None
+        with pytest.raises(ConnectionConflictError, match="a gets another reference just now") as caught:
+            bench.alter(halves["b"])
+        told.append(caught.value.connection)
+
+    bench.shelf.before_commit = meanwhile
+    bench.alter(halves["a"])
+    assert told == ["b"]
+    assert "makes a cycle: b > a > b" in refused(bench, halves["b"])[0]
+
+
+def test_a_circle_of_which_one_half_was_stored_meanwhile_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("a", "ssh", host="a"), Definition("b", "ssh", host="b"))
+
+    def meanwhile(definition: Definition) -> None:
+        b = bench.shelf.connections["b"]
+        bench.shelf.connections["b"] = b.having("extra.next_conn_id", "a")
+
+    bench.shelf.identity = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(AlterationRefusedError, match="makes a cycle: a > b > a"):
+        bench.alter("ALTER CONNECTION a SET (extra.next_conn_id = 'b')")
+    assert bench.shelf.connections["a"].extra == {}
+
+
 def test_setting_one_of_an_exclusive_group_takes_the_other_away(bench: Bench) -> None:
     outcome = bench.alter("ALTER CONNECTION pg SET (service = 'main')")
     assert bench.shelf.connections["pg"].host is None
@@ -109,6 +156,51 @@ def test_what_a_statement_does_not_name_stays(bench: Bench) -> None:
     made = bench.shelf.connections["api"]
     assert (made.host, made.password) == ("https://two.example.com", CANARY)
     assert made.extra == {"more": {"deep": 1}}
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}, "\ud800", [{"a": object()}]])
+def test_what_a_connection_cant_hold_is_refused(bench: Bench, value: object) -> None:
+    with pytest.raises(AlterationRefusedError, match=r"extra\.a: must be what JSON can hold"):
+        bench.alter("ALTER CONNECTION api SET (extra.a = :a)", {"a": value})  # type: ignore[dict-item]
+    with pytest.raises(AlterationRefusedError, match="login: must be text"):
+        bench.alter("ALTER CONNECTION api SET (login = :a)", {"a": "a\0b"})
+
+
+def test_a_field_may_have_a_dot_in_its_name(bench: Bench) -> None:
+    outcome = bench.alter("ALTER CONNECTION api SET (extra.more.\"s3.region\" = 'eu')")
+    assert bench.shelf.connections["api"].extra["more"] == {"s3.region": "eu"}
+    assert [change.option for change in outcome.changes] == ['extra.more."s3.region"']
+    bench.alter('ALTER CONNECTION api RESET (extra.more."s3.region")')
+    assert "more" not in bench.shelf.connections["api"].extra
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:a/b@c@h/x", "https://me:***@h/x"),
+        ("https://token@h", "https://***@h"),
+        ("me:pw@h", "me:***@h"),
+        ("https://h/?api_key=abc&page=2", "https://h/?api_key=***&page=2"),
+        ("https://h:80/x me@example.com", "https://h:80/x me@example.com"),
+    ],
+)
+def test_what_of_an_address_is_secret_is_not_shown(bench: Bench, address: str, shown: str) -> None:
+    (change,) = bench.alter("ALTER CONNECTION api SET (extra.note = :note)", {"note": address}).changes
+    assert change.after == shown
+
+
+def test_a_secret_is_not_shown_whatever_option_it_is_put_into(bench: Bench, tmp_path: Path) -> None:
+    bench.shelf.secrets = {"env:S": CANARY, "env:T": f"{CANARY}2"}
+    for key in "ST":
+        for option in ("description", "login", "extra.sslcert"):
+            assert CANARY not in str(bench.alter(f"ALTER CONNECTION api SET ({option} = SECRET 'env:{key}')").to_json())
+    bench.alter("ALTER CONNECTION api SET (host = 'https://two.example.com', port = 1), RESET (login)")
+    assert CANARY.encode() not in b"".join(each.read_bytes() for each in tmp_path.glob("control.db*"))
+
+
+def test_what_a_secret_holds_is_checked_with_all_the_rest(bench: Bench) -> None:
+    bench.shelf.secrets = {"env:H": f"https://me:{CANARY}@h"}
+    assert "host: holds credentials" in refused(bench, "ALTER CONNECTION api SET (host = SECRET 'env:H')")[0]
 
 
 def test_only_keys_of_ssh_connections_are_rotated(bench: Bench) -> None:
@@ -128,3 +220,48 @@ def test_rotating_keys_leaves_the_other_side_one_that_it_knows(tmp_path: Path) -
     for outcome in (first, second):
         told = f"{outcome.to_json()} {bench.audit()}"
         assert "PRIVATE KEY" not in told
+
+
+def test_a_dry_run_shows_no_key_that_nobody_will_have(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", extra={"private_key": "first"}))
+    statement = parse_statement("ALTER CONNECTION bastion ROTATE KEYS")
+    dry = replace(statement, settings=Settings(dry_run=True))
+    outcome = execute(bench.world, dry, actor="tester")
+    assert outcome.result == "planned"
+    assert "ssh-" not in outcome.notice
+
+
+def test_rotating_the_key_of_a_file_keeps_it_until_the_other_side_knows_the_next(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Definition("bastion", "ssh", host="b", extra={"key_file": "/k"}))
+    bench.shelf.secrets = {"env:PW": "pw"}
+    bench.alter("ALTER CONNECTION bastion SET (password = SECRET 'env:PW')")
+    bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
+    first = bench.shelf.connections["bastion"].extra
+    assert (first["key_file"], "private_key" in first) == ("/k", False)
+    bench.alter("ALTER CONNECTION bastion ROTATE KEYS")
+    second = bench.shelf.connections["bastion"].extra
+    assert (second["private_key"], "key_file" in second) == (first["next_private_key"], False)
+    with bench.store.read() as connection:
+        assert secret_references(connection, "bastion") == {"password": "env:PW"}
+
+
+def test_a_dry_run_of_a_rename_renames_nothing(bench: Bench) -> None:
+    statement = replace(parse_statement("ALTER CONNECTION pg RENAME TO other"), settings=Settings(dry_run=True))
+    assert execute(bench.world, statement, actor="tester").result == "planned"
+    assert "pg" in bench.shelf.connections
+    with pytest.raises(ConnectionConflictError, match="'api' already"):
+        bench.alter("ALTER CONNECTION pg RENAME TO api")
+
+
+def test_a_connection_that_cant_be_read_keeps_nobody_from_altering_another(bench: Bench) -> None:
+    def find(name: str) -> Definition | None:
+        if name == "broken":
+            raise ConfigurationError("connection broken: extra", "is no JSON object")
+        return bench.shelf.connections.get(name)
+
+    bench.run("load", "broken")
+    bench.shelf.find = find  # type: ignore[method-assign]
+    bench.alter("ALTER CONNECTION pg SET (port = 5433)")
+    assert "that can be read" in refused(bench, "ALTER CONNECTION pg SET (ssh_conn_id = 'broken')")[0]
+    with pytest.raises(ConfigurationError, match="broken"):
+        bench.alter("VALIDATE CONNECTION broken")

@@ -49,9 +49,13 @@ def test_python_and_text_say_the_same() -> None:
     ("arguments", "field"),
     [
         ({"connection": None}, "connection"),
+        ({"connection": 42}, "connection"),
         ({"connection": "c", "set": "host"}, "set"),
         ({"connection": "c", "set": ["host"]}, "set"),
         ({"connection": "c", "reset": [1]}, "reset"),
+        ({"connection": "c", "drop": 5}, "drop"),
+        ({"connection": "c", "drain_timeout": float("inf")}, "drain_timeout"),
+        ({"statement": "ALTER CONNECTION c DROP (host)", "if_exists": "perhaps"}, "if_exists"),
         ({"connection": "c", "validate": "perhaps"}, "validate"),
         ({"connection": "c", "drain_timeout": "soon"}, "drain_timeout"),
         ({"connection": "c", "statement": "ALTER CONNECTION c DROP (host)", "drop": ["port"]}, "statement"),
@@ -67,6 +71,52 @@ def test_a_wrong_statement_is_told_while_the_dag_is_parsed_and_a_template_is_not
     with pytest.raises(StatementError):
         AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION")
     AlterConnectionOperator(task_id="alter", statement="{{ params.statement }}", set="{{ params.set }}")
+
+
+def test_values_are_taken_whole_or_not_at_all() -> None:
+    found = statement_of(
+        "c",
+        set={
+            "HOST": "SECRET 'env:A', port = 1",
+            "extra": {"s3.region": "eu", "empty": {}, "deep": {"a.b": 1}},
+        },
+        drop=["Schema"],
+    )
+    assert [(each.option, each.value) for each in found.actions] == [
+        ("host", "SECRET 'env:A', port = 1"),
+        ('extra."s3.region"', "eu"),
+        ("extra.empty", {}),
+        ('extra.deep."a.b"', 1),
+        ("schema", None),
+    ]
+
+
+def test_a_statement_and_an_argument_may_say_that_the_connection_may_be_missing() -> None:
+    operator = AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION c DROP (port)", if_exists=True)
+    assert operator._wanted().if_exists
+
+
+@pytest.mark.parametrize(
+    ("statement", "set"),
+    [
+        (f"ALTER CONNECTION c SET (password = '{CANARY}'", None),
+        (f"ALTER CONNECTION c SET (host = 'h', password '{CANARY}", None),
+        (f"ALTER CONNECTION c SET (password = {CANARY})", None),
+        (f"ALTER CONNECTION c SET (password = '{CANARY}', password = SECRET 'env:X')", None),
+        (None, f'{{"host": "h", "password": "{CANARY}"'),
+        (None, {"extra": {"properties": {"s3.key": CANARY}}}),
+        ("not a statement", {"password": CANARY}),
+    ],
+)
+def test_a_plain_secret_is_masked_also_where_the_rest_cant_be_read(statement: str | None, set: Any) -> None:
+    assert list(plain_texts(statement, set)) == [CANARY]
+
+
+def test_a_number_may_be_a_secret() -> None:
+    assert list(plain_texts("ALTER CONNECTION c SET (password = 123456)", {"extra.pin_token": 98765})) == [
+        "98765",
+        "123456",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,35 @@ def test_a_statement_is_frozen_and_is_what_it_prints() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'ALTER CONNECTION "if" SET (a = 1)',
+        'ALTER CONNECTION a SET (extra."s3.region" = 1, extra."a""b".c = 2)',
+        "ALTER CONNECTION a SET (b = 1) WITH (DRAIN_TIMEOUT = 0.5)",
+        "ALTER CONNECTION a SET (b = 5--3\n)",
+    ],
+)
+def test_odd_names_and_values_are_what_they_print(text: str) -> None:
+    statement = parse_statement(text)
+    again = parse_statement(str(statement))
+    assert [(each.option, each.value) for each in again.actions] == [
+        (each.option, each.value) for each in statement.actions
+    ]
+    assert (again.connection, again.settings) == (statement.connection, statement.settings)
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
-    [("'it''s'", "it's"), ("-5", -5), ("1.5", 1.5), ("TRUE", True), ("off", False), ("null", None), ("''", "")],
+    [
+        ("'it''s'", "it's"),
+        ("-5", -5),
+        ("1.5", 1.5),
+        ("TRUE", True),
+        ("off", False),
+        ("null", None),
+        ("''", ""),
+        ("5-- a comment\n", 5),
+    ],
 )
 def test_values_have_their_types(text: str, value: object) -> None:
     found = parse_statement(f"ALTER CONNECTION c SET (extra.a = {text})").set["extra.a"]
@@ -100,6 +127,17 @@ def test_the_other_forms_are_read() -> None:
         ("ALTER CONNECTION c ROTATE KEYS WITH (VALIDATE = false)", 1, 32, "takes no WITH"),
         ("ALTER CONNECTION c DROP (a); DROP", 1, 30, "the end of the statement"),
         ("ALTER CONNECTION c OWNER TO somebody", 1, 20, "found 'OWNER'"),
+        ("ALTER CONNECTION c SET (a = " + "9" * 5000 + ")", 1, 29, "too large"),
+        ("ALTER CONNECTION c SET (a = 1e999)", 1, 29, "too large"),
+        ("ALTER CONNECTION c DROP (a) WITH (DRAIN_TIMEOUT = 1e999)", 1, 51, "too large"),
+        ("ALTER CONNECTION c\nSET (a = 'x\udcff')", 2, 12, "can't be stored"),
+        ("ALTER CONNECTION c SET (a = '\0')", 1, 30, "can't be stored"),
+        (
+            "ALTER CONNECTION c SET (a = SECRET 'vault:x')",
+            1,
+            36,
+            "no backend that is known; one of env, variable, file",
+        ),
     ],
 )
 def test_errors_point_at_their_place(text: str, line: int, column: int, said: str) -> None:
@@ -119,6 +157,7 @@ def test_errors_point_at_their_place(text: str, line: int, column: int, said: st
         f"ALTER CONNECTION c SET (password '{CANARY}'))",
         f"ALTER CONNECTION c SET (password = SECRET {CANARY})",
         f"ALTER CONNECTION c SET (password = SECRET '{CANARY}')",
+        f"ALTER CONNECTION c SET (password = SECRET 'p4ss:{CANARY}')",
         f"ALTER CONNECTION c SET (a = 1) WITH ({CANARY} = 1)",
         f"{CANARY}",
     ],

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
@@ -85,6 +86,18 @@ def test_a_plan_is_made_applied_as_it_was_made_and_checked(lake: Lake, objects: 
     assert operate(objects, "gc") == {"deleted": [], "kept": {}, "failed": {}}
 
 
+def test_what_was_changed_by_hand_fails_the_check_until_somebody_adopts_it(lake: Lake, objects: Path) -> None:
+    operate(objects, "apply")
+    with lake.catalog.load_table("ops.runs").update_schema() as update:
+        update.add_column("theirs", StringType())
+    with pytest.raises(AirflowFailException, match="theirs was added by hand"):
+        operate(objects, "check")
+    (objects / "ops.yaml").write_text(RUNS % "bigint")
+    adopt = {"drift": "adopt"}
+    assert operate(objects, "apply", policies=adopt)["steps"] == 1
+    assert operate(objects, "check", policies=adopt)["changes"] is False
+
+
 def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: Path) -> None:
     operate(objects, "apply")
     (objects / "ops.yaml").write_text(RUNS % "string")
@@ -144,3 +157,13 @@ def test_sinks_send_what_came_since_the_last_run(
     assert sorted(sent) == [1, 2, 3]
     with pytest.raises(ConfigurationError, match="declared: ops.runs_out"):
         export(objects, "ops.nothing")
+
+
+def test_a_sink_that_is_deprecated_sends_until_it_is_removed(lake: Lake, objects: Path, tmp_path: Path) -> None:
+    """And its source may be written in another case, as in every query."""
+    out = SINK % ("files", f"{{path: {tmp_path}/out, format: jsonl}}")
+    deprecated = 'removed: {deprecated_since: "1.0", removed_in: "2.0"}\n'
+    (objects / "ops.yaml").write_text(RUNS % "int" + out.replace("source: ops.runs", "source: OPS.Runs") + deprecated)
+    operate(objects, "apply")
+    write(lake, 1, 2)
+    assert export(objects)["ops.runs_out"]["rows"] == 2

@@ -98,6 +98,16 @@ def test_an_error_is_noted_where_dependents_are_listed(bench: Bench, store: Cont
     assert (use(store).state, use(store).error, use(store).error_kind) == (STALLED, "nothing answers", "SourceError")
 
 
+def test_an_error_of_somebody_elses_is_noted_without_the_secrets_in_it(bench: Bench, store: ControlStore) -> None:
+    def work() -> None:
+        raise RuntimeError(f"GET /?key={CANARY} failed")
+
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="refresh", map_index=-1)}
+    with pytest.raises(RuntimeError):
+        running_with(context, "sink", ["shop"], work)
+    assert use(store).error == "GET /?key=*** failed"
+
+
 def test_a_control_store_that_is_away_fails_no_refresh(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_provider_rfr.operators.after_publish.blocked", lambda lake, tables: None)
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////nowhere/control.db")

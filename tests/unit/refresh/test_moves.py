@@ -67,6 +67,12 @@ def test_page_tokens_that_are_addresses_lead_to_the_present_place(token: Any, mo
     assert moves.token(None) is None
 
 
+def test_an_address_that_begins_with_another_one_is_not_moved_twice() -> None:
+    moves = Moves.of([Address(base_url=ONE), Address(base_url=f"{ONE}/v2")])
+    for token in (f"{ONE}/v2/orders", f"{ONE}/orders"):
+        assert moves.token(f'"{token}"') == f'"{ONE}/v2/orders"'
+
+
 def test_cursors_and_overlap_checks_of_a_resumed_refresh_move_along() -> None:
     book = PartitionBook(["a", "b"], ["{}", "{}"])
     book.cursors = {0: Cursor(pages=1, token=f'"{ONE}/2"', records=5), 1: Cursor(pages=9, complete=True)}

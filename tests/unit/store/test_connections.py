@@ -78,6 +78,22 @@ def test_uses_are_found_by_any_connection_and_those_of_ended_runs_make_place(sto
         assert [use.task for use in list_uses(connection)] == [other, later]
 
 
+def test_a_run_that_ended_well_takes_the_place_of_earlier_ones_that_failed(store: ControlStore) -> None:
+    failed, dead, later, newest = (TaskRef("d", run, "t") for run in ("failed", "dead", "later", "newest"))
+    minute = 60_000
+
+    def begin(task: TaskRef, at: int) -> None:
+        store.run(lambda connection: register_use(connection, at, task, "refresh", ["api"], {}))
+
+    for task, at in ((failed, 1), (dead, 2), (later, 30 * minute), (newest, 31 * minute)):
+        begin(task, at)
+    store.run(lambda connection: end_use(connection, 5, failed, None, STALLED, "401"))
+    store.run(lambda connection: end_use(connection, 32 * minute, newest, None, STALLED, "401"))
+    store.run(lambda connection: end_use(connection, 33 * minute, later, None, IDLE))
+    with store.read() as connection:
+        assert [use.task for use in list_uses(connection)] == [later, newest]
+
+
 def test_of_many_at_once_one_gets_the_lock(store: ControlStore) -> None:
     won: list[int | None] = []
 
@@ -123,6 +139,20 @@ def test_notes_of_a_connection_follow_it(store: ControlStore) -> None:
         assert audit.identity_of(connection, "shop") == "hash"
         assert audit.moves_of(connection, "shop", "new") == [{"host": "one"}]
         assert audit.moves_of(connection, "shop", "other") == []
+
+
+def test_what_a_former_connection_of_that_name_left_behind_goes(store: ControlStore) -> None:
+    def note(connection: object) -> None:
+        for name in ("shop", "api"):
+            audit.note_secret_references(connection, name, {"password": f"env:{name}"})  # type: ignore[arg-type]
+            audit.note_identity(connection, 1, name, name)  # type: ignore[arg-type]
+            audit.note_move(connection, name, "hash", [{"host": name}])  # type: ignore[arg-type]
+        audit.rename_notes(connection, "api", "shop")  # type: ignore[arg-type]
+
+    store.run(note)
+    with store.read() as connection:
+        assert audit.secret_references(connection, "shop") == {"password": "env:api"}
+        assert audit.identity_of(connection, "shop") == "api"
 
 
 def test_the_installations_salt_is_made_once(store: ControlStore) -> None:

@@ -120,6 +120,39 @@ def test_a_store_that_is_away_is_waited_for(
     assert asyncio.run(story())["steps"] == 1
 
 
+def test_files_that_are_being_replaced_are_looked_at_again(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, away = Path.read_bytes, [objects / "ops.yaml"]
+
+    def vanished(path: Path) -> bytes:
+        if path in away:
+            away.remove(path)
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", vanished)
+    assert asyncio.run(next_event(watcher(objects, AssetState()).run()))["steps"] == 1
+    assert not away
+
+
+def test_a_new_version_of_a_package_that_declares_is_another_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = []
+    for version in ("1.0", "1.1"):
+        info = tmp_path / version / f"acme_objects-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: acme-objects\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text("[airflow_provider_rfr.builtins]\nacme = acme_objects\n")
+        monkeypatch.syspath_prepend(str(tmp_path / version))
+        found = [DeployTrigger("deploys", project=project)._digest() for project in ("rfr", "acme")]
+        digests.append(found)
+    (ours, others), (ours_later, others_later) = digests
+    assert ours != ours_later
+    assert others == others_later, "entry points are taken in the project rfr alone"
+
+
 def test_its_arguments_hold_no_secret_and_make_the_same_trigger(objects: Path) -> None:
     path, arguments = watcher(objects, AssetState()).serialize()
     assert path == "airflow_provider_rfr.triggers.deploy.DeployTrigger"

@@ -439,3 +439,23 @@ def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
     assert (row.attempts, row.last_error) == (1, "OSError")
     assert gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted == (aside,)
     assert waiting(place.store, PROJECT) == {} and aside not in place.tables()
+
+
+def test_a_name_whose_case_alone_changes_stays_as_it_was_written_first(place: Place) -> None:
+    """Names are compared without case, but a catalog finds a table only as it is written there."""
+    place.deploy(spec("1.0", table("ops.Runs", "id int"), view("ops.Seen", "SELECT id FROM ops.Runs")))
+    place.append("ops.Runs", {"id": 1})
+    place.settle(spec("1.1", table("ops.runs", "id bigint", "n int"), view("ops.seen", "SELECT id FROM ops.Runs")))
+    assert place.rows("ops.Runs") == [{"id": 1, "n": None}]
+    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").physical == "ops.Runs"
+
+
+def test_rows_of_history_that_a_change_of_kind_puts_aside_are_told_of(place: Place) -> None:
+    """Row 9: nothing is lost by the deploy; what collects garbage later on is another matter."""
+    place.deploy(spec("1.0", T, table("ops.x", "id int")))
+    turned = spec("1.1", T, view("ops.x", "SELECT 1 AS id"))
+    assert place.plan(turned).warnings == ()
+    place.append("ops.x", {"id": 1})
+    found = place.plan(turned)
+    assert found.applicable
+    assert found.warnings == ("ops.x: its rows (history) are put aside, and deleted by gc after 7 days",)

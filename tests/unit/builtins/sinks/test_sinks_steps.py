@@ -182,9 +182,13 @@ def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: Con
 
 def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
     now = {"id": ("Id", 1), "w": ("w", 2), "v": ("v", 9)}
-    assert Pins((Pin("id"), Pin("v", 2))).seen(now) == Pins((Pin("Id", 1), Pin("v", 2)))
+    seen = Pins((Pin("id"), Pin("v", 2))).seen(now, "t")
+    assert seen == Pins((Pin("Id", 1, "Id"), Pin("v", 2, "w")), table="t")
+    assert Pins.loads(seen.dumps()) == seen
+    other = {"id": ("id", 2), "v": ("v", 1), "w": ("w", 3)}
+    assert seen.seen(other, "t2") == Pins((Pin("Id", 2, "id"), Pin("v", 3, "w")), table="t2")
     assert Pins((Pin("v", 2), Pin("V", 3))).resolve(now, {}, "k") == (("v", 2), ("V", 9))
-    assert Pins().seen(now).columns == (Pin("Id", 1), Pin("w", 2), Pin("v", 9))
+    assert Pins().seen(now, "t").columns == (Pin("Id", 1, "Id"), Pin("w", 2, "w"), Pin("v", 9, "v"))
     assert Pins(follow=True).resolve({"id": ("Id", 1)}, now, "k") == (("Id", 1),)
     assert Pins((Pin("v", 8),)).resolve({}, {"v": ("v", 9)}, "k") == (("v", 9),)
     with pytest.raises(SinkError, match="no column x any more"):

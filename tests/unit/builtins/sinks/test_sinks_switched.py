@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from airflow_provider_rfr.builtins.planning.plans import Verb
 from airflow_provider_rfr.builtins.sinks.steps import map_cursor, needed_physicals, needed_snapshots
 from airflow_provider_rfr.exceptions.sinks import SinkHeldError
 from tests.unit.builtins.sinks.exporting import SCHEMA, SOURCE, SOURCE_ID, Scene, numbers, rows, tag
@@ -15,13 +17,15 @@ def head(table: Table) -> int | None:
     return None if found is None else found.snapshot_id
 
 
-def switch(scene: Scene, number: int = 1, *, keep: bool = True) -> None:
+def switch(scene: Scene, number: int = 1, *, keep: bool = True, schema: Schema = SCHEMA) -> None:
     """Copy the table, put it aside, and map its cursors, as a shadow does."""
     old = scene.table
     aside, shadow = f"{SOURCE}__g0000000{number}", f"{SOURCE}__s0000000{number}"
-    new = scene.catalog.create_table(shadow, SCHEMA)
+    new = scene.catalog.create_table(shadow, schema)
     if head(old) is not None:
-        new.append(old.scan().to_arrow(), snapshot_properties=tag(deploy=f"d{number}"))
+        new.append(
+            old.scan().to_arrow().select(new.schema().column_names), snapshot_properties=tag(deploy=f"d{number}")
+        )
     scene.catalog.rename_table(SOURCE, aside)
     scene.catalog.rename_table(shadow, SOURCE)
     for _ in range(2):
@@ -51,6 +55,33 @@ def test_a_sink_at_the_end_of_the_old_table_goes_on_in_the_new_one(scene: Scene)
     scene.run()
     assert scene.ids() == [1, 2, 3]
     assert scene.state().physical == str(scene.table.metadata.table_uuid)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_column_has_its_own_values_in_a_table_that_counts_columns_otherwise(scene: Scene, behind: bool) -> None:
+    """Ids of columns are one table's own; a new table begins to count anew."""
+    scene.create()
+    scene.add((1, "one"))
+    scene.run()
+    if behind:
+        scene.add((2, "two"))
+    switch(scene, schema=Schema(*SCHEMA.fields[::-1]))
+    scene.table.append(rows((3, "three")).select(["v", "id"]))
+    scene.run()
+    found = [(row["id"], row["v"]) for row in scene.sent()]
+    assert found == [(1, "one"), *([(2, "two")] if behind else []), (3, "three")]
+
+
+def test_a_table_that_was_made_anew_is_sent_with_its_own_columns(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "one"))
+    scene.run()
+    scene.catalog.drop_table(SOURCE)
+    scene.catalog.create_table(SOURCE, Schema(*SCHEMA.fields[::-1]))
+    scene.table.append(rows((2, "two")).select(["v", "id"]))
+    scene.deploy(Verb.RESEND)
+    scene.run()
+    assert [(row["id"], row["v"]) for row in scene.sent()] == [(1, "one"), (2, "two")]
 
 
 def test_a_sink_that_is_behind_sends_the_rest_from_the_old_table_first(scene: Scene) -> None:
