@@ -24,7 +24,8 @@ def plan_result(plan: Plan) -> dict[str, Any]:
     """
     if exit_code(plan) == _BLOCKED:
         raise AirflowFailException(f"the plan is blocked: {'; '.join(_stopping(plan))}")
-    return {"changes": bool(plan.steps), "summary": summary(plan), "plan": plan.to_json()}
+    changes = bool(plan.steps or plan.records or plan.forgotten)
+    return {"changes": changes, "summary": summary(plan), "plan": plan.to_json()}
 
 
 def check_result(plan: Plan) -> dict[str, Any]:
