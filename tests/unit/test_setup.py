@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,3 +55,17 @@ def test_every_script_is_sound_bash_and_stops_at_its_first_failure() -> None:
         text = script.read_text()
         assert "set -euo pipefail" in text or not text.startswith("#!"), script
         assert os.access(script, os.X_OK) == text.startswith("#!"), script
+
+
+@pytest.mark.parametrize(("others", "on_airflow"), [(0, 0), (0, 1), (1, 0)])
+def test_the_tests_fail_if_either_half_of_them_does(tmp_path: Path, others: int, on_airflow: int) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    shutil.copy(ROOT / "scripts" / "test.sh", scripts)
+    (scripts / "run.sh").write_text(
+        f"#!/bin/sh\ncase $* in *--ignore*) echo others; exit {others};; *) echo on Airflow; exit {on_airflow};; esac\n"
+    )
+    (scripts / "run.sh").chmod(0o755)
+    done = subprocess.run([scripts / "test.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == max(others, on_airflow), done.stderr
+    assert done.stdout.splitlines()[:2] == ["others", "on Airflow"]

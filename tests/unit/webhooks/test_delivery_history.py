@@ -7,6 +7,11 @@ import pytest
 from airflow_provider_rfr.webhooks.delivery_history import record_deliveries
 
 
+class Catalog:
+    def load_table(self, name: str) -> object:
+        return object()
+
+
 class AwayStore:
     def read(self) -> None:
         raise RuntimeError("no route to postgresql://rfr:hunter22@db")
@@ -15,6 +20,6 @@ class AwayStore:
 def test_a_history_that_can_t_be_written_is_a_warning_without_what_the_database_says(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert record_deliveries(AwayStore(), None, "rfr", {}) == 0  # type: ignore[arg-type]
+    assert record_deliveries(AwayStore(), Catalog(), "rfr", {}) == 0  # type: ignore[arg-type]
     assert "can't be written (RuntimeError)" in caplog.text
     assert "hunter22" not in caplog.text
