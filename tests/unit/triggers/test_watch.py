@@ -50,7 +50,10 @@ def test_a_refresh_goes_on_while_its_driver_runs(
 def test_each_state_of_the_driver_is_told_once(refresh: Refresh, watch: RefreshWatch, lines: list[str]) -> None:
     for _ in range(3):
         watch.look()
-    assert [line for line in lines if "driver" in line] == [f"the driver {refresh.app} is ACCEPTED"]
+    told = [line for line in lines if "driver" in line]
+    # The manager starts the driver when it likes: it may be between two looks, or before the first.
+    states = [f"the driver {refresh.app} is {state}" for state in ("ACCEPTED", "RUNNING")]
+    assert told in (states, states[:1], states[1:])
 
 
 def test_a_driver_that_is_over_ends_it_whatever_the_ledger_says(refresh: Refresh, watch: RefreshWatch) -> None:
