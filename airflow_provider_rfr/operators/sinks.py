@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -61,6 +62,8 @@ class SinkOperator(BaseOperator):
         self.declared_version = declared_version
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
+        # Made when it runs: Airflow copies operators, and an event can't be copied.
+        self._stopping: threading.Event | None = None
 
     def execute(self, context: Context) -> dict[str, dict[str, Any]]:
         """Run them; returns batches, rows and cursor by sink.
@@ -72,11 +75,17 @@ class SinkOperator(BaseOperator):
         named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
         conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
         store = self.control_store_conn_id
-        return running_with(context, "sink", conn_ids, self._run_all, control_store_conn_id=store)
+        return running_with(context, "sink", conn_ids, self._run_all, stop=self.on_kill, control_store_conn_id=store)
+
+    def on_kill(self) -> None:
+        """End after the batch at hand; the next run goes on."""
+        if self._stopping is not None:
+            self._stopping.set()
 
     def _run_all(self) -> dict[str, dict[str, Any]]:
         from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkHeldError
 
+        self._stopping = threading.Event()
         hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
         tables = _tables(hook)
@@ -94,13 +103,17 @@ class SinkOperator(BaseOperator):
         raise RfrError(told)
 
     def _run(self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str]) -> dict[str, Any]:
-        from airflow_provider_rfr.builtins.sinks import run_sink
+        from airflow_provider_rfr.builtins.sinks import Limits, run_sink
+        from airflow_provider_rfr.exceptions import SinkError
 
         assert obj.sink is not None
         target = _http_target(obj.sink.settings) if obj.sink.to == "http" else None
         source = tables.get(obj.sink.source.casefold())
-        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, source_table=source)
+        limits = Limits(stop=self._stopping)
+        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, limits=limits, source_table=source)
         self.log.info("%s: sent %s rows in %s batches", obj.name, found.rows, found.batches)
+        if not found.done:
+            raise SinkError(obj.name, "it was asked to stop", "the next run goes on behind what was sent")
         return asdict(found)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:

@@ -5,6 +5,7 @@ What a run that was killed had sent without writing it down, at most one batch, 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,12 @@ class Limits:
     :ivar batches: after so many it ends, and the next run goes on; None: when everything is sent
     :ivar lease_seconds: after which another run may take over from one that was killed; it is renewed before each
         batch, and is never shorter than a batch may take by the target's own patience
+    :ivar stop: once set, it ends after the batch at hand; the cursor says how far it came
     """
 
     batches: int | None = None
     lease_seconds: float = 300.0
+    stop: threading.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ class _Run:
 
     @property
     def _spent(self) -> bool:
+        if self._limits.stop is not None and self._limits.stop.is_set():
+            return True
         return self._limits.batches is not None and self._batches >= self._limits.batches
 
     def _next(self, row: SinkRow, found: Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from pyiceberg.types import StringType
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.operators import BuiltinMigrationOperator, SinkOperator
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
@@ -132,6 +133,32 @@ def test_wrong_arguments_are_told_while_the_dag_is_parsed() -> None:
 def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match="nowhere is not there"):
         operate(tmp_path / "nowhere", "plan")
+
+
+def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = SinkOperator(
+        task_id="export", objects=[str(objects)], project="acme", declared_version="1.0", lake_conn_id="lake"
+    )
+
+    copy.deepcopy(task).on_kill()
+
+    def answer(request: Received) -> tuple[int, bytes]:
+        if len(receiver.requests) == 2:
+            task.on_kill()
+        return (200, b"")
+
+    with Receiver(answer) as receiver:
+        monkeypatch.setenv("AIRFLOW_CONN_OUT", json.dumps({"conn_type": "http", "host": receiver.url}))
+        (objects / "ops.yaml").write_text(RUNS % "int" + SINK % ("http", "{connection: out, batch_size: 1}"))
+        operate(objects, "apply")
+        write(lake, *range(5))
+        with pytest.raises(RfrError, match="asked to stop"):
+            task.execute({})
+        assert len(receiver.requests) == 2
+        assert task.execute({})["ops.runs_out"]["rows"] == 3
+    assert sorted(row["id"] for request in receiver.requests for row in request.json["rows"]) == [0, 1, 2, 3, 4]
 
 
 def test_sinks_send_what_came_since_the_last_run(
