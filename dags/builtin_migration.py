@@ -93,7 +93,8 @@ with DAG(
     approve = ApprovalOperator(
         task_id="approve",
         subject="Migrate the platform's own objects?",
-        body="{{ ti.xcom_pull(task_ids='plan')['summary'] }}",
+        # A text also where templates give native values: it begins with a word.
+        body="The plan:\n\n```\n{{ ti.xcom_pull(task_ids='plan')['text'] }}\n```",
     )
     apply = BuiltinMigrationOperator(
         task_id="apply",

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.builtins import exit_code
 from airflow_provider_rfr.builtins.planning.plans import summary
+from airflow_provider_rfr.builtins.planning.render import render
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins import Plan
@@ -25,7 +26,7 @@ def plan_result(plan: Plan) -> dict[str, Any]:
     if exit_code(plan) == _BLOCKED:
         raise AirflowFailException(f"the plan is blocked: {'; '.join(_stopping(plan))}")
     changes = bool(plan.steps or plan.records or plan.forgotten)
-    return {"changes": changes, "summary": summary(plan), "plan": plan.to_json()}
+    return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
 
 
 def check_result(plan: Plan) -> dict[str, Any]:
