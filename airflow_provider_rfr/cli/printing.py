@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from typing import Any
+
+from airflow_provider_rfr.store.clock import instant
 
 
 def print_value(value: Any, args: Namespace) -> None:
@@ -35,6 +36,4 @@ def lines_of(value: Any) -> Iterator[str]:
 
 def moment(milliseconds: int | None) -> str | None:
     """A time of the control store."""
-    if milliseconds is None:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="seconds")
+    return None if milliseconds is None else instant(milliseconds).isoformat(timespec="seconds")

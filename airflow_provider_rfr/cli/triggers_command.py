@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.commands import command
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
+from airflow_provider_rfr.store.clock import instant
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.webhooks import WebhookHook
@@ -225,7 +226,7 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
         "attempts": str(delivery.attempts),
         "sequence": str(delivery.sequence),
         "status": str(delivery.status or ""),
-        "due": _moment(delivery.due_at) if is_pending and not held else "",
+        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not held else "",
         "detail": held or delivery.detail or "",
     }
 
@@ -235,10 +236,6 @@ def _held(endpoint: EndpointRow) -> str:
     if endpoint.disabled_at is not None:
         return f"the endpoint is disabled: {endpoint.disabled_reason}"
     return "the endpoint is paused" if endpoint.paused_at is not None else ""
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="seconds")
 
 
 def _text(path: Path, name: str) -> str:

@@ -25,6 +25,8 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.cluster_driver import ClusterManager, DriverAddress
 from airflow_provider_rfr.hooks.yarn import resource_manager
 
+STOP_GRACE_SECONDS = 3.5
+"""Airflow ends a task hard five seconds after it asked it to stop."""
 _ROUND = re.compile(r"\S+: round \d+: ")
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _LAST_WORD_KEYS = frozenset({"generation", "error", "deploy_id"})

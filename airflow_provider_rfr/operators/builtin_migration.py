@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -13,9 +12,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, RfrError, StalePlanError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.spark import RefreshSparkHook
+from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.operators import environment, outcome, shipment
 from airflow_provider_rfr.operators.loading import load_migration
 from airflow_provider_rfr.operators.migration_results import check_result, gc_result, plan_result
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 RENDERERS: Final = dict.fromkeys(("policies", "plan", "conf", "env_vars", "post_submit_commands"), "json")
 ACTIONS: Final = ("plan", "apply", "check", "gc")
-STOP_GRACE_SECONDS = 3.5
-"""Airflow ends a task hard five seconds after it asked it to stop."""
 
 
 class BuiltinMigrationOperator(SparkSubmitOperator):
@@ -114,7 +112,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
             version=self.declared_version or None,
             lake_conn_id=self.lake_conn_id,
             control_store_conn_id=self.control_store_conn_id,
-            folder=self._dag_folder(),
+            folder=dag_folder(self),
         )
         if self.action == "gc":
             return gc_result(hook.collect_garbage(), self.log.warning)
@@ -179,10 +177,6 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
 
         for line in render(plan).splitlines():
             self.log.info("%s", line)
-
-    def _dag_folder(self) -> Path | None:
-        fileloc = self._dag.fileloc if self._dag is not None else None
-        return Path(fileloc).parent if fileloc else None
 
 
 def _check_action(action: str) -> None:

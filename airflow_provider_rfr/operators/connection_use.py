@@ -7,10 +7,10 @@ are read anew and the refresh goes on. No retry is spent, and no scheduler is wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.operators.arguments import shipped_source, stream_names, tables_of
 from airflow_provider_rfr.operators.restarts import control_store, kept, running_with, task_of
@@ -29,8 +29,7 @@ class Refreshing(Protocol):
     lake_conn_id: str
     _conn_id: str
     _hook: Any
-
-    def _dag_folder(self) -> Path | None: ...
+    _dag: Any
 
     def on_kill(self) -> None: ...
 
@@ -94,7 +93,7 @@ def _checks(operator: Refreshing) -> dict[str, Any]:
     tables = list(tables_of(streams, operator.target).values())
     checks: dict[str, Any] = {operator.lake_conn_id: {"tables": tables}}
     if operator.api_conn_id and streams:
-        source = shipped_source(operator.source, operator._dag_folder())
+        source = shipped_source(operator.source, dag_folder(operator))
         checks[operator.api_conn_id] = {"source": source, "stream": streams[0]}
     return checks
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -16,9 +15,10 @@ from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.spark import RefreshSparkHook
+from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
 from airflow_provider_rfr.operators import after_publish, connection_use, deferral, environment, outcome, shipment
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.lake import LakeDocument
 
 RENDERERS = dict.fromkeys(("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json")
-STOP_GRACE_SECONDS = 3.5
-"""Airflow ends a task hard five seconds after it asked it to stop."""
 
 
 class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
@@ -122,9 +120,9 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         if self.application_args and not self.application:
             raise ConfigurationError("application_args", "the refresh takes its settings from options", "use options")
         check_store(checkpoint_store)
-        check_arguments(source, streams, target, options, self._dag_folder())
+        check_arguments(source, streams, target, options, dag_folder(self))
         if deliver_after is not None:
-            check_triggers(deliver_after, self._dag_folder())
+            check_triggers(deliver_after, dag_folder(self))
         self.outlets = [*self.outlets, *outlets_of(self.task_id, lake_conn_id, streams, target)]
 
     @property
@@ -240,7 +238,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
         tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, figures)
         if self._deliver_after is not None:
-            after_publish.deliver(self._deliver_after, self.lake_conn_id, list(figures), self._dag_folder())
+            after_publish.deliver(self._deliver_after, self.lake_conn_id, list(figures), dag_folder(self))
         return result
 
     def _wait(self, reason: str) -> None:
@@ -257,7 +255,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         )
 
     def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
-        source, names = shipped_source(self.source, self._dag_folder()), stream_names(self.streams)
+        source, names = shipped_source(self.source, dag_folder(self)), stream_names(self.streams)
         settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
         return refresh_document(source, settings, names, self.target, self.options, lake, context, moved)
 
@@ -289,7 +287,3 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
             told = outcome.failure_of_driver(hook.last_word, hook.exit_code, hook.last_lines)
         if told is not None:
             raise told from None
-
-    def _dag_folder(self) -> Path | None:
-        fileloc = self._dag.fileloc if self._dag is not None else None
-        return Path(fileloc).parent if fileloc else None

@@ -6,7 +6,6 @@ import threading
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -15,6 +14,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators.restarts import running_with
@@ -131,14 +131,13 @@ class SinkOperator(BaseOperator):
         return [declared[name.casefold()] for name in names] if names else list(declared.values())
 
     def _hook(self) -> BuiltinsHook:
-        fileloc = self._dag.fileloc if self._dag is not None else None
         return BuiltinsHook(
             self.objects or (),
             project=self.project,
             version=self.declared_version or None,
             lake_conn_id=self.lake_conn_id,
             control_store_conn_id=self.control_store_conn_id,
-            folder=Path(fileloc).parent if fileloc else None,
+            folder=dag_folder(self),
         )
 
 

@@ -13,6 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.pending import is_pending
 from airflow_provider_rfr.hooks.target_tables import table_names
@@ -95,7 +96,7 @@ class CommitWebhookOperator(BaseOperator):
         self.allowed_hosts = tuple(allowed_hosts)
         self._hook: WebhookHook | None = None
         if not (isinstance(triggers, str) and is_pending(triggers)):
-            check_triggers(triggers, self._dag_folder())
+            check_triggers(triggers, dag_folder(self))
         if target is not None and not is_pending(target):
             table_names(target)
         if not is_pending(start_from):
@@ -142,7 +143,7 @@ class CommitWebhookOperator(BaseOperator):
             self._block or self.triggers_file or "",
             self.lake_conn_id,
             self.control_store_conn_id,
-            folder=self._dag_folder(),
+            folder=dag_folder(self),
             allowed_hosts=self.allowed_hosts,
         )
 
@@ -155,10 +156,6 @@ class CommitWebhookOperator(BaseOperator):
         latest = datetime.now(timezone.utc) + LONGEST_DEFERRAL
         self.log.info("The next attempt is due at %s; the slot is free until then", moment.isoformat())
         self.defer(trigger=DateTimeTrigger(moment=min(moment, latest)), method_name="resume", kwargs=dict(state))
-
-    def _dag_folder(self) -> Path | None:
-        fileloc = self._dag.fileloc if self._dag is not None else None
-        return Path(fileloc).parent if fileloc else None
 
 
 def _check_start(start_from: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
@@ -13,6 +12,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.pending import is_pending
 from airflow_provider_rfr.hooks.target_tables import table_names
@@ -66,7 +66,7 @@ class CommitSensor(BaseSensorOperator):
         self.control_store_conn_id = control_store_conn_id
         self._triggers = triggers
         if triggers is not None:
-            check_triggers(triggers, self._dag_folder())
+            check_triggers(triggers, dag_folder(self))
         if not is_pending(target):
             table_names(target)
 
@@ -116,12 +116,8 @@ class CommitSensor(BaseSensorOperator):
 
     def _owed(self) -> int:
         assert self._triggers is not None
-        hook = WebhookHook(self._triggers, self.lake_conn_id, self.control_store_conn_id, folder=self._dag_folder())
+        hook = WebhookHook(self._triggers, self.lake_conn_id, self.control_store_conn_id, folder=dag_folder(self))
         return hook.owed(table_names(self.target))
-
-    def _dag_folder(self) -> Path | None:
-        fileloc = self._dag.fileloc if self._dag is not None else None
-        return Path(fileloc).parent if fileloc else None
 
     def _found(self, context: Context) -> dict[str, Any] | None:
         reader = CommitsReader.of(BaseHook.get_connection(self.lake_conn_id))

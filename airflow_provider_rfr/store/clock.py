@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from typing import Protocol
 
 
@@ -36,3 +37,8 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
         time.sleep(max(0.0, seconds))
+
+
+def instant(milliseconds: int) -> datetime:
+    """A time as the control store keeps it, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.history import append_once
 from airflow_provider_rfr.store.attempts import attempts_since, ended_without_attempt
+from airflow_provider_rfr.store.clock import instant
 from airflow_provider_rfr.store.endpoints import EndpointKey
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
@@ -65,8 +66,8 @@ def _attempt(row: Mapping[str, Any], lake: str, hosts: Mapping[EndpointKey, str]
         **_delivery(row, lake, hosts),
         "attempt": row["number"],
         "outcome": outcome,
-        "attempted_at": _moment(row["at"]),
-        "next_at": _moment(row["due_at"]) if pending and outcome == "failed" else None,
+        "attempted_at": instant(row["at"]),
+        "next_at": instant(row["due_at"]) if pending and outcome == "failed" else None,
         **{name: row[name] for name in ("status", "detail", "answer", "body_sha256", "milliseconds")},
     }
 
@@ -76,7 +77,7 @@ def _untried(row: Mapping[str, Any], lake: str, hosts: Mapping[EndpointKey, str]
         **_delivery(row, lake, hosts),
         "attempt": 0,
         "outcome": row["state"],
-        "attempted_at": _moment(row["ended_at"]),
+        "attempted_at": instant(row["ended_at"]),
     }
 
 
@@ -88,9 +89,5 @@ def _delivery(row: Mapping[str, Any], lake: str, hosts: Mapping[EndpointKey, str
         "lake": lake,
         "endpoint": row["trigger"],
         "host": hosts.get(EndpointKey(lake, row["target"], row["trigger"])),
-        "created_at": _moment(row["created_at"]),
+        "created_at": instant(row["created_at"]),
     }
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)

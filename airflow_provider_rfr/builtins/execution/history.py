@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -13,6 +13,7 @@ from airflow_provider_rfr.builtins.planning.plans import Plan, Step
 from airflow_provider_rfr.exceptions import PlanError
 from airflow_provider_rfr.lake.history import append_once
 from airflow_provider_rfr.store import journal
+from airflow_provider_rfr.store.clock import instant
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.journal import Deploy, DeployState, JournalStep, StepState
 
@@ -101,4 +102,4 @@ def _times(each: Deploy | JournalStep) -> dict[str, Any]:
 
 
 def _moment(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return None if milliseconds is None else instant(milliseconds)
