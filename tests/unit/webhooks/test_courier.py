@@ -423,7 +423,7 @@ def test_triggers_of_other_tables_are_nobody_s_concern_here(
     del post.endpoints[key(table="raw.items")]
     post.owe(server.url, 2)
     assert post.drain().skipped == 0
-    assert not [record for record in caplog.records if "configuration" in record.message]
+    assert not [record for record in caplog.records if "configuration" in record.getMessage()]
 
 
 def test_two_triggers_with_the_same_address_are_two(post: Post, server: Receiver) -> None:

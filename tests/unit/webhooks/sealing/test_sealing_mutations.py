@@ -37,7 +37,7 @@ def holders(node: Any) -> list[tuple[Any, Any]]:
 
 
 def mutate(document: dict[str, Any], step: tuple[Any, ...]) -> None:
-    action, first, second, name, plain = step
+    action, first, second, name, plain = copy.deepcopy(step)  # a drawn list would be shared by all examples
     places = holders(document)
     if not places:
         return
