@@ -6,21 +6,11 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sqlglot import exp
-from sqlglot.optimizer.scope import Scope
-
 from airflow_provider_rfr.builtins.names import namespace_of
 from airflow_provider_rfr.builtins.spec import BuiltinObject
+from airflow_provider_rfr.builtins.sql.facts import facts_of
 from airflow_provider_rfr.builtins.sql.parse import parse_query
-from airflow_provider_rfr.builtins.sql.scopes import (
-    STAR,
-    column_of,
-    full_name,
-    mentions,
-    scopes_of,
-    table_parts,
-    tables_of,
-)
+from airflow_provider_rfr.builtins.sql.scopes import full_name, scopes_of, table_parts, tables_of
 from airflow_provider_rfr.builtins.sql.text import CANONICALIZER, canonical_sql
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
@@ -60,13 +50,8 @@ def dependencies(query: str, namespace: str, *, known: Container[str] | None = N
     :raises UnreadableQueryError: it can't be parsed
     """
     found = _Found(namespace, known)
-    seen: set[int] = set()
-    for scope in scopes_of(query):
-        for alias, table in tables_of(scope):
-            seen.add(id(table))
-            found.add(table_parts(table), _used(scope, alias, table))
-    for parts in _others(parse_query(query), seen):
-        found.add(parts, None)
+    for parts, columns in facts_of(query).tables:
+        found.add(parts, columns)
     return found.reads()
 
 
@@ -129,37 +114,3 @@ class _Found:
     def reads(self) -> tuple[Reads, ...]:
         items = sorted(self._columns.items())
         return tuple(Reads(name, None if columns is None else tuple(sorted(columns))) for name, columns in items)
-
-
-def _used(scope: Scope, alias: str, table: exp.Table) -> set[str] | None:
-    if _depends_on_all(scope, table):
-        return None
-    found = set()
-    for mention in mentions(scope):
-        if mention.parts == (STAR,):
-            return None
-        column = column_of(mention, alias, table, scope)
-        if column == STAR:
-            return None
-        if column is not None:
-            found.add(column)
-    return found
-
-
-def _depends_on_all(scope: Scope, table: exp.Table) -> bool:
-    """Whether columns that nobody names matter: they join, or make the groups of a pivot."""
-    natural = any(each.method.upper() == "NATURAL" for each in scope.find_all(exp.Join))
-    return natural or bool(table.args.get("pivots") or table.alias_column_names)
-
-
-def _others(tree: exp.Query, seen: set[int]) -> Iterator[tuple[str, ...]]:
-    """Tables that no scope has for a source: those that are given to functions, and what may have been missed."""
-    own = {each.alias for each in tree.find_all(exp.CTE)}
-    for node in tree.walk():
-        parts: tuple[str, ...] = ()
-        if isinstance(node, exp.Table) and id(node) not in seen:
-            parts = table_parts(node)
-        elif isinstance(node, exp.Column) and isinstance(node.parent, exp.Anonymous):
-            parts = tuple(each.name for each in node.parts) if node.parent.name.upper() == "TABLE" else ()
-        if parts and (len(parts) > 1 or parts[0] not in own):
-            yield parts

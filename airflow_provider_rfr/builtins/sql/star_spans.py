@@ -9,6 +9,7 @@ from itertools import dropwhile
 from sqlglot import TokenType, exp
 from sqlglot.optimizer.scope import Scope
 
+from airflow_provider_rfr.builtins.sql.facts import facts_of
 from airflow_provider_rfr.builtins.sql.outputs import ColumnsOf, Outputs, UnknownColumnsError
 from airflow_provider_rfr.builtins.sql.scopes import reads_columns, scopes_of
 from airflow_provider_rfr.builtins.sql.text import identifier, tokens
@@ -29,9 +30,10 @@ def star_edits(query: str, columns_of: ColumnsOf, namespace: str, *, keep_unknow
 
     :raises QueryError: a star can't be written out
     """
-    scopes = scopes_of(query)
+    if not facts_of(query).starred:
+        return []
     outputs = Outputs(columns_of, namespace)
-    edits = [edit for scope in scopes for edit in _edits(query, scope, outputs, keep_unknown)]
+    edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
     return sorted(edits, key=lambda each: each.start)
 
 
@@ -40,7 +42,8 @@ def result_columns(query: str, columns_of: ColumnsOf, namespace: str) -> tuple[s
 
     :raises QueryError: one has no name, or a star can't be written out
     """
-    return Outputs(columns_of, namespace).of(scopes_of(query)[-1])
+    found = facts_of(query).outputs
+    return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
 
 
 def _edits(query: str, scope: Scope, outputs: Outputs, keep_unknown: bool) -> Iterator[Edit]:

@@ -37,12 +37,13 @@ _AS_WRITTEN = frozenset(
 )
 
 
+@lru_cache(maxsize=8)
 def tokens(query: str) -> Sequence[Token]:
-    """The query's words, without comments, with their places in the text.
+    """The query's words, without comments, with their places in the text. They are shared: don't touch them.
 
     :raises SqlglotError: a string, a name or a comment has no end
     """
-    return Dialect.get_or_raise(DIALECT).tokenize(without_comments(query))
+    return tuple(Dialect.get_or_raise(DIALECT).tokenize(without_comments(query)))
 
 
 def without_comments(query: str) -> str:
@@ -67,21 +68,21 @@ def _blank(text: str) -> str:
     return "".join(each if each.isspace() else " " for each in text)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65_536)
 def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
 
     It is for comparing, never for executing. A query that can't even be taken apart is compared as it is.
     """
     try:
-        return " ".join(_words(without_comments(query)))
+        return " ".join(_words(without_comments(query), tokens(query)))
     except SqlglotError:
         return " ".join(["?", *query.split()])
 
 
-def _words(query: str) -> Iterator[str]:
+def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
     before = -1
-    for token in Dialect.get_or_raise(DIALECT).tokenize(query):
+    for token in found:
         # A number with a suffix is several tokens in one place.
         if token.start <= before:
             continue
@@ -90,7 +91,8 @@ def _words(query: str) -> Iterator[str]:
         if token.token_type in _AS_WRITTEN:
             yield text
         elif token.token_type is TokenType.HINT:
-            yield from ("/*+", *_words(text[3:-2]), "*/")
+            inside = text[3:-2]
+            yield from ("/*+", *_words(inside, Dialect.get_or_raise(DIALECT).tokenize(inside)), "*/")
         elif set(text) == {">"}:
             # Two types that end together are no shift.
             yield from text
