@@ -12,8 +12,8 @@ from dataclasses import replace
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.builtins.names import LONGEST_PART, available_name
-from airflow_provider_rfr.builtins.spec import BuiltinObject
-from airflow_provider_rfr.builtins.state import Instance, Live, Recorded
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance
+from airflow_provider_rfr.builtins.state import Live, Recorded
 
 _NUMBER = 8
 """Characters that a number and the sign between may take."""
@@ -38,11 +38,14 @@ class _Taken(Container[str]):
 
 
 class Generator:
-    """Makes the objects of one plan."""
+    """Makes the objects of one plan.
 
-    def __init__(self, declared: Iterable[BuiltinObject], recorded: Recorded, live: Live) -> None:
+    :param declared: those that are not gone
+    """
+
+    def __init__(self, spec: CatalogSpec, declared: Iterable[BuiltinObject], recorded: Recorded, live: Live) -> None:
+        self._instances = spec.instances
         self._recorded = recorded
-        self._live = live
         self._made = {each.marker: each.name for each in live.objects.values() if each.marker and not each.aside}
         self._taken = _Taken(live.objects)
         self._taken.add(*(each.name for each in declared), *(each.name for each in recorded.objects))
@@ -50,7 +53,7 @@ class Generator:
 
     def objects(self, template: BuiltinObject) -> Iterator[tuple[BuiltinObject, str]]:
         """The objects of a template, with the ids of their instances."""
-        for instance in sorted(self._live.instances.get(template.per_instance or "", ()), key=lambda each: each.id):
+        for instance in sorted(self._instances.get(template.per_instance or "", ()), key=lambda each: each.id):
             identity = instance_id(template.id, instance.id)
             yield replace(template, id=identity, name=self._name(template, instance, identity)), instance.id
 
@@ -66,9 +69,9 @@ class Generator:
         self._taken.add(name)
         return name
 
-    def kept(self, templates: Iterable[BuiltinObject]) -> frozenset[UUID]:
-        """Recorded objects for instances of which nobody gave a list: unknown is not gone."""
-        unknown = [each.id for each in templates if (each.per_instance or "") not in self._live.instances]
+    def kept(self, unlisted: Iterable[BuiltinObject]) -> frozenset[UUID]:
+        """Recorded objects of templates of whose instances there is no list: unknown is not gone."""
+        unknown = [each.id for each in unlisted]
         return frozenset(
             each.uuid
             for each in self._recorded.objects

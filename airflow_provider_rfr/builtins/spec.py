@@ -184,17 +184,30 @@ class BuiltinObject:
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """One of those for which objects are generated.
+
+    :ivar id: stays when it is renamed
+    """
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogSpec:
     """Everything that is declared.
 
     :ivar project: whose objects they are
     :ivar version: of the code that declares them
     :ivar objects: sorted by name; tombstones too
+    :ivar instances: by what ``per_instance`` names; a name that is not there is one of whose instances nothing is known
     """
 
     project: str
     version: str
     objects: tuple[BuiltinObject, ...]
+    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=_frozen)
 
     def by_key(self) -> dict[str, BuiltinObject]:
         """The objects by their compared names."""

@@ -186,29 +186,16 @@ class UserView:
         return self.name.casefold()
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One of those for which objects are generated.
-
-    :ivar id: stays when it is renamed
-    """
-
-    id: str
-    name: str
-
-
 @dataclass(frozen=True)
 class Live:
     """The catalog.
 
     :ivar objects: everything in it, by the name as it is compared: of users too, and what was put aside
-    :ivar instances: by what ``per_instance`` names
     :ivar unfinished: ids of objects that a deploy which did not finish began to change, as its journal says
     """
 
     objects: Mapping[str, LiveObject] = field(default_factory=dict)
     user_views: tuple[UserView, ...] = ()
-    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=dict)
     unfinished: frozenset[UUID] = frozenset()
 
     @cached_property
@@ -221,6 +208,6 @@ class Live:
         return {marker: tuple(sorted(each, key=lambda one: one.key)) for marker, each in found.items()}
 
     @classmethod
-    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = (), **instances: tuple[Instance, ...]) -> Live:
+    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = ()) -> Live:
         """A catalog of these."""
-        return cls({each.key: each for each in objects}, user_views, instances)
+        return cls({each.key: each for each in objects}, user_views)

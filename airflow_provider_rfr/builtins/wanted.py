@@ -90,7 +90,7 @@ class Wanted:
     :ivar removed: tombstones by id
     :ivar problems: by id, in words
     :ivar kept: ids that are recorded, not wanted and not to be touched
-    :ivar templates: what is one object for each instance
+    :ivar unlisted: what is one object for each instance, where nobody says which there are
     """
 
     wants: Mapping[UUID, Want]
@@ -98,7 +98,7 @@ class Wanted:
     removed: Mapping[UUID, BuiltinObject] = field(default_factory=dict)
     problems: Mapping[UUID, Sequence[str]] = field(default_factory=dict)
     kept: frozenset[UUID] = frozenset()
-    templates: tuple[BuiltinObject, ...] = ()
+    unlisted: tuple[BuiltinObject, ...] = ()
 
 
 def relation(kind: Kind) -> LiveKind | None:

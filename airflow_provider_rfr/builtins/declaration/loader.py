@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from airflow_provider_rfr import __version__
@@ -13,7 +14,7 @@ from airflow_provider_rfr.builtins.declaration.loader_catalog import catalog_pro
 from airflow_provider_rfr.builtins.declaration.loader_object import Declared
 from airflow_provider_rfr.builtins.declaration.loader_rules import canonical, findings
 from airflow_provider_rfr.builtins.declaration.loader_sources import Collected
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Place
 from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
 
 OWN_PROJECT: Final = "rfr"
@@ -21,7 +22,11 @@ Source = Path | str | BuiltinObject | Iterable["Source"]
 
 
 def load_objects(
-    *sources: Source, project: str = OWN_PROJECT, version: str | None = None, entry_points: bool | None = None
+    *sources: Source,
+    project: str = OWN_PROJECT,
+    version: str | None = None,
+    entry_points: bool | None = None,
+    instances: Mapping[str, Mapping[str, str]] | None = None,
 ) -> CatalogSpec:
     """Read declarations; nothing has to be registered besides.
 
@@ -30,6 +35,8 @@ def load_objects(
     :param version: of the code that declares them; this package's, where it is not given
     :param entry_points: take in what this package and other installed ones declare; by default in the project ``rfr``
         alone, since what they declare is there once in a lake
+    :param instances: for the objects that are generated: by what ``per_instance`` names, the instances' names by their
+        ids, e.g. ``{"lake": {"eu": "Europe West"}}``. A YAML document of kind ``instances`` says the same
     :raises DeclarationError: with all problems
     """
     version = __version__ if version is None else version
@@ -39,11 +46,14 @@ def load_objects(
         collected.add_entry_points()
     for source in sources:
         collected.add(source)
+    for name, each in (instances or {}).items():
+        collected.add_instances(name, each, Place())
     declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
     problems = [*collected.problems, *_problems(declared, collected, version)]
     if problems:
         raise DeclarationError(sorted(dict.fromkeys(problems), key=_by_place))
-    return CatalogSpec(project, version, tuple(sorted((each.obj for each in declared), key=lambda obj: obj.key)))
+    objects = tuple(sorted((each.obj for each in declared), key=lambda obj: obj.key))
+    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
 
 
 def _problems(declared: list[Declared], collected: Collected, version: str) -> list[DeclarationProblem]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from airflow_provider_rfr.builtins.declaration.loader_instances import instance_findings, is_list, listed
 from airflow_provider_rfr.builtins.declaration.loader_object import Declared, declared, told
-from airflow_provider_rfr.builtins.declaration.loader_yaml import YamlProblem, documents
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Place
+from airflow_provider_rfr.builtins.declaration.loader_yaml import Flaw, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Instance, Place
 from airflow_provider_rfr.exceptions import DeclarationProblem
 
 GROUP = "airflow_provider_rfr.builtins"
@@ -31,11 +32,13 @@ class Collected:
 
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
+        self.instances: dict[str, tuple[Instance, ...]] = {}
         self.problems: list[DeclarationProblem] = []
         self.flawed: set[str] = set()
         self.whole = True
         self._project = project
         self._read: set[Path] = set()
+        self._listed: dict[str, Place] = {}
 
     def add(self, source: Any, depth: int = 0) -> None:
         """Take in one source."""
@@ -50,6 +53,16 @@ class Collected:
                 self.add(each, depth + 1)
         else:
             self._miss(f"a source is {type(source).__name__}", "give a folder, a YAML file or a BuiltinObject")
+
+    def add_instances(self, name: str, instances: Mapping[str, str], place: Place) -> None:
+        """Take in a list of instances: their names by their ids."""
+        found = [(each.problem, each.remedy) for each in instance_findings(name, instances)]
+        if name in self._listed:
+            found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
+        self.problems += [DeclarationProblem(str(place), name, *each) for each in found]
+        if not found:
+            self._listed[name] = place
+            self.instances[name] = tuple(Instance(*each) for each in sorted(instances.items()))
 
     def add_ours(self) -> None:
         """Take in what this package declares."""
@@ -101,18 +114,29 @@ class Collected:
     def _text(self, text: str, file: str, *, ours: bool) -> None:
         try:
             for node, flaws in documents(text):
-                found = [*flaws]
-                obj = declared(node, found, file=file, project=self._project, ours=ours) if not flaws else None
-                name = obj.obj.name if obj is not None else _name(node.value)
-                self.problems += told(found, file, name)
-                if obj is not None:
-                    self.declared.append(obj)
-                    self.flawed.update([obj.obj.key] if found else ())
+                if is_list(node):
+                    self._list(node, [*flaws], file)
                 else:
-                    self.whole = False
+                    self._object(node, [*flaws], file, ours=ours)
         except YamlProblem as problem:
             self.whole = False
             self.problems += told([problem.flaw], file, "")
+
+    def _list(self, node: Node, flaws: list[Flaw], file: str) -> None:
+        found = listed(node, flaws) if not flaws else None
+        self.problems += told(flaws, file, _name(node.value))
+        if found is not None and not flaws:
+            self.add_instances(*found, Place(file, node.line))
+
+    def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
+        obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
+        name = obj.obj.name if obj is not None else _name(node.value)
+        self.problems += told(flaws, file, name)
+        if obj is not None:
+            self.declared.append(obj)
+            self.flawed.update([obj.obj.key] if flaws else ())
+        else:
+            self.whole = False
 
     def _miss(self, problem: str, remedy: str = "", *, place: str = "") -> None:
         self.whole = False

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.builtins.execution.fence import fence
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
-from airflow_provider_rfr.builtins.execution.observe import Instances, ViewsOf, catalog_views, observe
+from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
 from airflow_provider_rfr.builtins.execution.records import entry_of, recorded_of
 from airflow_provider_rfr.builtins.execution.runner import run_step
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
@@ -48,7 +48,6 @@ def apply(
     sql: SqlEngine | None = None,
     actor: str = "",
     views: ViewsOf = catalog_views,
-    instances: Instances | None = None,
     tools: Tools | None = None,
     patience: float = 60.0,
     lease_seconds: float = SECONDS,
@@ -68,7 +67,7 @@ def apply(
     _refuse(plan, spec)
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        applied = _Deploy(opened, store, spec, lease, sql, actor, views, instances, tools).run(plan)
+        applied = _Deploy(opened, store, spec, lease, sql, actor, views, tools).run(plan)
     if applied.state == DeployState.DONE.value:
         record_deploys(opened, store, plan.project)
     return applied
@@ -101,7 +100,6 @@ class _Deploy:
         sql: SqlEngine | None,
         actor: str,
         views: ViewsOf,
-        instances: Instances | None,
         tools: Tools | None,
     ) -> None:
         self._catalog = catalog
@@ -111,7 +109,6 @@ class _Deploy:
         self._sql = sql
         self._actor = actor
         self._views = views
-        self._instances = instances
         self._tools = tools
 
     def run(self, saved: Plan) -> Applied:
@@ -147,9 +144,7 @@ class _Deploy:
         begun = tuple(each for each in begun[:1] if each.base_revision == recorded.revision)
         if begun and begun[0].deploy_id == deploy_id_of(saved):
             return Plan.from_json(orjson.loads(begun[0].plan))
-        recorded, live = observe(
-            self._catalog, self._store, project=saved.project, views=self._views, instances=self._instances
-        )
+        recorded, live = observe(self._catalog, self._store, project=saved.project, views=self._views)
         fresh = make_plan(self._spec, recorded, live, policies=saved.policies, tools=self._tools)
         ensure_current(saved, fresh)
         for each in begun:

@@ -17,7 +17,6 @@ from airflow_provider_rfr.builtins.state import (
     STAMP,
     Constraints,
     Dependency,
-    Instance,
     Live,
     LiveKind,
     LiveObject,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
 """Lists a catalog's views; None: it can't hold any."""
-Instances = Mapping[str, tuple[Instance, ...]]
 
 
 def catalog_views(catalog: Catalog) -> tuple[ViewEntry, ...] | None:
@@ -51,7 +49,6 @@ def observe(
     *,
     project: str,
     views: ViewsOf = catalog_views,
-    instances: Instances | None = None,
 ) -> tuple[Recorded, Live]:
     """The registry, and everything that is in the catalog, of users too.
 
@@ -69,7 +66,7 @@ def observe(
     listed = _recorded_views(recorded) if there is None else map(_view, there)
     found |= {each.key: each for each in listed if each.key not in found}
     users = tuple(_user_views(there or (), catalog.name, found))
-    return recorded, Live(found, users, dict(instances or {}), begun)
+    return recorded, Live(found, users, begun)
 
 
 def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveObject]:

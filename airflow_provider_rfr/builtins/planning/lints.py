@@ -23,7 +23,7 @@ def lints(outcome: Outcome, wanted: Wanted, recorded: Recorded, live: Live, tool
         *_user_sinks(wanted, recorded),
         *_user_views(wanted, live),
         *_restamped(wanted, recorded, tools),
-        *_unlisted(wanted, live),
+        *_unlisted(wanted),
         *_put_aside(outcome),
     ]
     return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
@@ -106,11 +106,10 @@ def _put_aside(outcome: Outcome) -> Iterator[str]:
             yield f"{known.name}: its rows ({known.contents.value}) are put aside, and deleted by gc after {days} days"
 
 
-def _unlisted(wanted: Wanted, live: Live) -> Iterator[str]:
-    for each in wanted.templates:
-        if each.per_instance not in live.instances:
-            known = "nobody said which there are: none is made"
-            yield f"{each.name} is one object for each {each.per_instance}, and {known}"
+def _unlisted(wanted: Wanted) -> Iterator[str]:
+    for each in wanted.unlisted:
+        said = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
+        yield f"{said}: none is made; declare a document of kind instances"
 
 
 def _restamped(wanted: Wanted, recorded: Recorded, tools: Tools) -> Iterator[str]:

@@ -40,7 +40,8 @@ class _Resolver:
     def resolve(self) -> Wanted:
         present = [each for each in self._spec.objects if not is_gone(each, self._spec.version)]
         self._templates = {each.key: each for each in present if each.per_instance is not None}
-        generator = Generator(present, self._recorded, self._live)
+        generator = Generator(self._spec, present, self._recorded, self._live)
+        unlisted = tuple(each for each in self._templates.values() if each.per_instance not in self._spec.instances)
         objects: list[tuple[BuiltinObject, str | None]] = []
         for each in present:
             objects += [(each, None)] if each.per_instance is None else generator.objects(each)
@@ -60,8 +61,8 @@ class _Resolver:
             graph,
             {each.id: each for each in self._spec.objects if is_gone(each, self._spec.version)},
             {identity: tuple(problems) for identity, problems in self._problems.items()},
-            generator.kept(self._templates.values()),
-            tuple(self._templates.values()),
+            generator.kept(unlisted),
+            unlisted,
         )
 
     def _spelled(self, obj: BuiltinObject) -> BuiltinObject:

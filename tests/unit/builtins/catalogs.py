@@ -15,6 +15,7 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Column,
     Contents,
+    Instance,
     Kind,
     Migration,
     SinkSpec,
@@ -120,7 +121,7 @@ class Catalog:
 
     # What the planner sees
 
-    def live(self, **instances: Any) -> Live:
+    def live(self) -> Live:
         found = {
             key: LiveObject(
                 each.name,
@@ -135,10 +136,13 @@ class Catalog:
             )
             for key, each in self.things.items()
         }
-        return Live(found, tuple(self.user_views.values()), instances, self.unfinished)
+        return Live(found, tuple(self.user_views.values()), self.unfinished)
 
-    def plan(self, wanted: CatalogSpec, *, instances: Any = None, **policies: Any) -> Plan:
-        return make_plan(wanted, self.recorded, self.live(**(instances or {})), policies=Policies(**policies))
+    def plan(
+        self, wanted: CatalogSpec, *, instances: Mapping[str, tuple[Instance, ...]] | None = None, **policies: Any
+    ) -> Plan:
+        wanted = replace(wanted, instances=instances or {})
+        return make_plan(wanted, self.recorded, self.live(), policies=Policies(**policies))
 
     def deploy(self, wanted: CatalogSpec, **policies: Any) -> Plan:
         found = self.plan(wanted, **policies)

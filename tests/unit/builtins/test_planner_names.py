@@ -11,8 +11,8 @@ from airflow_provider_rfr.builtins.names import name_problem
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
 from airflow_provider_rfr.builtins.planning.policies import Policies
-from airflow_provider_rfr.builtins.spec import Contents, Kind, Removal, Stability
-from airflow_provider_rfr.builtins.state import Dependency, Instance, Live, LiveKind, LiveObject, Recorded, UserView
+from airflow_provider_rfr.builtins.spec import Contents, Instance, Kind, Removal, Stability
+from airflow_provider_rfr.builtins.state import Dependency, Live, LiveKind, LiveObject, Recorded, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")
@@ -307,7 +307,8 @@ def test_a_generated_name_is_one_that_could_have_been_declared(called: str) -> N
 def test_a_template_that_nobody_listed_instances_for_is_a_note() -> None:
     found = Catalog().plan(spec("1.0", T, LOG))
     assert did(found) == ["create ops.t"]
-    assert found.warnings == ("ops.log is one object for each lake, and nobody said which there are: none is made",)
+    told = "ops.log is one object for each lake, and nothing says which there are: none is made; "
+    assert found.warnings == (told + "declare a document of kind instances",)
     assert Catalog().plan(spec("1.0", T, LOG), instances={"lake": ()}).warnings == ()
 
 

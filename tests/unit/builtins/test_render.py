@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code, summary
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Kind, Place, Stability
-from airflow_provider_rfr.builtins.state import Dependency, Instance
+from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Instance, Kind, Place, Stability
+from airflow_provider_rfr.builtins.state import Dependency
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,
@@ -178,7 +178,7 @@ def obj_of_each_lake() -> object:
     return obj(Kind.LOG, "ops.log", "line string", per_instance="lake")
 
 
-def instances() -> tuple[object, ...]:
+def instances() -> tuple[Instance, ...]:
     return (Instance("l1", "main"),)
 
 

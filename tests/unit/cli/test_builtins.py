@@ -196,3 +196,34 @@ def test_a_namespace_that_spark_would_take_for_the_catalog_is_refused(
     (objects / "more.yaml").write_text("kind: table\nname: rfr.mine\ncolumns: [{name: a, type: int}]\n")
     assert rfr(objects, "plan") == 1
     assert "rfr is the catalog's name" in capsys.readouterr().err
+
+
+LOG = """
+kind: log
+name: ops.log
+stability: unstable
+per_instance: lake
+columns: [{name: line, type: string}]
+"""
+
+
+def test_instances_are_declared_beside_what_is_generated_for_them(
+    lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (objects / "log.yaml").write_text(LOG)
+    assert rfr(objects, "apply") == 0
+    assert "declare a document of kind instances" in capsys.readouterr().out
+    lakes = objects / "lakes.yaml"
+    lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Europe West, us: main}\n")
+    assert rfr(objects, "apply") == 0
+    lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Frankfurt, us: main}\n")
+    capsys.readouterr()
+    assert rfr(objects, "plan", "--json") == 0, "an instance's new name changes nothing"
+    there = {name for _, name in hook(objects).catalog.list_tables("ops")}
+    assert there == {"runs", "log_Europe_West", "log_main"}
+    lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Frankfurt}\n")
+    capsys.readouterr()
+    assert rfr(objects, "plan", "--json") == 2
+    assert [(each["name"], each["how"]) for each in told(capsys)["steps"]] == [("ops.log_main", "remove")]
+    lakes.unlink()
+    assert rfr(objects, "plan") == 0, "unknown is not gone"

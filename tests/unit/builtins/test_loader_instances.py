@@ -1,0 +1,71 @@
+"""Lists of instances, from YAML and from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins.codec import decode, encode
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Instance
+from airflow_provider_rfr.exceptions import DeclarationError
+from tests.unit.builtins.declaring import load, problems, write
+
+LAKES = """
+kind: instances
+name: lake
+instances:
+  us: main
+  eu: Europe West
+  "2024": 7
+"""
+
+
+def test_a_document_lists_instances_by_their_ids_and_python_says_the_same(tmp_path: Path) -> None:
+    found = load(write(tmp_path, lakes=LAKES))
+    assert found.instances == {"lake": (Instance("2024", "7"), Instance("eu", "Europe West"), Instance("us", "main"))}
+    assert found == load(instances={"lake": {"eu": "Europe West", "us": "main", "2024": "7"}})
+
+
+def test_no_instances_are_something_else_than_no_list(tmp_path: Path) -> None:
+    empty = load(write(tmp_path, lakes="kind: instances\nname: lake\ninstances: {}\n"))
+    assert empty.instances == {"lake": ()} != load().instances
+
+
+def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
+    found = load(write(tmp_path, lakes=LAKES))
+    assert decode(CatalogSpec, encode(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: instances\nname: lake\n", ":1: lake: instances is missing"),
+        ("kind: instances\ninstances: {eu: x}\n", ":1: name is missing"),
+        ("kind: instances\nname: lake\ninstances: [eu]\n", ":3: lake: instances is a list, not a mapping"),
+        ("kind: instances\nname: lake\ninstances: {eu: }\n", ":3: lake: instances.eu is missing"),
+        (
+            "kind: instances\nname: lake\ninstances: {eu: {name: x}}\n",
+            ":3: lake: instances.eu is a mapping, not a text",
+        ),
+        (
+            "kind: instances\nname: lake\ninstances: {eu: ' '}\n",
+            ":1: lake: the name ' ' of eu is no text; write ID: NAME",
+        ),
+        ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: the id '' of an instance is no text"),
+        ("kind: instances\nname: a lake\ninstances: {}\n", ":1: a lake: 'a lake' is no name"),
+        ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake is no field"),
+        (f"{LAKES}---{LAKES}", ":8: lake: there is a list of each lake already: :1; keep one of the two"),
+        ("kind: instances\nname: lake\ninstances: {eu: x, eu: y}\n", ":3: lake: the key 'eu' stands twice"),
+    ],
+)
+def test_what_is_wrong_with_a_list_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    [found] = problems(tmp_path, text)
+    assert found.startswith(told), found
+
+
+@pytest.mark.parametrize("given", [{"lake": {1: "x"}}, {"lake": {"eu": None}}, {"la ke": {}}])
+def test_what_is_wrong_with_a_list_from_python_is_told_too(given: Any) -> None:
+    with pytest.raises(DeclarationError):
+        load(instances=given)
