@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,32 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins import Applied, apply, load_objects, observe, plan
-from airflow_provider_rfr.builtins.fingerprint import contract_of
 from airflow_provider_rfr.builtins.spark import SparkSqlEngine
-from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.views import list_views
-from airflow_provider_rfr.store.engine import open_store
+from tests.integration.builtin_platform import Platform, contract
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
-from tests.integration.conftest import ROOT, figures_of
-
-APP = ROOT / "spark_apps" / "builtin_migration.py"
-RUNS = """
-kind: table
-name: ops.runs
-columns: [{{name: id, type: bigint}}, {{name: rows, type: {type}}}]
-migrations: {migrations}
-"""
-VIEWS = {
-    1: {"ops.a": "SELECT id, rows FROM ops.runs", "ops.b": "SELECT id, rows FROM ops.a WHERE id > 0"},
-    2: {"ops.b": "SELECT id, rows FROM ops.runs WHERE id > 0", "ops.a": "SELECT id, rows FROM ops.b"},
-}
-SUMS = """
-kind: materialized_view
-name: ops.sums
-columns: [{name: n, type: bigint}, {name: largest, type: bigint}]
-query: SELECT count(*) AS n, max(CAST(rows AS BIGINT)) AS largest FROM ops.runs
-"""
 
 
 class AppendingEngine(SparkSqlEngine):
@@ -52,54 +26,6 @@ class AppendingEngine(SparkSqlEngine):
             late, self.late = self.late, None
             late()
         return found
-
-
-class Platform:
-    """Declarations in a folder, and deploys of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.objects = folder / "objects"
-        self.objects.mkdir()
-        self.store = f"sqlite:///{folder}/store.db"
-
-    def declare(self, number: int, type: str, migrations: str = "[]") -> None:
-        (self.objects / "runs.yaml").write_text(RUNS.format(type=type, migrations=migrations))
-        (self.objects / "sums.yaml").write_text(SUMS)
-        for name, query in VIEWS[number].items():
-            columns = f"[{{name: id, type: bigint}}, {{name: rows, type: {type}}}]"
-            text = f"kind: view\nname: {name}\ncolumns: {columns}\nquery: {query}\n"
-            (self.objects / f"{name}.yaml").write_text(text)
-
-    def run_app(self, lake: Mapping[str, Any], **fields: Any) -> tuple[int, dict[str, Any], str]:
-        config = self.folder / "migration.json"
-        said = {
-            "lake": lake,
-            "store": self.store,
-            "version": "1.0",
-            "objects": ["objects"],
-            **fields,
-        }
-        config.write_text(json.dumps(said))
-        ended = subprocess.run(
-            [sys.executable, str(APP), "--config", str(config)],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-        )
-        return ended.returncode, figures_of(ended.stdout), ended.stdout + ended.stderr
-
-    def deploy(self, deploy: Deploy, engine: SparkSqlEngine, version: str) -> Applied:
-        spec = load_objects(self.objects, version=version)
-        store = open_store(self.store)
-        recorded, live = observe(deploy.catalog, store, project="rfr")
-        return apply(plan(spec, recorded, live), catalog=deploy.catalog, store=store, spec=spec, sql=engine)
-
-
-def contract(type: str) -> str:
-    return contract_of([Column("id", "bigint"), Column("rows", type)]).digest
 
 
 @pytest.mark.timeout(600)
@@ -134,6 +60,26 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
     before = {name: deploy.catalog.load_table(name).metadata_location for name in ("ops.runs", "ops.sums")}
     assert platform.deploy(deploy, engine, "2.0").state == "nothing"
     assert {name: deploy.catalog.load_table(name).metadata_location for name in before} == before
+
+
+@pytest.mark.timeout(600)
+def test_a_session_that_read_a_table_before_another_took_its_name_reads_that_one(tmp_path: Path) -> None:
+    """Row 63: nothing is kept by the table that it was of."""
+    platform = Platform(tmp_path)
+    platform.declare(1, "string")
+    deploy = Deploy(tmp_path)
+    engine = SparkSqlEngine(deploy.lake, session=deploy.session)
+    platform.deploy(deploy, engine, "1.0")
+    table = deploy.catalog.load_table("ops.runs")
+    table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
+    queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
+    assert [deploy.sql(each) for each in queries] == [[(1, "10"), (2, "20")]] * 3
+    entry = f'[{{from: "{contract("string")}", to: "{contract("bigint")}", how: shadow,'
+    platform.declare(1, "bigint", f"{entry} expressions: {{rows: CAST(rows AS BIGINT)}}}}]")
+    done = platform.deploy(deploy, engine, "2.0")
+    assert {each.name: each.how for each in done.steps}["ops.runs"] == "shadow"
+    assert deploy.catalog.load_table("ops.runs").metadata.table_uuid != table.metadata.table_uuid
+    assert [deploy.sql(each) for each in queries] == [[(1, 10), (2, 20)]] * 3
 
 
 def test_an_application_that_can_not_deploy_says_why_in_its_last_line(tmp_path: Path) -> None:

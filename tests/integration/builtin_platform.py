@@ -1,0 +1,85 @@
+"""A platform's declarations over several versions, and deploys of them, by the application as a process or here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_rfr.builtins import Applied, apply, load_objects, observe, plan
+from airflow_provider_rfr.builtins.fingerprint import contract_of
+from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.store.engine import open_store
+from tests.integration.builtin_sql_deploy import Deploy
+from tests.integration.conftest import ROOT, figures_of
+
+APP = ROOT / "spark_apps" / "builtin_migration.py"
+RUNS = """
+kind: table
+name: ops.runs
+columns: [{{name: id, type: bigint}}, {{name: rows, type: {type}}}]
+migrations: {migrations}
+"""
+VIEWS = {
+    1: {"ops.a": "SELECT id, rows FROM ops.runs", "ops.b": "SELECT id, rows FROM ops.a WHERE id > 0"},
+    2: {"ops.b": "SELECT id, rows FROM ops.runs WHERE id > 0", "ops.a": "SELECT id, rows FROM ops.b"},
+}
+SUMS = """
+kind: materialized_view
+name: ops.sums
+columns: [{name: n, type: bigint}, {name: largest, type: bigint}]
+query: SELECT count(*) AS n, max(CAST(rows AS BIGINT)) AS largest FROM ops.runs
+"""
+
+
+class Platform:
+    """Declarations in a folder, and deploys of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.objects = folder / "objects"
+        self.objects.mkdir()
+        self.store = f"sqlite:///{folder}/store.db"
+
+    def declare(self, number: int, type: str, migrations: str = "[]") -> None:
+        (self.objects / "runs.yaml").write_text(RUNS.format(type=type, migrations=migrations))
+        (self.objects / "sums.yaml").write_text(SUMS)
+        for name, query in VIEWS[number].items():
+            columns = f"[{{name: id, type: bigint}}, {{name: rows, type: {type}}}]"
+            text = f"kind: view\nname: {name}\ncolumns: {columns}\nquery: {query}\n"
+            (self.objects / f"{name}.yaml").write_text(text)
+
+    def run_app(self, lake: Mapping[str, Any], **fields: Any) -> tuple[int, dict[str, Any], str]:
+        config = self.folder / "migration.json"
+        said = {
+            "lake": lake,
+            "store": self.store,
+            "version": "1.0",
+            "objects": ["objects"],
+            **fields,
+        }
+        config.write_text(json.dumps(said))
+        ended = subprocess.run(
+            [sys.executable, str(APP), "--config", str(config)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        return ended.returncode, figures_of(ended.stdout), ended.stdout + ended.stderr
+
+    def deploy(self, deploy: Deploy, engine: SparkSqlEngine, version: str) -> Applied:
+        spec = load_objects(self.objects, version=version)
+        store = open_store(self.store)
+        recorded, live = observe(deploy.catalog, store, project="rfr")
+        return apply(plan(spec, recorded, live), catalog=deploy.catalog, store=store, spec=spec, sql=engine)
+
+
+def contract(type: str) -> str:
+    return contract_of([Column("id", "bigint"), Column("rows", type)]).digest
