@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -156,6 +157,9 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
         lambda: story.log(DAG, "asked")[-4000:],
     )
     assert "note" not in [each.name for each in columns(story)]
+    # Airflow fails a task that is answered before its scheduler has heard that it waits; nobody reads a plan so fast.
+    heard = re.compile(r"Received executor event .*task_id='approve', run_id='asked'")
+    wait_for(lambda: heard.search((story.airflow.home / "scheduler.log").read_text()), lambda: "it was never heard")
     story.airflow.call("PATCH", f"{task}/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}})
     wait_for(
         lambda: story.airflow.call("GET", f"/dags/{DAG}/dagRuns/asked")["state"] == "success",

@@ -37,7 +37,7 @@ def test_a_commit_later_than_the_runs_due_time_is_returned(lake: Lake) -> None:
 
 def test_without_one_the_sensor_waits_in_the_triggerer(lake: Lake) -> None:
     lake.commit("raw.orders")
-    due = NOW + timedelta(hours=1)
+    due = NOW + timedelta(days=1)
     with pytest.raises(TaskDeferred) as deferred:
         sensor(timeout=60, poke_interval=7).execute(context(due))
     trigger = deferred.value.trigger
