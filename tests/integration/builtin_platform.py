@@ -81,5 +81,11 @@ class Platform:
         return apply(plan(spec, recorded, live), catalog=deploy.catalog, store=store, spec=spec, sql=engine)
 
 
+def to_numbers(how: str) -> str:
+    """The instruction by which the texts of ``rows`` become numbers."""
+    leads = f'from: "{contract("string")}", to: "{contract("bigint")}"'
+    return f"[{{{leads}, how: {how}, expressions: {{rows: CAST(rows AS BIGINT)}}}}]"
+
+
 def contract(type: str) -> str:
     return contract_of([Column("id", "bigint"), Column("rows", type)]).digest

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
+
+from demo.airflow_stack import free_port
 
 _PATIENCE = 60.0
 _USERS = ("postgres", "nobody")
@@ -86,9 +87,7 @@ class PostgresServer:
         subprocess.run(command, check=True, capture_output=True, user=self._user, cwd=self._folder)
 
     def _start(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         command = [str(self._bin / "postgres"), "-D", str(self._folder / "data"), "-p", str(self.port)]
         command += ["-c", "listen_addresses=127.0.0.1", "-k", str(self._folder), "-c", "fsync=off"]
         with (self._folder / "server.log").open("wb") as output:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from types import TracebackType
 from typing import Final
 
 import pytest
+
+from demo.airflow_stack import free_port
 
 _PATIENCE: Final = 180.0
 _ICEBERG, _JETTY, _SQLITE = "1.11.0", "12.1.14", "3.50.3.0"
@@ -39,9 +40,7 @@ class RestCatalogServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
 
     @property
     def properties(self) -> dict[str, str]:
@@ -109,13 +108,17 @@ def _write_pom(repository: Path) -> None:
     folder = repository.joinpath(*group.split("."), name, version)
     folder.mkdir(parents=True)
     parts = "".join(map(_dependency, _PARTS))
-    said = f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+    said = _coordinates(*_NAME)
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     text = f"{head}{said}<packaging>pom</packaging><dependencies>{parts}</dependencies></project>"
     (folder / f"{name}-{version}.pom").write_text(text)
 
 
 def _dependency(part: tuple[str, str, str, str]) -> str:
-    group, name, version, classifier = part
-    said = f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
-    return f"<dependency>{said}{f'<classifier>{classifier}</classifier>' if classifier else ''}</dependency>"
+    *coordinates, classifier = part
+    of_class = f"<classifier>{classifier}</classifier>" if classifier else ""
+    return f"<dependency>{_coordinates(*coordinates)}{of_class}</dependency>"
+
+
+def _coordinates(group: str, name: str, version: str) -> str:
+    return f"<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"

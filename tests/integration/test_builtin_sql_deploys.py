@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.spark import SparkSqlEngine
 from airflow_provider_rfr.lake.views import list_views
-from tests.integration.builtin_platform import Platform, contract
+from tests.integration.builtin_platform import Platform, to_numbers
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
 
 
@@ -47,8 +47,7 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
 
     add(0, 1, 2)
     add(3)
-    entry = f'[{{from: "{contract("string")}", to: "{contract("bigint")}", how: rewrite,'
-    platform.declare(2, "bigint", f"{entry} expressions: {{rows: CAST(rows AS BIGINT)}}}}]")
+    platform.declare(2, "bigint", to_numbers("rewrite"))
     engine = AppendingEngine(deploy.lake, session=deploy.session)
     engine.late = lambda: add(4)
     done = platform.deploy(deploy, engine, "2.0")
@@ -74,8 +73,7 @@ def test_a_session_that_read_a_table_before_another_took_its_name_reads_that_one
     table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
     queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
     assert [deploy.sql(each) for each in queries] == [[(1, "10"), (2, "20")]] * 3
-    entry = f'[{{from: "{contract("string")}", to: "{contract("bigint")}", how: shadow,'
-    platform.declare(1, "bigint", f"{entry} expressions: {{rows: CAST(rows AS BIGINT)}}}}]")
+    platform.declare(1, "bigint", to_numbers("shadow"))
     done = platform.deploy(deploy, engine, "2.0")
     assert {each.name: each.how for each in done.steps}["ops.runs"] == "shadow"
     assert deploy.catalog.load_table("ops.runs").metadata.table_uuid != table.metadata.table_uuid

@@ -17,7 +17,7 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
 from airflow_provider_rfr.lake.views import list_views
 from demo.sample_api.client import SampleApi
-from tests.integration.builtin_platform import Platform, contract
+from tests.integration.builtin_platform import Platform, to_numbers
 from tests.integration.builtin_sql_deploy import SPARK
 from tests.integration.conftest import ROOT, Lake, Runner, kill_group
 from tests.integration.postgres import PostgresServer
@@ -85,8 +85,7 @@ def test_a_deploy_makes_tables_and_views_and_a_later_one_rewrites_them(lake: Lak
     table = lake.table("ops.runs")
     rows = [{"id": number, "rows": str(number * 10)} for number in range(4)]
     table.append(pa.Table.from_pylist(rows, table.schema().as_arrow()))
-    entry = f'[{{from: "{contract("string")}", to: "{contract("bigint")}", how: rewrite,'
-    platform.declare(2, "bigint", f"{entry} expressions: {{rows: CAST(rows AS BIGINT)}}}}]")
+    platform.declare(2, "bigint", to_numbers("rewrite"))
     code, figures, output = platform.run_app(said, spark=dict(SPARK.settings), version="2.0")
     assert (code, figures.get("state")) == (0, "done"), output[-4000:]
     in_a, in_sums = read_as_a_user(lake, "SELECT * FROM ops.a ORDER BY id", "SELECT * FROM ops.sums")
