@@ -13,6 +13,7 @@ from pathlib import Path
 from airflow_provider_rfr.exceptions import PreflightError
 
 JAVA_VERSIONS = (17, 21)
+_AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 # The client's version, for it lags: not every pyspark has a client.
 _PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
@@ -56,6 +57,12 @@ def check_java() -> None:
         raise PreflightError(f"{java} is {what}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
 
 
+def child_environment() -> dict[str, str]:
+    """This process's environment without Airflow's settings, connections and variables: no program needs their secrets,
+    and any program's environment can be read while it runs."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOWS)}
+
+
 def java_binary() -> str | None:
     """The Java that Spark will start: of ``JAVA_HOME``, else on the path."""
     home = os.environ.get("JAVA_HOME")
@@ -68,7 +75,9 @@ def java_binary() -> str | None:
 def java_version(java: str) -> int | None:
     """Its major version; None if it does not tell, or not within half a minute."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        told = subprocess.run(
+            [java, "-version"], env=child_environment(), capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)

@@ -9,7 +9,6 @@ Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_j
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -24,11 +23,11 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.cluster_driver import ClusterManager, DriverAddress
 from airflow_provider_rfr.hooks.yarn import resource_manager
+from airflow_provider_rfr.preflight import child_environment
 
 STOP_GRACE_SECONDS = 3.5
 """Airflow ends a task hard five seconds after it asked it to stop."""
 _ROUND = re.compile(r"\S+: round \d+: ")
-_AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _LAST_WORD_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
 _SUBMISSION = re.compile(r"\bsubmission ID ([a-z0-9.-]+):([a-z0-9.-]+)")
@@ -181,7 +180,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Submit, with an environment that has none of Airflow's settings, connections and variables in it."""
-        self._popen_environment = {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOWS)}
+        self._popen_environment = child_environment()
         driver_id: str | None = super().submit(application, env=self._popen_environment, **kwargs)
         return driver_id
 

@@ -119,3 +119,18 @@ def test_without_java_home_the_path_decides(tmp_path: Path, monkeypatch: pytest.
 def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:
     assert java_version(str(java(tmp_path, "hello") / "bin" / "java")) is None
     assert java_version(str(tmp_path / "nothing")) is None
+
+
+def test_java_is_asked_without_the_connections_that_this_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = java(tmp_path / "jdk", 'openjdk version "17.0.1"')
+    program = home / "bin" / "java"
+    program.write_text(f"{program.read_text()}env > {tmp_path}/environment\n")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    for name in ("AIRFLOW_CONN_LAKE", "AIRFLOW_VAR_KEY", "AIRFLOW__CORE__FERNET_KEY"):
+        monkeypatch.setenv(name, "canary-5d1e")
+    check_java()
+    told = (tmp_path / "environment").read_text()
+    assert f"JAVA_HOME={home}" in told
+    assert "canary-5d1e" not in told
