@@ -151,7 +151,9 @@ class BuiltinObject:
     :ivar exportable: whether users may attach sinks
     :ivar follow_star: a ``SELECT *`` is expanded anew on each deploy, not once
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
-    :ivar source: definition of a ``source``: the arguments of a resumable refresh
+    :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
+    :ivar refresh: how and when a ``source`` is refreshed: the other arguments, and ``schedule``; in no fingerprint, for
+        nothing is deployed
     """
 
     kind: Kind
@@ -172,6 +174,7 @@ class BuiltinObject:
     exportable: bool = False
     per_instance: str | None = None
     source: Mapping[str, Any] | None = None
+    refresh: Mapping[str, Any] | None = None
     sink: SinkSpec | None = None
     migrations: tuple[Migration, ...] = ()
     removed: Removal | None = None

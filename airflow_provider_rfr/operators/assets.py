@@ -1,8 +1,8 @@
-"""The assets that a refresh updates: one for each table."""
+"""The assets of tables: what a refresh updates, and what asks for a refresh."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 SCHEME = "rfr"
+SOURCES = AssetAlias(name=f"{SCHEME}_sources")
+"""What a deploy's task has as outlet: which sources it concerns is known when it has been done."""
 
 
 def table_asset(lake_conn_id: str, table: str) -> Asset:
@@ -35,6 +37,20 @@ def outlets_of(task_id: str, lake_conn_id: Any, streams: Any, target: Any) -> li
 def alias_name(task_id: str) -> str:
     """Name of the alias of a task whose tables are named by templates."""
     return f"{SCHEME}:{task_id}"
+
+
+def source_asset(lake_conn_id: str, table: str) -> Asset:
+    """The asset that has an event when a deploy has created, emptied or redefined a declared source."""
+    return Asset(name=f"{SCHEME}_source:{lake_conn_id}/{table.casefold()}")
+
+
+def tell_sources(context: Context, lake_conn_id: str, tables: Sequence[str], deploy: Mapping[str, Any]) -> None:
+    """An event for each of these sources, with the deploy; they come with the task's success."""
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    for table in tables:
+        events[SOURCES].add(source_asset(lake_conn_id, table), extra=dict(deploy))
 
 
 def tell_assets(

@@ -17,8 +17,9 @@ from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.operators import environment, outcome, shipment
+from airflow_provider_rfr.operators.assets import SOURCES, tell_sources
 from airflow_provider_rfr.operators.loading import load_migration
-from airflow_provider_rfr.operators.migration_results import check_result, gc_result, plan_result
+from airflow_provider_rfr.operators.migration_results import applied_result, check_result, gc_result, plan_result
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -86,6 +87,8 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
             _check_action(action)
         if plan is not None and action in ("plan", "check", "gc"):
             raise ConfigurationError("plan", f"{action} makes its own", "leave it out")
+        if action == "apply" or "{{" in action:
+            self.outlets = [*self.outlets, SOURCES]
         if isinstance(policies, Mapping) and "{{" not in str(policies):
             policies_of(policies)
 
@@ -127,12 +130,15 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         actor = f"{ti.dag_id} {ti.run_id} {ti.task_id}"
         try:
             if plan.applicable and hook.needs_spark(plan):
-                return self._submit(hook, plan, actor, context)
-            done = hook.apply(plan, actor=actor)
+                done = self._submit(hook, plan, actor, context)
+            else:
+                done = applied_result(hook.apply(plan, actor=actor))
         except (BlockedPlanError, StalePlanError) as error:
             raise AirflowFailException(str(error)) from None
-        self.log.info("Deploy %s: %s, registry at revision %s", done.deploy_id, done.state, done.revision)
-        return {"deploy_id": done.deploy_id, "state": done.state, "steps": len(done.steps), "revision": done.revision}
+        self.log.info("Deploy %s: %s, registry at revision %s", done["deploy_id"], done["state"], done["revision"])
+        sources = plan.sources_to_load()
+        tell_sources(context, self.lake_conn_id, sources, {"deploy_id": done["deploy_id"]})
+        return {**done, "sources": list(sources)}
 
     def _submit(self, hook: BuiltinsHook, plan: Plan, actor: str, context: Context) -> dict[str, Any]:
         environment.check_machine()

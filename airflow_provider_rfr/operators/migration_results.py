@@ -13,7 +13,7 @@ from airflow_provider_rfr.builtins.planning.render import render
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins import Plan
-    from airflow_provider_rfr.builtins.execution.values import Collected
+    from airflow_provider_rfr.builtins.execution.values import Applied, Collected
 
 _BLOCKED = 1
 
@@ -27,6 +27,11 @@ def plan_result(plan: Plan) -> dict[str, Any]:
         raise AirflowFailException(f"the plan is blocked: {'; '.join(_stopping(plan))}")
     changes = bool(plan.steps or plan.records or plan.forgotten)
     return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
+
+
+def applied_result(done: Applied) -> dict[str, Any]:
+    """What was done, in short."""
+    return {"deploy_id": done.deploy_id, "state": done.state, "steps": len(done.steps), "revision": done.revision}
 
 
 def check_result(plan: Plan) -> dict[str, Any]:

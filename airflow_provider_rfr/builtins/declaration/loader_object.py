@@ -25,8 +25,8 @@ from airflow_provider_rfr.exceptions import DeclarationProblem
 
 FIELDS = (
     *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
-    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "follow_star", "source", "sink"),
-    *("migrations", "removed"),
+    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "follow_star", "source", "refresh"),
+    *("sink", "migrations", "removed"),
 )
 _UNKNOWN = "?"
 _COLUMN = ("name", "type", "required", "comment", "renamed_from")
@@ -106,6 +106,7 @@ def _with_words(obj: BuiltinObject, fields: Fields) -> BuiltinObject:
         owner=fields.text("owner"),
         query=fields.text("query"),
         per_instance=fields.text("per_instance"),
+        refresh=fields.anything("refresh"),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from airflow_provider_rfr.builtins.columns import (
     Finding,
@@ -34,14 +35,15 @@ from airflow_provider_rfr.builtins.wanted import is_gone, release
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError
 
 _QUERY = ("query", "depends_on", "follow_star")
+_SOURCE = ("source", "refresh")
 _STORAGE = ("partitioning", "keys", "migrations", "exportable", "protect")
 _STRANGE: dict[Kind, Sequence[str]] = {
-    Kind.TABLE: (*_QUERY, "source", "sink"),
-    Kind.LOG: (*_QUERY, "source", "sink"),
+    Kind.TABLE: (*_QUERY, *_SOURCE, "sink"),
+    Kind.LOG: (*_QUERY, *_SOURCE, "sink"),
     Kind.SOURCE: (*_QUERY, "sink"),
-    Kind.MATERIALIZED_VIEW: ("source", "sink"),
-    Kind.VIEW: (*_STORAGE, "source", "sink"),
-    Kind.SINK: (*_QUERY, *_STORAGE, "columns", "properties", "source"),
+    Kind.MATERIALIZED_VIEW: (*_SOURCE, "sink"),
+    Kind.VIEW: (*_STORAGE, *_SOURCE, "sink"),
+    Kind.SINK: (*_QUERY, *_STORAGE, *_SOURCE, "columns", "properties"),
 }
 _NEEDED: dict[Kind, Sequence[str]] = {
     Kind.TABLE: ("columns",),
@@ -72,8 +74,13 @@ def canonical(obj: BuiltinObject) -> BuiltinObject:
         depends_on=tuple(obj.depends_on),
         migrations=tuple(obj.migrations),
         properties=MappingProxyType(dict(obj.properties)),
-        source=None if obj.source is None else MappingProxyType(dict(obj.source)),
+        source=_frozen(obj.source),
+        refresh=_frozen(obj.refresh),
     )
+
+
+def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if given is None else MappingProxyType(dict(given))
 
 
 def findings(obj: BuiltinObject, version: str) -> Iterator[Finding]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from airflow_provider_rfr.builtins.planning import reasons
+from airflow_provider_rfr.builtins.planning.chain import path
 from airflow_provider_rfr.builtins.planning.decision import Decision, Decisions, Inputs, becomes, inputs_of
 from airflow_provider_rfr.builtins.planning.drift import Found, Origin
 from airflow_provider_rfr.builtins.planning.effects import EVERYTHING, NOTHING, Effects, Touched, gone_of, shape_of
 from airflow_provider_rfr.builtins.planning.mechanisms import Choice, choose
 from airflow_provider_rfr.builtins.planning.plans import VERB_OF, Verb
 from airflow_provider_rfr.builtins.planning.policies import Policies
-from airflow_provider_rfr.builtins.spec import Contents, How, Kind
+from airflow_provider_rfr.builtins.spec import LOSSY, Contents, How, Kind
 from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Tools, Want, relation
 
@@ -30,6 +31,24 @@ def decide_stored(decision: Decision, found: Found, decisions: Decisions, polici
         _comes(decision, found, known)
     else:
         _changes(decision, found, found.origin, inputs, policies)
+    if want.kind is Kind.SOURCE and known is not None:
+        _source(decision, known)
+
+
+def _source(decision: Decision, known: RecordedObject) -> None:
+    """Its rows come from a refresh: where they are gone, or were made by another definition, it has to run again."""
+    defined = reasons.DEFINITION in decision.reasons
+    if defined:
+        decision.words.append("~ definition: the next refresh starts a new generation")
+    if defined or decision.how in (Verb.CREATE, Verb.REPLACE_EMPTY) or _was_emptied(decision.want, known):
+        decision.details["load_anew"] = True
+
+
+def _was_emptied(want: Want, known: RecordedObject) -> bool:
+    """A deploy before this one may have done it, and died before it could say so."""
+    before, after = known.fingerprints.contract.digest, want.fingerprints.contract.digest
+    way = path(want.obj.migrations, before, after) if before != after else None
+    return any(each.how in LOSSY for each in way or ())
 
 
 def _is_table_already(want: Want) -> bool:
@@ -140,5 +159,3 @@ def _say(decision: Decision, found: Found, origin: Origin, how: How | None, poli
         decision.reasons.append("as declared; takes our marker")
     if policies.force is not None and decision.want.protect is None:
         decision.reasons.append(f"forced to {policies.force}")
-    if reasons.DEFINITION in decision.reasons and decision.want.kind is Kind.SOURCE:
-        decision.words.append("~ definition: the next refresh starts a new generation")

@@ -181,6 +181,11 @@ class Plan:
         """Whether nothing stops it."""
         return not self.blocked and not any(each.blocking for each in self.drift)
 
+    def sources_to_load(self) -> tuple[str, ...]:
+        """Names of sources whose rows have to come anew: they were lost or emptied, or are defined otherwise."""
+        loaded = {each.uuid for each in self.steps if each.details.get("load_anew")}
+        return tuple(sorted(each.name for each in self.records if each.uuid in loaded))
+
     def digest(self) -> str:
         """Of everything that is done and of the base, without what is only shown."""
         steps = [

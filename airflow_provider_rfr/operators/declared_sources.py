@@ -1,0 +1,172 @@
+"""Declared sources as Airflow runs them: a refresh each, and again where a deploy has taken or outdated the rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.sdk.definitions.timetables.simple import OnceTimetable
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.pending import is_pending
+from airflow_provider_rfr.operators.assets import source_asset
+from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins import BuiltinObject
+
+_GIVEN = {"target": "the object's name", "lake_conn_id": "the lake that is deployed to", "task_id": "the DAG's affair"}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeclaredSource:
+    """A declared source and how it is refreshed.
+
+    :ivar declared: the object
+    :ivar project: whose object it is
+    :ivar lake_conn_id: connection of the lake that it is deployed to
+    """
+
+    declared: BuiltinObject
+    project: str
+    lake_conn_id: str
+
+    @property
+    def name(self) -> str:
+        """Of the object, which is the table's."""
+        return self.declared.name
+
+    @property
+    def asset(self) -> Asset:
+        """Has an event for each deploy after which the rows have to come anew."""
+        return source_asset(self.lake_conn_id, self.name)
+
+    @property
+    def schedule(self) -> AssetOrTimeSchedule:
+        """For the DAG: by the clock (UTC), or once as soon as the DAG is there; and by deploys that ask for it.
+
+        :raises ConfigurationError: ``refresh.schedule`` is no cron expression
+        """
+        cron = (self.declared.refresh or {}).get("schedule")
+        if cron is not None and not _is_cron(cron):
+            remedy = "write one like '0 4 * * *', or leave it out to refresh once"
+            raise self._wrong("refresh.schedule", f"{cron!r} is no cron expression", remedy)
+        timetable = OnceTimetable() if cron is None else CronTriggerTimetable(cron, timezone="UTC")
+        return AssetOrTimeSchedule(timetable=timetable, assets=[self.asset])
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Of :class:`ResumableFullRefreshOperator`, as far as they are declared.
+
+        :raises ConfigurationError: one of them is not for the declaration to say, or is said twice
+        """
+        what, how = _plain(self.declared.source or {}), _plain(self.declared.refresh or {})
+        for part, arguments in (("source", what), ("refresh", how)):
+            for name in _GIVEN.keys() & arguments.keys():
+                raise self._wrong(f"{part}.{name}", f"is {_GIVEN[name]}", "leave it out")
+        for name in what.keys() & how.keys():
+            raise self._wrong(f"refresh.{name}", "stands in source too", "say it once")
+        how.pop("schedule", None)
+        self._find_file(what.get("source"))
+        return {**how, **what, "target": self.name, "lake_conn_id": self.lake_conn_id}
+
+    def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
+        """Whether its table is there: a refresh that made it first would make it somebody else's.
+
+        :raises ConfigurationError: there is no control store
+        """
+        from airflow_provider_rfr.builtins.execution.records import read_recorded
+
+        hook = BuiltinsHook(project=self.project, control_store_conn_id=control_store_conn_id)
+        with closing(hook.store) as store, store.read() as connection:
+            return self.declared.id in read_recorded(connection, self.project).by_uuid
+
+    def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:
+        """The task.
+
+        :param arguments: of the operator's, where nothing is declared
+        :raises ConfigurationError: something declared is no argument of the operator's, or has a value it can't have
+        """
+        given = {**arguments, **self.arguments}
+        try:
+            return ResumableFullRefreshOperator(task_id=task_id, **given)
+        except ConfigurationError as error:
+            part = "refresh" if error.field.partition(".")[0] in (self.declared.refresh or {}) else "source"
+            raise self._wrong(part, f"{error.field}: {error.problem}", error.remedy) from error
+        except TypeError as error:
+            remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
+            raise self._wrong("source", str(error), remedy) from error
+
+    def _find_file(self, source: Any) -> None:
+        """A relative file is one beside the declaration."""
+        file, declaration = source.get("file") if isinstance(source, dict) else None, self.declared.place.file
+        if (
+            not isinstance(file, str)
+            or is_pending(file)
+            or declaration is None
+            or Path(file).expanduser().is_absolute()
+        ):
+            return
+        path = Path(declaration).resolve().parent / file
+        if not path.is_file():
+            raise self._wrong("source.source.file", f"{path} is not there", "name a file beside the declaration")
+        source["file"] = str(path)
+
+    def _wrong(self, field: str, problem: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.declared.place}: {self.name}: {field}", problem, remedy)
+
+
+def declared_sources(
+    objects: Sequence[str] | str = (),
+    *,
+    project: str = PROJECT,
+    declared_version: str | None = None,
+    lake_conn_id: str = LakeHook.default_conn_name,
+) -> list[DeclaredSource]:
+    """The sources of these declarations, by name; needs no connection, so a DAG's file may ask.
+
+    Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
+
+    :param objects: YAML files or folders of declarations
+    :raises DeclarationError: with every mistake, its file and its line
+    """
+    from airflow_provider_rfr.builtins import Kind
+    from airflow_provider_rfr.builtins.wanted import is_gone
+
+    spec = BuiltinsHook(objects, project=project, version=declared_version).spec
+    found = [each for each in spec.objects if each.kind is Kind.SOURCE and not is_gone(each, spec.version)]
+    for each in found:
+        if each.per_instance is not None:
+            log.warning("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
+    return [DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
+
+
+def _plain(value: Any) -> Any:
+    """What was frozen when it was declared, as Airflow's templates and JSON take it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _is_cron(text: Any) -> bool:
+    """Whether Airflow's scheduler can tell a next time from it; it would be the first to look."""
+    from airflow.exceptions import AirflowTimetableInvalid
+    from airflow.timetables.trigger import CronTriggerTimetable as Scheduled
+
+    if not isinstance(text, str):
+        return False
+    try:
+        Scheduled(text, timezone="UTC").validate()
+    except AirflowTimetableInvalid:
+        return False
+    return True
