@@ -108,18 +108,14 @@ class DeclaredSource:
             raise self._wrong("source", str(error), remedy) from error
 
     def _find_file(self, source: Any) -> None:
-        """A relative file is one beside the declaration."""
+        """A relative file is meant as seen from the declaration."""
         file, declaration = source.get("file") if isinstance(source, dict) else None, self.declared.place.file
-        if (
-            not isinstance(file, str)
-            or is_pending(file)
-            or declaration is None
-            or Path(file).expanduser().is_absolute()
-        ):
+        if not isinstance(file, str) or is_pending(file) or declaration is None:
             return
-        path = Path(declaration).resolve().parent / file
-        if not path.is_file():
-            raise self._wrong("source.source.file", f"{path} is not there", "name a file beside the declaration")
+        given = Path(file).expanduser()
+        path = (Path(declaration).resolve().parent / given).resolve()
+        if not path.is_file() and not given.is_absolute():
+            raise self._wrong("source.source.file", f"{path} is not there", "name it as seen from the declaration")
         source["file"] = str(path)
 
     def _wrong(self, field: str, problem: str, remedy: str) -> ConfigurationError:

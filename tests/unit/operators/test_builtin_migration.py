@@ -31,13 +31,6 @@ class TaskInstance:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
-    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
-    return Lake(tmp_path, monkeypatch)
-
-
-@pytest.fixture
 def objects(tmp_path: Path) -> Path:
     folder = tmp_path / "objects"
     folder.mkdir()

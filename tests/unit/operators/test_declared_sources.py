@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -16,7 +17,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from airflow_provider_rfr.operators import BuiltinMigrationOperator
 from airflow_provider_rfr.operators.declared_sources import DeclaredSource, declared_sources
-from tests.unit.operators.test_builtin_migration import TaskInstance, lake  # noqa: F401
+from tests.unit.operators.test_builtin_migration import TaskInstance
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,14 +35,14 @@ source:
 def objects(tmp_path: Path) -> Path:
     folder = tmp_path / "objects"
     folder.mkdir()
-    (folder / "shop.yaml.txt").write_text((ROOT / "demo" / "shop.yaml").read_text())
-    (folder / "orders.yaml").write_text(ORDERS.replace("shop.yaml", "shop.yaml.txt") % 50)
+    (folder / "shop.source").write_text((ROOT / "demo" / "shop.yaml").read_text())
+    (folder / "orders.yaml").write_text(ORDERS.replace("shop.yaml", "shop.source") % 50)
     return folder
 
 
 def declare(objects: Path, *lines: str, part: str = "refresh", page_size: int = 50) -> None:
     """More lines of what is read (part ``source``), or of how and when."""
-    text = ORDERS.replace("shop.yaml", "shop.yaml.txt") % page_size
+    text = ORDERS.replace("shop.yaml", "shop.source") % page_size
     head = f"{part}:\n" if part == "refresh" and lines else ""
     (objects / "orders.yaml").write_text(text + head + "".join(f"  {line}\n" for line in lines))
 
@@ -80,7 +81,7 @@ def test_a_source_is_the_refresh_that_its_declaration_says(objects: Path) -> Non
     with DAG("d", schedule=found.schedule, start_date=datetime(2026, 1, 1)):
         task = found.refresh(retries=5)
     assert (task.target, task.lake_conn_id, task.api_conn_id, task.retries) == ("raw.Orders", "lake", "shop", 5)
-    assert task.source == {"file": str(objects / "shop.yaml.txt"), "config": {"page_size": 50}}
+    assert task.source == {"file": str(objects / "shop.source"), "config": {"page_size": 50}}
     assert json.loads(json.dumps(task.source)) == task.source
     assert task.outlets == [Asset(uri="rfr://lake/raw/Orders")]
 
@@ -125,14 +126,14 @@ def test_a_schedule_that_is_no_cron_expression_is_told_with_its_place(objects: P
 
 
 def test_a_file_that_is_not_beside_the_declaration_is_named_before_anything_runs(objects: Path) -> None:
-    (objects / "shop.yaml.txt").unlink()
+    (objects / "shop.source").unlink()
     with pytest.raises(ConfigurationError) as told:
         only(objects).refresh()
     assert told.value.field.endswith("raw.Orders: source.source.file")
-    assert told.value.problem == f"{objects}/shop.yaml.txt is not there"
+    assert told.value.problem == f"{objects}/shop.source is not there"
 
 
-def test_how_and_when_a_source_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path) -> None:  # noqa: F811
+def test_how_and_when_a_source_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path) -> None:
     deploy(objects)
     declare(objects, "schedule: '0 4 * * *'", "options: {concurrency: 9}")
     assert deploy(objects)[0]["state"] == "nothing"
@@ -144,6 +145,30 @@ def test_mistakes_of_declarations_are_told_as_they_are_anywhere(objects: Path) -
         only(objects)
 
 
+def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "builtins.md").read_text()
+    declaration, code = (
+        re.search(f"```{language}\n({begin}.*?)```", text, re.S)
+        for language, begin in (("yaml", "kind: source"), ("python", "[^`]*declared_sources"))
+    )
+    assert declaration is not None
+    assert code is not None
+    for folder, file, content in (
+        ("objects", "raw.yaml", declaration[1]),
+        ("sources", "shop.yaml", (ROOT / "demo" / "shop.yaml").read_text()),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(compile(code[1], "docs/builtins.md", "exec"), found)
+    (made,) = found["declared_sources"](["objects"], project="acme")
+    assert made.arguments["source"]["file"] == str(tmp_path / "sources" / "shop.yaml")
+    assert made.schedule.timetable.expression == "0 4 * * *"
+
+
 def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: Path) -> None:
     (objects / "more.yaml").write_text(
         "kind: source\nname: raw.gone\nsource: {streams: [a]}\n"
@@ -153,7 +178,7 @@ def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: P
     assert only(objects).name == "raw.Orders"
 
 
-def test_a_refresh_waits_until_its_table_is_deployed(lake: Lake, objects: Path) -> None:  # noqa: F811
+def test_a_refresh_waits_until_its_table_is_deployed(lake: Lake, objects: Path) -> None:
     found = only(objects)
     assert not found.is_deployed()
     deploy(objects)
@@ -161,7 +186,7 @@ def test_a_refresh_waits_until_its_table_is_deployed(lake: Lake, objects: Path) 
 
 
 def test_a_deploy_tells_the_sources_that_have_to_come_anew_and_tells_it_to_who_asks_again(
-    lake: Lake,  # noqa: F811
+    lake: Lake,
     objects: Path,
 ) -> None:
     asset = only(objects, lake_conn_id="lake").asset
@@ -172,7 +197,7 @@ def test_a_deploy_tells_the_sources_that_have_to_come_anew_and_tells_it_to_who_a
     assert deploy(objects)[1] == {}
 
 
-def test_a_task_whose_predecessor_died_after_the_deploy_tells_the_same(lake: Lake, objects: Path) -> None:  # noqa: F811
+def test_a_task_whose_predecessor_died_after_the_deploy_tells_the_same(lake: Lake, objects: Path) -> None:
     deploy(objects)
     declare(objects, page_size=20)
     plan = run(migrate(objects, action="plan"))[0]["plan"]

@@ -17,15 +17,9 @@ from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
+
 CANARY = "canary-7d10ee"
-
-
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
-    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
-    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
-    return Lake(tmp_path, monkeypatch)
 
 
 def deploy_logs(lake: Lake, folder: Path) -> None:

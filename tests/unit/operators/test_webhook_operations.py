@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +13,7 @@ from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Receiver
 from tests.unit.triggers.lake import Lake
 
-
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
-    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
-    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
-    return Lake(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
 
 
 @pytest.fixture

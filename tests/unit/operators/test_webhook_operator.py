@@ -22,14 +22,6 @@ CANARY = "canary-7f3a9c"
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", f"sqlite:///{tmp_path}/control.db")
-    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
-    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
-    return Lake(tmp_path, monkeypatch)
-
-
-@pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as found:
         yield found

@@ -1,0 +1,24 @@
+"""What tests of operators, commands and triggers stand on: a real lake and a real control store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.triggers.lake import Lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """The connection ``lake``, and one to a control store beside it."""
+    connection = {"conn_type": "sqlite", "host": f"{tmp_path}/control.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps(connection))
+    return Lake(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def webhooks_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Webhooks go to no private address unless it is allowed, and tests have no other."""
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
