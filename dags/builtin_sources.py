@@ -3,36 +3,53 @@
 A source is an object of kind `source` in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by `:`). Its
 `source` and `refresh` hold the arguments of `ResumableFullRefreshOperator`; `refresh.schedule` is a cron expression, in
 UTC, and without one the source is refreshed once. Besides, a run begins by itself when the DAG `builtin_migration` has
-emptied the table or deployed another definition; while a refresh of it is under way, that run waits for its end.
+created or emptied the table, or deployed another definition. A run waits for the one before it, and until what is
+declared is deployed.
 
 Copy it or bundle it beside `builtin_migration.py`. It needs the same connections, and those that the sources name.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.providers.standard.sensors.python import PythonSensor
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.operators.declared_sources import declared_sources
 
 OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
 RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10)}
 
+
+def fail(problem: str) -> None:
+    """What a run of a source does that is declared wrong."""
+    raise AirflowFailException(problem)
+
+
 for source in declared_sources(OBJECTS):
+    problem = source.problem()
     with DAG(
         dag_id=f"refresh_{source.name}",
-        schedule=source.schedule,
+        schedule=[source.asset] if problem else source.schedule,
         start_date=datetime(2026, 1, 1),
         catchup=False,
         max_active_runs=1,
         tags=["rfr"],
-        doc_md=f"Refreshes `{source.name}`: {source.declared.comment or source.declared.place}",
-    ):
+        doc_md=problem or f"Refreshes `{source.name}`: {source.declared.comment or source.declared.place}",
+    ) as dag:
+        if problem:
+            # The file would take the other sources' DAGs along if it failed.
+            logging.getLogger(__name__).error("%s", problem)
+            PythonOperator(task_id="refresh", python_callable=fail, op_args=[problem])
+            continue
         deployed = PythonSensor(
             task_id="deployed", python_callable=source.is_deployed, mode="reschedule", poke_interval=30, **RETRIES
         )
-        deployed >> source.refresh(**RETRIES)
+        needed = ShortCircuitOperator(task_id="needed", python_callable=source.is_needed, **RETRIES)
+        deployed >> needed >> source.refresh(**RETRIES)

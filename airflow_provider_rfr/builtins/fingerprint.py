@@ -119,6 +119,11 @@ def changed(before: Fingerprints, after: Fingerprints) -> tuple[str, ...]:
     return tuple(name for name in names if getattr(before, name).text != getattr(after, name).text)
 
 
+def definition_of(source: Mapping[str, Any]) -> str:
+    """The text of a source's ``logic``: what is read, without what may be a secret."""
+    return _json(_masked(source))
+
+
 def _constraints(obj: BuiltinObject) -> Iterator[str]:
     required = sorted(quoted(each.name.casefold()) for each in obj.columns if each.required)
     if required:
@@ -135,7 +140,7 @@ def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
     if obj.query is not None:
         return canonical_sql(obj.query)
     if obj.source is not None:
-        return _json(_masked(obj.source))
+        return definition_of(obj.source)
     return "" if obj.sink is None else _json(_sink_logic(obj.sink, spec))
 
 

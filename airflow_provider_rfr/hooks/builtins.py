@@ -38,7 +38,7 @@ class BuiltinsHook(BaseHook):
 
     def __init__(
         self,
-        objects: Sequence[str] | str = (),
+        objects: Sequence[str | Path] | str = (),
         *,
         project: str = PROJECT,
         version: str | None = None,
@@ -129,6 +129,18 @@ class BuiltinsHook(BaseHook):
 
         return apply(plan, catalog=self.catalog, store=self.store, spec=self.spec, sql=sql, actor=actor)
 
+    def done_by(self, actor: str) -> dict[str, Plan]:
+        """Plans that this actor has done, by the id of the deploy: a task that died right after one has nothing left to
+        do, and yet to tell what it did."""
+        import orjson
+
+        from airflow_provider_rfr.builtins import Plan
+        from airflow_provider_rfr.store.journal import done_by
+
+        with self.store.read() as connection:
+            found = done_by(connection, self.project, actor)
+        return {each.deploy_id: Plan.from_json(orjson.loads(each.plan)) for each in found}
+
     @staticmethod
     def needs_spark(plan: Plan) -> bool:
         """Whether a step of it takes SQL; columns, settings and empty tables do not."""
@@ -189,7 +201,7 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
     return Policies(**chosen)
 
 
-def paths_of(objects: Iterable[str] | str, folder: Path | None) -> list[Path]:
+def paths_of(objects: Iterable[str | Path] | str, folder: Path | None) -> list[Path]:
     """The files and folders of declarations.
 
     :raises ConfigurationError: one is not there

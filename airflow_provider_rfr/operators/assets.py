@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -12,6 +12,8 @@ from airflow_provider_rfr.operators.arguments import stream_names, tables_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_rfr.builtins import Plan
 
 SCHEME = "rfr"
 SOURCES = AssetAlias(name=f"{SCHEME}_sources")
@@ -40,17 +42,18 @@ def alias_name(task_id: str) -> str:
 
 
 def source_asset(lake_conn_id: str, table: str) -> Asset:
-    """The asset that has an event when a deploy has created, emptied or redefined a declared source."""
+    """The asset of a declared source: it has an event when a deploy has created, emptied or redefined it."""
     return Asset(name=f"{SCHEME}_source:{lake_conn_id}/{table.casefold()}")
 
 
-def tell_sources(context: Context, lake_conn_id: str, tables: Sequence[str], deploy: Mapping[str, Any]) -> None:
-    """An event for each of these sources, with the deploy; they come with the task's success."""
+def tell_sources(context: Context, lake_conn_id: str, deploys: Mapping[str, Plan]) -> None:
+    """An event for each source that has to be refreshed after these deploys; they come with the task's success."""
     events = context.get("outlet_events")
     if events is None:
         return
-    for table in tables:
-        events[SOURCES].add(source_asset(lake_conn_id, table), extra=dict(deploy))
+    for deploy_id, plan in deploys.items():
+        for name, why in plan.sources_to_load().items():
+            events[SOURCES].add(source_asset(lake_conn_id, name), extra={"deploy_id": deploy_id, "why": why.value})
 
 
 def tell_assets(

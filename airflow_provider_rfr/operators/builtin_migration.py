@@ -136,9 +136,9 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         except (BlockedPlanError, StalePlanError) as error:
             raise AirflowFailException(str(error)) from None
         self.log.info("Deploy %s: %s, registry at revision %s", done["deploy_id"], done["state"], done["revision"])
-        sources = plan.sources_to_load()
-        tell_sources(context, self.lake_conn_id, sources, {"deploy_id": done["deploy_id"]})
-        return {**done, "sources": list(sources)}
+        told = {done["deploy_id"]: plan, **hook.done_by(actor)}
+        tell_sources(context, self.lake_conn_id, told)
+        return {**done, "sources": sorted({name for each in told.values() for name in each.sources_to_load()})}
 
     def _submit(self, hook: BuiltinsHook, plan: Plan, actor: str, context: Context) -> dict[str, Any]:
         environment.check_machine()

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
+from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
@@ -21,9 +23,17 @@ from airflow_provider_rfr.operators.assets import source_asset
 from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins import BuiltinObject
+    from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+    from airflow.sdk.types import DagRunProtocol as DagRun
 
-_GIVEN = {"target": "the object's name", "lake_conn_id": "the lake that is deployed to", "task_id": "the DAG's affair"}
+    from airflow_provider_rfr.builtins import BuiltinObject
+    from airflow_provider_rfr.builtins.state import RecordedObject
+
+_GIVEN = {
+    "target": "the object's name",
+    "lake_conn_id": "the lake that is deployed to",
+    **dict.fromkeys(("task_id", "dag", "task_group", "inlets", "outlets"), "the DAG's affair"),
+}
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +67,35 @@ class DeclaredSource:
 
         :raises ConfigurationError: ``refresh.schedule`` is no cron expression
         """
-        cron = (self.declared.refresh or {}).get("schedule")
+        cron = self._how.get("schedule")
         if cron is not None and not _is_cron(cron):
             remedy = "write one like '0 4 * * *', or leave it out to refresh once"
             raise self._wrong("refresh.schedule", f"{cron!r} is no cron expression", remedy)
         timetable = OnceTimetable() if cron is None else CronTriggerTimetable(cron, timezone="UTC")
         return AssetOrTimeSchedule(timetable=timetable, assets=[self.asset])
+
+    @property
+    def _how(self) -> Mapping[str, Any]:
+        return self.declared.refresh or {}
+
+    def _hook(self, control_store_conn_id: str | None) -> BuiltinsHook:
+        store = control_store_conn_id
+        return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
+
+    def _recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
+        from airflow_provider_rfr.builtins.execution.records import read_recorded
+
+        with closing(hook.store) as store, store.read() as connection:
+            return read_recorded(connection, self.project).by_uuid.get(self.declared.id)
+
+    def _is_published(self, hook: BuiltinsHook) -> bool:
+        """Whether a refresh has ever published into the table."""
+        from airflow_provider_rfr.lake.catalog import load_table
+        from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
+
+        known = self._recorded(hook)
+        table = None if known is None else load_table(hook.catalog, known.physical)
+        return table is not None and PUBLISHED_PROPERTY in table.properties
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
@@ -70,7 +103,7 @@ class DeclaredSource:
 
         :raises ConfigurationError: one of them is not for the declaration to say, or is said twice
         """
-        what, how = _plain(self.declared.source or {}), _plain(self.declared.refresh or {})
+        what, how = _plain(self.declared.source or {}), _plain(self._how)
         for part, arguments in (("source", what), ("refresh", how)):
             for name in _GIVEN.keys() & arguments.keys():
                 raise self._wrong(f"{part}.{name}", f"is {_GIVEN[name]}", "leave it out")
@@ -81,15 +114,32 @@ class DeclaredSource:
         return {**how, **what, "target": self.name, "lake_conn_id": self.lake_conn_id}
 
     def is_deployed(self, control_store_conn_id: str | None = None) -> bool:
-        """Whether its table is there: a refresh that made it first would make it somebody else's.
+        """Whether the table is there under this name, for this definition: until then a refresh would make a table of
+        nobody's, or overwrite one before anybody approved.
 
         :raises ConfigurationError: there is no control store
         """
-        from airflow_provider_rfr.builtins.execution.records import read_recorded
+        from airflow_provider_rfr.builtins import Kind
+        from airflow_provider_rfr.builtins.fingerprint import definition_of
 
-        hook = BuiltinsHook(project=self.project, control_store_conn_id=control_store_conn_id)
-        with closing(hook.store) as store, store.read() as connection:
-            return self.declared.id in read_recorded(connection, self.project).by_uuid
+        known = self._recorded(self._hook(control_store_conn_id))
+        return (
+            known is not None
+            and known.kind is Kind.SOURCE
+            and known.key == self.declared.key
+            and known.fingerprints.logic.text == definition_of(self.declared.source or {})
+        )
+
+    def is_needed(
+        self, dag_run: DagRun, triggering_asset_events: TriggeringAssetEventsAccessor, store: str | None = None
+    ) -> bool:
+        """Whether a run has anything to do: one that is to bring the first rows has not, if they are there.
+
+        :param store: connection of the control store
+        """
+        whys = {event.extra.get("why") for events in triggering_asset_events.values() for event in events}
+        is_first = whys == {"created"} or (dag_run.run_type == "scheduled" and "schedule" not in self._how)
+        return not (is_first and self._is_published(self._hook(store)))
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:
         """The task.
@@ -101,11 +151,20 @@ class DeclaredSource:
         try:
             return ResumableFullRefreshOperator(task_id=task_id, **given)
         except ConfigurationError as error:
-            part = "refresh" if error.field.partition(".")[0] in (self.declared.refresh or {}) else "source"
+            part = "refresh" if error.field.partition(".")[0] in self._how else "source"
             raise self._wrong(part, f"{error.field}: {error.problem}", error.remedy) from error
         except TypeError as error:
             remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
             raise self._wrong("source", str(error), remedy) from error
+
+    def problem(self) -> str | None:
+        """What is wrong with what is declared, if anything is: so that a file can make the DAGs of the others."""
+        try:
+            _ = self.schedule
+            self.refresh()
+        except ConfigurationError as error:
+            return str(error)
+        return None
 
     def _find_file(self, source: Any) -> None:
         """A relative file is meant as seen from the declaration."""
@@ -123,7 +182,7 @@ class DeclaredSource:
 
 
 def declared_sources(
-    objects: Sequence[str] | str = (),
+    objects: Sequence[str | Path] | str = (),
     *,
     project: str = PROJECT,
     declared_version: str | None = None,
@@ -143,7 +202,7 @@ def declared_sources(
     found = [each for each in spec.objects if each.kind is Kind.SOURCE and not is_gone(each, spec.version)]
     for each in found:
         if each.per_instance is not None:
-            log.warning("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
+            log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
     return [DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
 
 
@@ -155,14 +214,9 @@ def _plain(value: Any) -> Any:
 
 
 def _is_cron(text: Any) -> bool:
-    """Whether Airflow's scheduler can tell a next time from it; it would be the first to look."""
-    from airflow.exceptions import AirflowTimetableInvalid
-    from airflow.timetables.trigger import CronTriggerTimetable as Scheduled
-
-    if not isinstance(text, str):
-        return False
+    """Whether there is a next time; Airflow's scheduler would be the first to look."""
     try:
-        Scheduled(text, timezone="UTC").validate()
-    except AirflowTimetableInvalid:
+        croniter(text, datetime.now(timezone.utc)).get_next()
+    except (CroniterError, AttributeError, TypeError):
         return False
     return True

@@ -150,6 +150,13 @@ def history(connection: Connection, project: str, limit: int = 50) -> tuple[Depl
     return tuple(_deploy(row) for row in rows)
 
 
+def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
+    """Deploys that this actor has finished, the oldest first."""
+    of = (_D.project == project) & (_D.actor == actor) & (_D.state == DeployState.DONE.value)
+    rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at, _D.deploy_id))
+    return tuple(_deploy(row) for row in rows)
+
+
 def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
     """The deploy's steps, in order."""
     rows = connection.execute(select(STEPS).where(_S.deploy_id == deploy_id).order_by(_S.seq))

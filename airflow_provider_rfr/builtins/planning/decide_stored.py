@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from airflow_provider_rfr.builtins.planning import reasons
-from airflow_provider_rfr.builtins.planning.chain import path
 from airflow_provider_rfr.builtins.planning.decision import Decision, Decisions, Inputs, becomes, inputs_of
-from airflow_provider_rfr.builtins.planning.drift import Found, Origin
+from airflow_provider_rfr.builtins.planning.drift import Found, Origin, is_unfinished
 from airflow_provider_rfr.builtins.planning.effects import EVERYTHING, NOTHING, Effects, Touched, gone_of, shape_of
 from airflow_provider_rfr.builtins.planning.mechanisms import Choice, choose
-from airflow_provider_rfr.builtins.planning.plans import VERB_OF, Verb
+from airflow_provider_rfr.builtins.planning.plans import VERB_OF, Load, Verb
 from airflow_provider_rfr.builtins.planning.policies import Policies
-from airflow_provider_rfr.builtins.spec import LOSSY, Contents, How, Kind
+from airflow_provider_rfr.builtins.spec import Contents, How, Kind
 from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Tools, Want, relation
 
@@ -31,24 +30,31 @@ def decide_stored(decision: Decision, found: Found, decisions: Decisions, polici
         _comes(decision, found, known)
     else:
         _changes(decision, found, found.origin, inputs, policies)
-    if want.kind is Kind.SOURCE and known is not None:
-        _source(decision, known)
+    if want.kind is Kind.SOURCE:
+        _source(decision)
 
 
-def _source(decision: Decision, known: RecordedObject) -> None:
-    """Its rows come from a refresh: where they are gone, or were made by another definition, it has to run again."""
-    defined = reasons.DEFINITION in decision.reasons
-    if defined:
+def _source(decision: Decision) -> None:
+    """Its rows come from a refresh: the plan says why one has to run."""
+    if reasons.DEFINITION in decision.reasons:
         decision.words.append("~ definition: the next refresh starts a new generation")
-    if defined or decision.how in (Verb.CREATE, Verb.REPLACE_EMPTY) or _was_emptied(decision.want, known):
-        decision.details["load_anew"] = True
+    why = _why_loaded(decision, decision.want.recorded)
+    if why is None or (decision.how is None and decision.problems):
+        return
+    decision.details["load_anew"] = why.value
+    if decision.how is None:
+        decision.how = Verb.METADATA
 
 
-def _was_emptied(want: Want, known: RecordedObject) -> bool:
-    """A deploy before this one may have done it, and died before it could say so."""
-    before, after = known.fingerprints.contract.digest, want.fingerprints.contract.digest
-    way = path(want.obj.migrations, before, after) if before != after else None
-    return any(each.how in LOSSY for each in way or ())
+def _why_loaded(decision: Decision, known: RecordedObject | None) -> Load | None:
+    if known is None or known.kind is not Kind.SOURCE or decision.how is Verb.CREATE:
+        return Load.CREATED
+    if reasons.DEFINITION in decision.reasons:
+        return Load.REDEFINED
+    live = decision.want.live
+    # A deploy before this one may have done it, and died before it could say so.
+    was_emptied = live is not None and not live.rows and is_unfinished(known, live)
+    return Load.EMPTIED if decision.how is Verb.REPLACE_EMPTY or was_emptied else None
 
 
 def _is_table_already(want: Want) -> bool:

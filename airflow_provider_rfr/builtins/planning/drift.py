@@ -135,7 +135,7 @@ def _recorded(want: Want, known: RecordedObject, policies: Policies, unfinished:
     drift = tuple(_drift(want, known, live))
     # What has neither name may be a copy that somebody made, with its properties: of those only the journal tells.
     at_home = live.key in (known.key, want.key)
-    if drift and (unfinished or (at_home and _unfinished(known, live))):
+    if drift and (unfinished or (at_home and is_unfinished(known, live))):
         return _continued(want, known, live)
     if not drift or policies.drift == "fail":
         return Found(_from_record(known), drift)
@@ -195,7 +195,8 @@ def _contradicts(change: ColumnChange, want: Want, live: LiveObject) -> bool:
     return now is None or (declared.type, declared.required) != (now.type, now.required)
 
 
-def _unfinished(known: RecordedObject, live: LiveObject) -> bool:
+def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
+    """Whether a deploy changed it and did not get as far as the registry."""
     deploy = live.properties.get(DEPLOY)
     if deploy is not None and known.deploy_id and deploy != known.deploy_id:
         return True

@@ -43,6 +43,16 @@ class Verb(str, Enum):
     """The last three: what becomes of a sink whose source was emptied."""
 
 
+class Load(str, Enum):
+    """Why a source has to be refreshed after a deploy."""
+
+    CREATED = "created"
+    """Its table has no rows of a refresh yet; where it has any by now, they will do."""
+    EMPTIED = "emptied"
+    REDEFINED = "redefined"
+    """Its rows are those of another definition."""
+
+
 VERB_OF: Final[Mapping[How, Verb]] = {how: Verb(how.value) for how in How}
 ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
 CHANGES: Final = frozenset(Verb) - ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
@@ -181,10 +191,11 @@ class Plan:
         """Whether nothing stops it."""
         return not self.blocked and not any(each.blocking for each in self.drift)
 
-    def sources_to_load(self) -> tuple[str, ...]:
-        """Names of sources whose rows have to come anew: they were lost or emptied, or are defined otherwise."""
-        loaded = {each.uuid for each in self.steps if each.details.get("load_anew")}
-        return tuple(sorted(each.name for each in self.records if each.uuid in loaded))
+    def sources_to_load(self) -> dict[str, Load]:
+        """Names of sources that have to be refreshed once the plan is done, and why."""
+        names: dict[UUID | None, str] = {each.uuid: each.name for each in self.records}
+        found = [each for each in self.steps if "load_anew" in each.details]
+        return {names.get(each.uuid, each.name): Load(each.details["load_anew"]) for each in found}
 
     def digest(self) -> str:
         """Of everything that is done and of the base, without what is only shown."""

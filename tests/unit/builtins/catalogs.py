@@ -106,6 +106,7 @@ class Thing:
     constraints: Constraints = field(default_factory=Constraints)
     properties: Mapping[str, str] = field(default_factory=dict)
     born: str = ""
+    rows: int = 10
 
 
 class Catalog:
@@ -130,7 +131,7 @@ class Catalog:
                 each.columns,
                 each.constraints if each.kind is LiveKind.TABLE else None,
                 {**each.properties, **({DEPLOY: each.deploy} if each.deploy else {})},
-                rows=10,
+                rows=each.rows,
                 stamp=each.stamp if each.kind is LiveKind.TABLE else None,
                 query=each.query,
             )
@@ -252,6 +253,7 @@ class Catalog:
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
             dict(record.properties),
             before.born if before is not None else deploy,
+            0 if step.how in (Verb.CREATE, Verb.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )
 
     def _columns(self, step: Step, record: RecordedObject, before: Thing | None) -> tuple[Column, ...]:

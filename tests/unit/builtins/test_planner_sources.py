@@ -1,4 +1,4 @@
-"""Which sources a deploy asks to be refreshed again: those that lost their rows, or have rows of another definition."""
+"""Which sources a deploy asks to be refreshed: those without rows, and those with rows of another definition."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb
-from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind
+from airflow_provider_rfr.builtins.planning.plans import Load, Plan, Verb
+from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Removal
 from airflow_provider_rfr.builtins.state import LiveKind
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, spec, table
 from tests.unit.builtins.test_planner_mechanisms import step
@@ -21,8 +21,15 @@ V1, V2 = (
 )
 
 
-def source(*columns: str, **more: Any) -> BuiltinObject:
-    return obj(Kind.SOURCE, "raw.Orders", *(columns or ONE), **{"source": V1, **more})
+CREATED, IS_EMPTIED, REDEFINED = ({"raw.Orders": why} for why in Load)
+ACCEPTED = frozenset({"raw.orders"})
+
+
+def source(*columns: str, kind: Kind = Kind.SOURCE, **more: Any) -> BuiltinObject:
+    return obj(kind, "raw.Orders", *(columns or ONE), **{"source": V1, **more})
+
+
+EMPTIED = source(*TWO, migrations=(step(ONE, TWO, How.REPLACE_EMPTY),))
 
 
 @pytest.fixture
@@ -36,22 +43,22 @@ def deployed(catalog: Catalog, wanted: BuiltinObject, **policies: Any) -> Plan:
     return catalog.plan(spec("1.1", wanted, table("ops.t", *ONE)), **policies)
 
 
-def test_the_first_refresh_of_a_new_source_is_its_own_dags_affair() -> None:
+def test_the_first_rows_of_a_new_source_are_asked_for() -> None:
     found = Catalog().plan(spec("1.0", source()))
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.CREATE], ())
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.CREATE], CREATED)
 
 
 def test_nothing_is_refreshed_where_nothing_changed(catalog: Catalog) -> None:
-    assert deployed(catalog, source()).sources_to_load() == ()
+    assert deployed(catalog, source()).sources_to_load() == {}
 
 
 def test_another_definition_is_refreshed(catalog: Catalog) -> None:
-    assert deployed(catalog, source(source=V2)).sources_to_load() == ("raw.Orders",)
+    assert deployed(catalog, source(source=V2)).sources_to_load() == REDEFINED
 
 
 def test_another_definition_of_a_renamed_source_is_refreshed_under_the_new_name(catalog: Catalog) -> None:
     renamed = replace(source(source=V2), name="raw.sales")
-    assert deployed(catalog, renamed).sources_to_load() == ("raw.sales",)
+    assert deployed(catalog, renamed).sources_to_load() == {"raw.sales": Load.REDEFINED}
 
 
 @pytest.mark.parametrize(
@@ -61,47 +68,78 @@ def test_another_definition_of_a_renamed_source_is_refreshed_under_the_new_name(
         source("id bigint", "rows bigint"),
         source(comment="of the shop"),
         source(properties={"write.format.default": "parquet"}),
+        replace(source(), name="raw.sales"),
     ],
 )
 def test_a_source_that_keeps_its_rows_is_not_refreshed(catalog: Catalog, wanted: BuiltinObject) -> None:
     found = deployed(catalog, wanted)
-    assert [each.name for each in found.steps] == ["raw.Orders"]
-    assert found.sources_to_load() == ()
+    assert {each.name for each in found.steps} <= {"raw.Orders", "raw.sales"}
+    assert found.steps
+    assert found.sources_to_load() == {}
+
+
+def test_how_and_when_a_source_is_refreshed_takes_no_step(catalog: Catalog) -> None:
+    assert deployed(catalog, source(refresh={"schedule": "@daily"})).steps == ()
 
 
 def test_an_emptied_source_is_refreshed(catalog: Catalog) -> None:
-    emptied = source(*TWO, migrations=(step(ONE, TWO, How.REPLACE_EMPTY),))
-    found = deployed(catalog, emptied, accept_data_loss=frozenset({"raw.Orders"}))
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.REPLACE_EMPTY], ("raw.Orders",))
+    found = deployed(catalog, EMPTIED, accept_data_loss=ACCEPTED)
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.REPLACE_EMPTY], IS_EMPTIED)
 
 
 def test_a_source_whose_table_is_gone_is_refreshed(catalog: Catalog) -> None:
     del catalog.things["raw.orders"]
-    found = deployed(catalog, source(), drift="repair")
-    assert found.sources_to_load() == ("raw.Orders",)
+    assert deployed(catalog, source(), drift="repair").sources_to_load() == CREATED
 
 
-def test_a_deploy_that_goes_on_for_a_dead_one_asks_for_the_same(catalog: Catalog) -> None:
-    emptied = source(*TWO, source=V2, migrations=(step(ONE, TWO, How.REPLACE_EMPTY),))
-    wanted, accepted = spec("1.1", emptied), frozenset({"raw.Orders"})
-    catalog.apply(catalog.plan(wanted, accept_data_loss=accepted), until=1)
-    assert catalog.plan(wanted, accept_data_loss=accepted).sources_to_load() == ("raw.Orders",)
+def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_first_rows(catalog: Catalog) -> None:
+    catalog.deploy(spec("1.1", source(kind=Kind.TABLE, source=None), table("ops.t", *ONE)))
+    assert deployed(catalog, source()).sources_to_load() == CREATED
+    foreign = Catalog()
+    foreign.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
+    found = foreign.plan(spec("1.0", source()), adopt=ACCEPTED)
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.ADOPT], CREATED)
 
 
-def test_a_deploy_that_goes_on_behind_an_emptied_table_asks_for_the_same(catalog: Catalog) -> None:
-    emptied = source(*TWO, migrations=(step(ONE, TWO, How.REPLACE_EMPTY),))
-    wanted, accepted = spec("1.1", emptied), frozenset({"raw.Orders"})
-    catalog.apply(catalog.plan(wanted, accept_data_loss=accepted), until=1)
-    assert catalog.plan(wanted, accept_data_loss=accepted).sources_to_load() == ("raw.Orders",)
+def test_a_source_that_comes_back_gets_its_first_rows(catalog: Catalog) -> None:
+    catalog.deploy(spec("1.1", source(removed=Removal("1.0", "1.1")), table("ops.t", *ONE)))
+    assert catalog.plan(spec("1.2", source(), table("ops.t", *ONE))).sources_to_load() == CREATED
 
 
-def test_a_source_that_takes_over_a_table_keeps_its_rows() -> None:
+@pytest.mark.parametrize(
+    ("wanted", "gone", "asked"),
+    [
+        (source(source=V2), False, "redefined"),
+        (EMPTIED, False, "emptied"),
+        (source(), True, "emptied"),
+    ],
+)
+def test_a_deploy_that_goes_on_for_a_dead_one_asks_again(
+    catalog: Catalog, wanted: BuiltinObject, gone: bool, asked: str
+) -> None:
+    if gone:
+        del catalog.things["raw.orders"]
+    decided = {"accept_data_loss": ACCEPTED, "drift": "repair"}
+    spec_ = spec("1.1", wanted, table("ops.t", *ONE))
+    catalog.apply(catalog.plan(spec_, **decided), until=1)
+    assert catalog.plan(spec_, **decided).sources_to_load() == {"raw.Orders": Load(asked)}
+    catalog.deploy(spec_, **decided)
+    assert catalog.plan(spec_, **decided).steps == ()
+
+
+def test_a_deploy_that_goes_on_behind_a_created_table_asks_again() -> None:
     catalog = Catalog()
-    catalog.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
-    found = catalog.plan(spec("1.0", source()), adopt=frozenset({"raw.Orders"}))
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.ADOPT], ())
+    catalog.apply(catalog.plan(spec("1.0", source())), until=1)
+    assert catalog.plan(spec("1.0", source())).sources_to_load() == CREATED
+
+
+def test_a_dead_deploy_that_kept_the_rows_asks_for_nothing(catalog: Catalog) -> None:
+    catalog.things["raw.orders"] = replace(catalog.things["raw.orders"], rows=10)
+    wanted = spec("1.1", source(*ONE, "note string"), table("ops.t", *ONE))
+    catalog.apply(catalog.plan(wanted), until=1)
+    assert catalog.plan(wanted).sources_to_load() == {}
 
 
 def test_what_a_plan_asks_for_survives_its_json(catalog: Catalog) -> None:
     found = deployed(catalog, source(source=V2))
-    assert Plan.from_json(found.to_json()).sources_to_load() == ("raw.Orders",)
+    assert Plan.from_json(found.to_json()).sources_to_load() == REDEFINED

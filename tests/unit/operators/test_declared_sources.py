@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
+from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 from airflow_provider_rfr.operators import BuiltinMigrationOperator
 from airflow_provider_rfr.operators.declared_sources import DeclaredSource, declared_sources
-from tests.unit.operators.test_builtin_migration import TaskInstance
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,17 +64,18 @@ def migrate(objects: Path, **arguments: Any) -> BuiltinMigrationOperator:
     )
 
 
-def run(task: BuiltinMigrationOperator) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(task: BuiltinMigrationOperator, run_id: str = "r") -> tuple[dict[str, Any], dict[str, Any]]:
     """What the task returns, and the events that it tells."""
     events = OutletEventAccessors()
-    result = task.execute({"ti": TaskInstance(), "outlet_events": events})  # type: ignore[typeddict-item]
+    ti = SimpleNamespace(dag_id="migrate", run_id=run_id, task_id="migrate", map_index=-1)
+    result = task.execute({"ti": ti, "outlet_events": events})  # type: ignore[typeddict-item]
     aliases = [outlet for outlet in task.outlets if isinstance(outlet, AssetAlias)]
     told = [each for alias in aliases for each in events[alias].asset_alias_events]
     return result, {each.dest_asset_key.name: each.extra for each in told}
 
 
-def deploy(objects: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    return run(migrate(objects))
+def deploy(objects: Path, run_id: str = "r") -> tuple[dict[str, Any], dict[str, Any]]:
+    return run(migrate(objects), run_id)
 
 
 def test_a_source_is_the_refresh_that_its_declaration_says(objects: Path) -> None:
@@ -145,9 +147,7 @@ def test_mistakes_of_declarations_are_told_as_they_are_anywhere(objects: Path) -
         only(objects)
 
 
-def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_beside_it(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "builtins.md").read_text()
     declaration, code = (
         re.search(f"```{language}\n({begin}.*?)```", text, re.S)
@@ -161,12 +161,12 @@ def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_besid
     ):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).write_text(content)
-    monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"__file__": str(tmp_path / "load.py")}
     exec(compile(code[1], "docs/builtins.md", "exec"), found)
-    (made,) = found["declared_sources"](["objects"], project="acme")
-    assert made.arguments["source"]["file"] == str(tmp_path / "sources" / "shop.yaml")
-    assert made.schedule.timetable.expression == "0 4 * * *"
+    source = found["source"]
+    assert source.problem() is None
+    assert source.arguments["source"]["file"] == str(tmp_path / "sources" / "shop.yaml")
+    assert source.schedule.timetable.expression == "0 4 * * *"
 
 
 def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: Path) -> None:
@@ -178,42 +178,120 @@ def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: P
     assert only(objects).name == "raw.Orders"
 
 
-def test_a_refresh_waits_until_its_table_is_deployed(lake: Lake, objects: Path) -> None:
-    found = only(objects)
-    assert not found.is_deployed()
+def test_a_refresh_waits_until_what_is_declared_is_deployed(lake: Lake, objects: Path) -> None:
+    name, uuid = "name: raw.Orders\n", "id: 0c9f2a44-64ce-4a8e-9b3e-5a0c6e1d7a11\n"
+    first = (objects / "orders.yaml").read_text().replace(name, name + uuid)
+    table = f"kind: table\n{name}{uuid}protect: audit\ncolumns: [{{name: id, type: bigint}}]\n"
+    for declared in (
+        first,
+        first.replace("page_size: 50", "page_size: 20"),
+        first.replace("raw.Orders", "raw.sales"),
+        first.replace("raw.Orders", "raw.sales") + "refresh: {retries: 3}\n",
+        table.replace("protect: audit\n", ""),
+        first,
+    ):
+        (objects / "orders.yaml").write_text(declared)
+        found = declared_sources([str(objects)], project="acme", declared_version="1.0")
+        assert [each.is_deployed() for each in found] == ["retries" in declared] * len(found)
+        deploy(objects)
+        assert all(each.is_deployed() for each in found)
+
+
+def run_of(kind: str, *whys: str) -> dict[str, Any]:
+    """The context of a run that the clock, somebody or these events have started."""
+    events = [SimpleNamespace(extra={"why": why}) for why in whys]
+    return {"dag_run": SimpleNamespace(run_type=kind), "triggering_asset_events": {"asset": events} if events else {}}
+
+
+def test_a_run_for_the_first_rows_is_needed_until_they_are_there(lake: Lake, objects: Path) -> None:
+    firsts = [
+        run_of("scheduled"),
+        run_of("asset_triggered", "created"),
+        run_of("asset_triggered", "created", "created"),
+    ]
+    others = [
+        run_of("manual"),
+        run_of("backfill"),
+        run_of("asset_triggered", "redefined"),
+        run_of("asset_triggered", "created", "emptied"),
+    ]
+    found = only(objects, lake_conn_id="lake")
     deploy(objects)
-    assert found.is_deployed()
+    assert all(found.is_needed(**each) for each in (*firsts, *others))
+    with lake.catalog.load_table("raw.Orders").transaction() as transaction:
+        transaction.set_properties({PUBLISHED_PROPERTY: "ledger:1:1"})
+    assert not any(found.is_needed(**each) for each in firsts)
+    assert all(found.is_needed(**each) for each in others)
+    declare(objects, "schedule: '@daily'")
+    assert only(objects, lake_conn_id="lake").is_needed(**run_of("scheduled")), "its time has come"
 
 
-def test_a_deploy_tells_the_sources_that_have_to_come_anew_and_tells_it_to_who_asks_again(
-    lake: Lake,
-    objects: Path,
-) -> None:
+def test_a_deploy_tells_which_sources_have_to_be_refreshed_and_why(lake: Lake, objects: Path) -> None:
     asset = only(objects, lake_conn_id="lake").asset
-    assert deploy(objects)[1] == {}, "the first refresh is the source's own affair"
-    declare(objects, page_size=20)
-    result, events = deploy(objects)
-    assert (result["sources"], events) == (["raw.Orders"], {asset.name: {"deploy_id": result["deploy_id"]}})
-    assert deploy(objects)[1] == {}
+    for page_size, why in ((50, "created"), (20, "redefined")):
+        declare(objects, page_size=page_size)
+        result, events = deploy(objects, run_id=why)
+        assert result["sources"] == ["raw.Orders"]
+        assert events == {asset.name: {"deploy_id": result["deploy_id"], "why": why}}
+    result, events = deploy(objects, run_id="later")
+    assert (result["state"], result["sources"], events) == ("nothing", [], {})
 
 
-def test_a_task_whose_predecessor_died_after_the_deploy_tells_the_same(lake: Lake, objects: Path) -> None:
-    deploy(objects)
+@pytest.mark.parametrize("given", [False, True])
+def test_a_try_whose_predecessor_died_after_the_deploy_tells_the_same(
+    lake: Lake, objects: Path, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(objects, run_id="before")
     declare(objects, page_size=20)
-    plan = run(migrate(objects, action="plan"))[0]["plan"]
-    first, again = (run(migrate(objects, plan=plan)) for _ in range(2))
-    assert first == again
-    assert first[0]["sources"] == ["raw.Orders"]
-    assert len(first[1]) == 1
+    arguments = {"plan": run(migrate(objects, action="plan"))[0]["plan"]} if given else {}
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_provider_rfr.operators.builtin_migration.tell_sources", died)
+        with pytest.raises(MemoryError):
+            run(migrate(objects, **arguments))
+    result, events = run(migrate(objects, **arguments))
+    assert result["sources"] == ["raw.Orders"]
+    assert [each["why"] for each in events.values()] == ["redefined"]
+    assert deploy(objects, run_id="later")[1] == {}
+
+
+def test_a_table_that_a_dead_deploy_made_once_more_is_told_by_the_next_run(
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(objects, run_id="before")
+    lake.catalog.drop_table("raw.Orders")
+    repair = {"policies": {"drift": "repair"}}
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._Deploy._close", died)
+        with pytest.raises(MemoryError):
+            run(migrate(objects, **repair), "dies")
+    planned, _ = run(migrate(objects, action="plan", **repair))
+    assert planned["changes"]
+    result, events = run(migrate(objects, **repair), "next")
+    assert result["sources"] == ["raw.Orders"]
+    assert len(events) == 1
+    assert run(migrate(objects, action="check"))[0]["changes"] is False
+
+
+def died(*_: Any, **__: Any) -> None:
+    raise MemoryError
+
+
+def parse_ready_dag(objects: Path, code: str) -> list[str]:
+    """What this code prints in a process of its own, without any connection."""
+    environment = {"RFR_BUILTIN_OBJECTS": str(objects), "PATH": "/usr/bin:/bin", "AIRFLOW_HOME": str(objects / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 READY = """
 import sys
-from dags.builtin_sources import deployed, source
+from dags.builtin_sources import dag
 heavy = {"pyspark", "pyiceberg", "pandas", "pyarrow"} & set(sys.modules)
 assert not heavy, heavy
-dag = deployed.dag
-assert (dag.dag_id, dag.task_ids) == ("refresh_raw.Orders", ["deployed", "refresh"])
+assert (dag.dag_id, dag.task_ids) == ("refresh_raw.Orders", ["deployed", "needed", "refresh"])
 from airflow.serialization.serialized_objects import DagSerialization
 known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 print(known.timetable.summary)
@@ -223,9 +301,31 @@ print(known.timetable.summary)
 @pytest.mark.parametrize(("lines", "said"), [([], "Asset or @once"), (["schedule: '0 4 * * *'"], "Asset or 0 4 * * *")])
 def test_the_ready_dag_parses_and_serialises_without_a_connection(objects: Path, lines: list[str], said: str) -> None:
     declare(objects, *lines)
-    environment = {"RFR_BUILTIN_OBJECTS": str(objects), "PATH": "/usr/bin:/bin", "AIRFLOW_HOME": str(objects / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", READY], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    assert parse_ready_dag(objects, READY)[-1] == said
+
+
+WRONG = """
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag("dags/builtin_sources.py")
+assert not bag.import_errors, bag.import_errors
+for name, dag in sorted(bag.dags.items()):
+    print(name, dag.task_ids, type(dag.timetable).__name__)
+task = bag.dags["refresh_raw.broken"].get_task("refresh")
+try:
+    task.python_callable(*task.op_args)
+except Exception as error:
+    print(type(error).__name__, str(error).partition("broken.yaml")[2])
+"""
+
+
+def test_a_source_that_is_declared_wrong_fails_alone(objects: Path) -> None:
+    (objects / "broken.yaml").write_text(
+        "kind: source\nname: raw.broken\nsource: {source: {file: ../gone.yaml}, streams: [orders]}\n"
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == said
+    told = parse_ready_dag(objects, WRONG)
+    assert told[-3:] == [
+        "refresh_raw.Orders ['deployed', 'needed', 'refresh'] AssetOrTimeSchedule",
+        "refresh_raw.broken ['refresh'] AssetTriggeredTimetable",
+        f"AirflowFailException :1: raw.broken: source.source.file: {objects.parent}/gone.yaml is not there;"
+        " name it as seen from the declaration",
+    ]
