@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
@@ -139,7 +139,12 @@ class BuiltinsHook(BaseHook):
 
         with self.store.read() as connection:
             found = done_by(connection, self.project, actor)
-        return {each.deploy_id: Plan.from_json(orjson.loads(each.plan)) for each in found}
+        plans = dict[str, Plan]()
+        for each in found:
+            # Another version of this package may have written it in a format of its own, and told what it did.
+            with suppress(PlanError):
+                plans[each.deploy_id] = Plan.from_json(orjson.loads(each.plan))
+        return plans
 
     @staticmethod
     def needs_spark(plan: Plan) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider_rfr.preflight import child_environment
 from airflow_provider_rfr.refresh.jvm import FAST_START, archive_path
 
 
@@ -40,7 +39,7 @@ def write_in_background() -> subprocess.Popen[bytes] | None:
     archive = archive_path()
     if archive is None or archive.is_file():
         return None
-    environment = {key: value for key, value in child_environment().items() if not key.startswith("PYSPARK_GATEWAY")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_GATEWAY")}
     return subprocess.Popen(
         ["nice", "-n", "19", sys.executable, "-m", __name__],
         env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
