@@ -18,9 +18,10 @@ from typing import Any
 
 from airflow.providers.standard.operators.python import PythonOperator, ShortCircuitOperator
 from airflow.providers.standard.sensors.python import PythonSensor
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.operators.declared_sources import declared_sources
 
 OBJECTS = [path for path in os.environ.get("RFR_BUILTIN_OBJECTS", "").split(os.pathsep) if path]
@@ -33,23 +34,31 @@ def fail(problem: str) -> None:
 
 
 for source in declared_sources(OBJECTS):
-    problem = source.problem()
+    about = f"Refreshes `{source.name}`: {source.declared.comment or source.declared.place}"
+    tasks: list[Any]
+    try:
+        schedule: Any = source.schedule
+        tasks = [
+            PythonSensor(
+                task_id="deployed", python_callable=source.is_deployed, mode="reschedule", poke_interval=30, **RETRIES
+            ),
+            ShortCircuitOperator(task_id="needed", python_callable=source.is_needed, **RETRIES),
+            source.refresh(**RETRIES),
+        ]
+    except ConfigurationError as error:
+        # The file would take the other sources' DAGs along if it failed.
+        about = str(error)
+        logging.getLogger(__name__).error("%s", about)
+        schedule = [source.asset]
+        tasks = [PythonOperator(task_id="refresh", python_callable=fail, op_args=[about])]
     with DAG(
         dag_id=f"refresh_{source.name}",
-        schedule=[source.asset] if problem else source.schedule,
+        schedule=schedule,
         start_date=datetime(2026, 1, 1),
         catchup=False,
         max_active_runs=1,
         tags=["rfr"],
-        doc_md=problem or f"Refreshes `{source.name}`: {source.declared.comment or source.declared.place}",
+        doc_md=about,
     ) as dag:
-        if problem:
-            # The file would take the other sources' DAGs along if it failed.
-            logging.getLogger(__name__).error("%s", problem)
-            PythonOperator(task_id="refresh", python_callable=fail, op_args=[problem])
-            continue
-        deployed = PythonSensor(
-            task_id="deployed", python_callable=source.is_deployed, mode="reschedule", poke_interval=30, **RETRIES
-        )
-        needed = ShortCircuitOperator(task_id="needed", python_callable=source.is_needed, **RETRIES)
-        deployed >> needed >> source.refresh(**RETRIES)
+        dag.add_tasks(tasks)
+        chain(*tasks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
@@ -92,6 +92,13 @@ class BuiltinsHook(BaseHook):
         with _told(self.lake):
             return open_catalog(LakeSettings(self.lake.name, self.lake.properties))
 
+    def recorded(self) -> Recorded:
+        """What the registry says that is deployed."""
+        from airflow_provider_rfr.builtins.execution.records import read_recorded
+
+        with self.store.read() as connection:
+            return read_recorded(connection, self.project)
+
     def observe(self) -> tuple[Recorded, Live]:
         """What is recorded, and what is there.
 
@@ -132,19 +139,13 @@ class BuiltinsHook(BaseHook):
     def done_by(self, actor: str) -> dict[str, Plan]:
         """Plans that this actor has done, by the id of the deploy: a task that died right after one has nothing left to
         do, and yet to tell what it did."""
-        import orjson
-
-        from airflow_provider_rfr.builtins import Plan
+        from airflow_provider_rfr.builtins.execution.history import plan_of
         from airflow_provider_rfr.store.journal import done_by
 
         with self.store.read() as connection:
             found = done_by(connection, self.project, actor)
-        plans = dict[str, Plan]()
-        for each in found:
-            # Another version of this package may have written it in a format of its own, and told what it did.
-            with suppress(PlanError):
-                plans[each.deploy_id] = Plan.from_json(orjson.loads(each.plan))
-        return plans
+        plans = {each.deploy_id: plan_of(each) for each in found}
+        return {deploy_id: plan for deploy_id, plan in plans.items() if plan is not None}
 
     @staticmethod
     def needs_spark(plan: Plan) -> bool:

@@ -83,10 +83,8 @@ class DeclaredSource:
         return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
 
     def _recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
-        from airflow_provider_rfr.builtins.execution.records import read_recorded
-
-        with closing(hook.store) as store, store.read() as connection:
-            return read_recorded(connection, self.project).by_uuid.get(self.declared.id)
+        with closing(hook.store):
+            return hook.recorded().by_uuid.get(self.declared.id)
 
     def _is_published(self, hook: BuiltinsHook) -> bool:
         """Whether a refresh has ever published into the table."""
@@ -156,15 +154,6 @@ class DeclaredSource:
         except TypeError as error:
             remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
             raise self._wrong("source", str(error), remedy) from error
-
-    def problem(self) -> str | None:
-        """What is wrong with what is declared, if anything is: so that a file can make the DAGs of the others."""
-        try:
-            _ = self.schedule
-            self.refresh()
-        except ConfigurationError as error:
-            return str(error)
-        return None
 
     def _find_file(self, source: Any) -> None:
         """A relative file is meant as seen from the declaration."""

@@ -88,7 +88,7 @@ class SinkOperator(BaseOperator):
         self._stopping = threading.Event()
         hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
-        tables = _tables(hook)
+        tables = {each.key: each.physical for each in hook.recorded().objects}
         for obj in chosen:
             try:
                 done[obj.name] = self._run(hook, obj, tables)
@@ -139,14 +139,6 @@ class SinkOperator(BaseOperator):
             control_store_conn_id=self.control_store_conn_id,
             folder=dag_folder(self),
         )
-
-
-def _tables(hook: BuiltinsHook) -> dict[str, str]:
-    """Names of tables as their catalog finds them, by the name as it is compared."""
-    from airflow_provider_rfr.builtins.execution.records import read_recorded
-
-    with hook.store.read() as connection:
-        return {each.key: each.physical for each in read_recorded(connection, hook.project).objects}
 
 
 def _http_target(settings: Mapping[str, Any]) -> HttpTarget:

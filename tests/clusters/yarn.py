@@ -11,6 +11,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +56,7 @@ class ResourceManager:
 
     :ivar requests: method and path of each request, but for submits
     :ivar trouble: the HTTP status of every answer, None for right ones
-    :ivar delay: seconds before every answer
+    :ivar before_answer: called before every answer, on a thread of its own
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +64,7 @@ class ResourceManager:
         self.drivers: dict[str, Driver] = {}
         self.requests: list[tuple[str, str]] = []
         self.trouble: int | None = None
-        self.delay = 0.0
+        self.before_answer: Callable[[], object] = lambda: None
         self._killed: set[str] = set()
         self._began: dict[str, float] = {}
         self._numbers = itertools.count(1)
@@ -148,7 +149,7 @@ def _handler(manager: ResourceManager) -> type[BaseHTTPRequestHandler]:
 
         def _app(self) -> str | None:
             manager.requests.append((self.command, self.path))
-            time.sleep(manager.delay)
+            manager.before_answer()
             parts = self.path.split("/")
             if manager.trouble is not None:
                 self._answer(manager.trouble, {})

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from tests.integration.sources import (
     source_of,
     stream_like,
 )
+from tests.soon import SOON
 
 FAILED, CONFIGURATION = 1, 2
 PAGES, PAGE_RECORDS = 20, 25
@@ -355,12 +355,10 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
         api.wait_for_pages(90)
         os.kill(supervisor.pid, signal.SIGKILL)
         supervisor.wait()
-        died = time.monotonic()
-        output, _ = driver.communicate(timeout=60)
+        output, _ = driver.communicate(timeout=SOON)
     finally:
         kill_group(driver)
         supervisor.kill()
-    assert time.monotonic() - died < 5 + 5, "it went on for longer than a round"
     assert driver.returncode == FAILED, output[-4000:]
     error = figures_of(output)["error"]
     assert error["type"] == "RefreshStoppedError"
@@ -370,4 +368,4 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
     served = api.counts(path="/partitions/*")
     assert status.pages == served["pages"], "pages that were read were not committed"
     assert served["refetched"] == 0
-    assert served["pages"] < 8 * PAGES
+    assert served["pages"] < 8 * PAGES, "it went on for longer than a round"

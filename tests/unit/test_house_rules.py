@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
@@ -16,6 +17,7 @@ PRODUCT = ("airflow_provider_rfr", "spark_apps", "dags")
 MODULES = sorted(path.relative_to(ROOT).as_posix() for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
 LONGEST_MODULE = 300
 LONGEST_FUNCTION = 30
+STOPWATCH = re.compile(r"(?:monotonic|perf_counter|process_time|thread_time|time)\(\) - \w+ <=? [\d.]")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 BLOCKED = """
@@ -151,6 +153,12 @@ def import_all(*rooms: str, blocked: set[str]) -> None:
     program = BLOCKED.format(blocked=blocked, root=str(ROOT), rooms=[f"airflow_provider_rfr.{room}" for room in rooms])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_test_depends_on_how_fast_the_machine_is() -> None:
+    """``tests/soon.py`` has one limit for all, and the comparison that stands for a limit."""
+    tests = (path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py"))
+    assert [module for module in tests if STOPWATCH.search(source(module))] == []
 
 
 def test_the_lengths_are_counted_as_the_rule_says(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
         return 0
 
 
+def plan_of(deploy: Deploy) -> Plan | None:
+    """The plan that a deploy carried out; None if another version of this package wrote it in a format of its own."""
+    try:
+        return Plan.from_json(orjson.loads(deploy.plan))
+    except PlanError:
+        return None
+
+
 def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, Any]]:
     same = {
         "deploy_id": deploy.deploy_id,
@@ -55,7 +63,8 @@ def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, 
         "actor": deploy.actor,
     }
     yield {**same, **_times(deploy), "seq": 0, "state": _OVER[deploy.state], "error": deploy.error}
-    planned = _planned(deploy)
+    plan = plan_of(deploy)
+    planned = {} if plan is None else {each.seq: each for each in plan.steps}
     for each in steps:
         yield {**same, **_times(each), **_step(each), **_said(planned.get(each.seq))}
 
@@ -87,14 +96,6 @@ def _said(step: Step | None) -> dict[str, Any]:
         "contract_before": step.details.get("from"),
         "contract_after": step.details.get("contract"),
     }
-
-
-def _planned(deploy: Deploy) -> dict[int, Step]:
-    try:
-        return {each.seq: each for each in Plan.from_json(orjson.loads(deploy.plan)).steps}
-    except PlanError:
-        # An older version of this package wrote it in a format of its own.
-        return {}
 
 
 def _times(each: Deploy | JournalStep) -> dict[str, Any]:

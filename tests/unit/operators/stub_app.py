@@ -47,7 +47,7 @@ def listen(deaf: bool) -> list[int]:
 
 
 def wait_for_the_end(stopped: list[int]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 250
     while not stopped and time.monotonic() < end:
         time.sleep(0.05)
     print("stopped in good order", flush=True)

@@ -26,7 +26,7 @@ ORDERS = """kind: source
 name: raw.Orders
 columns: [{name: id, type: bigint}]
 source:
-  source: {file: shop.yaml, config: {page_size: %d}}
+  source: {file: shop.source, config: {page_size: %d}}
   streams: [orders]
   api_conn_id: shop
 """
@@ -37,13 +37,13 @@ def objects(tmp_path: Path) -> Path:
     folder = tmp_path / "objects"
     folder.mkdir()
     (folder / "shop.source").write_text((ROOT / "demo" / "shop.yaml").read_text())
-    (folder / "orders.yaml").write_text(ORDERS.replace("shop.yaml", "shop.source") % 50)
+    (folder / "orders.yaml").write_text(ORDERS % 50)
     return folder
 
 
 def declare(objects: Path, *lines: str, part: str = "refresh", page_size: int = 50) -> None:
     """More lines of what is read (part ``source``), or of how and when."""
-    text = ORDERS.replace("shop.yaml", "shop.source") % page_size
+    text = ORDERS % page_size
     head = f"{part}:\n" if part == "refresh" and lines else ""
     (objects / "orders.yaml").write_text(text + head + "".join(f"  {line}\n" for line in lines))
 
@@ -164,7 +164,7 @@ def test_the_example_of_the_documentation_makes_the_dag_of_the_declaration_besid
     found: dict[str, Any] = {"__file__": str(tmp_path / "load.py")}
     exec(compile(code[1], "docs/builtins.md", "exec"), found)
     source = found["source"]
-    assert source.problem() is None
+    assert source.refresh().target == source.name
     assert source.arguments["source"]["file"] == str(tmp_path / "sources" / "shop.yaml")
     assert source.schedule.timetable.expression == "0 4 * * *"
 

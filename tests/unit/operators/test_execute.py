@@ -22,6 +22,7 @@ from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.assets import table_asset
 from airflow_provider_rfr.refresh.watchdog import process_started
+from tests.soon import SOON
 
 STUB = Path(__file__).with_name("stub_app.py")
 SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
@@ -275,8 +276,8 @@ def test_spark_settings_of_the_user_win(bench: Bench, capfd: Capture) -> None:
     assert "TieredStopAtLevel" not in command
 
 
-@pytest.mark.parametrize(("manner", "seconds"), [("politely", 3.0), ("deaf", 6.0)])
-def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner: str, seconds: float) -> None:
+@pytest.mark.parametrize("manner", ["politely", "deaf"])
+def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner: str) -> None:
     spent: list[float] = []
 
     def kill() -> None:
@@ -294,7 +295,7 @@ def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner
     else:
         bench.run({"until_stopped": manner})
     killer.join()
-    assert spent[0] < seconds
+    assert spent[0] < SOON
     assert ("stopped in good order" in capfd.readouterr().out) is (manner == "politely")
     wait_until(lambda: not any(str(bench.seen["path"]) in command for command in command_lines()))
 

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_rfr.exceptions import ReadInterrupted
 from airflow_provider_rfr.refresh import budget as module
 from airflow_provider_rfr.refresh.budget import Beat, BudgetLimiter, BudgetServer, DriverBudget
+from tests.soon import SOON
 
 RATE = 200.0
 
@@ -50,10 +51,10 @@ def test_two_tasks_keep_one_rate_between_them(served: tuple[DriverBudget, Budget
 def test_a_penalty_in_one_task_stops_the_other_at_its_next_beat(served: tuple[DriverBudget, BudgetServer]) -> None:
     _, server = served
     first, second = server.address.connect(), server.address.connect()
-    first.penalize(5.0)
+    first.penalize(500.0)
     assert second.paused() == 0
     second.beat(Beat(1, 0, 0))
-    assert 4 < second.paused() <= 5
+    assert 500 - SOON < second.paused() <= 500
 
 
 def test_a_penalty_holds_back_a_permit_that_was_granted_before(served: tuple[DriverBudget, BudgetServer]) -> None:
@@ -121,7 +122,8 @@ def test_waiting_for_a_permit_ends_when_the_reader_is_stopped() -> None:
 def test_turns_of_an_interrupted_round_come_back_so_a_slow_rate_never_stands_still() -> None:
     """Sixteen readers at five a second wait for three seconds of turns; a round here has half a second."""
     budget = DriverBudget(5.0)
-    sent = []
+    sent: list[float] = []
+    began = time.monotonic()
     for _ in range(4):
         budget.open_round()
         stop = threading.Event()
@@ -142,7 +144,7 @@ def test_turns_of_an_interrupted_round_come_back_so_a_slow_rate_never_stands_sti
         stop.set()
         for reader in readers:
             reader.join()
-    assert 5 <= len(sent) <= 12, "the rate was neither kept nor used"
+    assert 5 <= len(sent) <= 2 + 5.0 * (time.monotonic() - began), "the rate was neither kept nor used"
     assert max(sent) - min(sent) > 1.2, "no request went out in the last rounds"
 
 
@@ -158,5 +160,5 @@ def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
             stranger.close()
     served_one = threading.Thread(target=lambda: server.address.connect().beat(Beat(0, 0, 0)), daemon=True)
     served_one.start()
-    served_one.join(5)
+    served_one.join(SOON)
     assert not served_one.is_alive()

@@ -19,6 +19,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.streams.context import ReadContext
 from airflow_provider_rfr.streams.rest.backoff import exponential, reset_time, retry_after, seconds_to_wait
 from airflow_provider_rfr.streams.state import Complete, NextPage
+from tests.soon import SOON, soon
 
 GOOD = {"data": [{"id": 1}]}
 NUMBERS = {"type": "page_number", "page_size": 1}
@@ -60,11 +61,9 @@ def test_refused_credentials_have_an_error_of_their_own(api, make, status):
 
 def test_time_runs_out_before_a_wait_that_can_t_be_afforded(api, make):
     api.answers(Reply({}, 500))
-    handler = {"max_time": 0.5, "backoff": [{"type": "constant", "seconds": 30}]}
-    began = time.monotonic()
-    with pytest.raises(SourceError, match=r"gave up after 1 request "):
+    handler = {"max_time": 0.5, "backoff": [{"type": "constant", "seconds": 300}]}
+    with soon(), pytest.raises(SourceError, match=r"gave up after 1 request "):
         make(error_handler=handler).read_page({}, None)
-    assert time.monotonic() - began < 2
 
 
 def test_rate_limits_don_t_eat_the_retry_budget(api, make):
@@ -100,14 +99,14 @@ def test_retry_after_is_obeyed_in_seconds(api, make):
     api.answers(Reply({}, 429, {"Retry-After": "0.3"}), GOOD)
     began = time.monotonic()
     make(error_handler={}).read_page({}, None)
-    assert 0.3 <= time.monotonic() - began < 1.5
+    assert 0.3 <= time.monotonic() - began < SOON
 
 
 def test_retry_after_is_obeyed_as_a_date(api, make):
     api.answers(Reply({}, 503, {"Retry-After": formatdate(time.time() + 2, usegmt=True)}), GOOD)
     began = time.monotonic()
     make(error_handler={}).read_page({}, None)
-    assert 0.9 <= time.monotonic() - began < 3
+    assert 0.9 <= time.monotonic() - began < SOON
 
 
 class TestBackoff:
@@ -130,10 +129,9 @@ class TestBackoff:
         assert seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
 
     def test_a_reset_time_counts_from_now(self):
-        assert reset_time("R")(1, {"R": str(time.time() + 10)}) == pytest.approx(10, abs=0.5)
-        assert reset_time("R", milliseconds=True)(1, {"R": str((time.time() + 10) * 1000)}) == pytest.approx(
-            10, abs=0.5
-        )
+        soon = pytest.approx(1000, abs=SOON)
+        assert reset_time("R")(1, {"R": str(time.time() + 1000)}) == soon
+        assert reset_time("R", milliseconds=True)(1, {"R": str((time.time() + 1000) * 1000)}) == soon
         assert reset_time("R")(1, {}) is None
 
     def test_exponential_waits_grow_to_their_limit_and_jitter_shortens_them_at_most_by_half(self):
@@ -146,21 +144,18 @@ class TestBackoff:
     def test_a_rule_s_own_backoff_comes_before_the_handler_s(self, api, make):
         api.answers(Reply({}, 503), GOOD)
         rule = {"status": 503, "action": "RETRY", "backoff": [{"type": "constant", "seconds": 0.01}]}
-        handler = {"rules": [rule], "backoff": [{"type": "constant", "seconds": 60}]}
-        began = time.monotonic()
-        make(error_handler=handler).read_page({}, None)
-        assert time.monotonic() - began < 5
+        handler = {"rules": [rule], "backoff": [{"type": "constant", "seconds": 600}]}
+        with soon():
+            make(error_handler=handler).read_page({}, None)
 
 
 def test_a_wait_ends_when_the_reader_is_stopped(api, make):
-    api.answers(Reply({}, 429, {"Retry-After": "60"}))
+    api.answers(Reply({}, 429, {"Retry-After": "600"}))
     stop = threading.Event()
     stream = make(error_handler={}, context=ReadContext(stop=stop))
     threading.Timer(0.2, stop.set).start()
-    began = time.monotonic()
-    with pytest.raises(ReadInterrupted):
+    with soon(), pytest.raises(ReadInterrupted):
         stream.read_page({}, None)
-    assert time.monotonic() - began < 5
 
 
 class TestRules:

@@ -7,12 +7,12 @@ import json
 import multiprocessing
 import socket
 import threading
-import time
 
 import pytest
 from rest_api import QUICK, Reply, drip, ids, wait_until
 
 from airflow_provider_rfr.exceptions import SourceError
+from tests.soon import SOON, soon
 
 GOOD = {"data": [{"id": 1}]}
 ONCE = {**QUICK, "max_retries": 0}
@@ -23,10 +23,8 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(make):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = {"base_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         stream = make(source=source, timeouts={"read": 0.3}, error_handler={**QUICK, "max_retries": 1})
-        began = time.monotonic()
-        with pytest.raises(SourceError, match=r"sent nothing for 0.3 s; gave up after 2 requests"):
+        with soon(), pytest.raises(SourceError, match=r"sent nothing for 0.3 s; gave up after 2 requests"):
             stream.read_page({}, None)
-        assert time.monotonic() - began < 3
 
 
 def test_a_server_that_hung_once_is_asked_again(api, make):
@@ -36,7 +34,7 @@ def test_a_server_that_hung_once_is_asked_again(api, make):
         if hung:
             return GOOD
         hung.append(asked)
-        return Reply(raw=lambda out: api.closing.wait(1.5))
+        return Reply(raw=lambda out: api.closing.wait(30))
 
     api.answer = answer
     assert ids(make(timeouts={"read": 0.2}).read_page({}, None).records) == [1]
@@ -48,10 +46,8 @@ def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
         drip(out, iter(lambda: b" ", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    began = time.monotonic()
-    with pytest.raises(SourceError, match=r"not complete after 0.5 s"):
+    with soon(), pytest.raises(SourceError, match=r"not complete after 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
-    assert 0.4 < time.monotonic() - began < 2
 
 
 def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
@@ -60,10 +56,8 @@ def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
         drip(out, iter(lambda: b"a", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    began = time.monotonic()
-    with pytest.raises(SourceError, match=r"not complete after 0.5 s"):
+    with soon(), pytest.raises(SourceError, match=r"not complete after 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
-    assert time.monotonic() - began < 2
 
 
 def test_deadlines_of_many_threads_are_kept_apart(api, make):
@@ -84,7 +78,7 @@ def test_deadlines_of_many_threads_are_kept_apart(api, make):
     slow.start()
     for _ in range(20):
         assert ids(stream.read_page({}, 1).records) == [1]
-    slow.join(3)
+    slow.join(SOON)
     assert not slow.is_alive()
     assert "not complete after 0.6 s" in failures[0]
 
@@ -284,7 +278,7 @@ def test_a_forked_process_opens_connections_of_its_own(api, make):
     stream.read_page({}, None)
     child = multiprocessing.get_context("fork").Process(target=stream.read_page, args=({}, None))
     child.start()
-    child.join(10)
+    child.join(SOON)
     stream.read_page({}, None)
     assert child.exitcode == 0
     first, forked, last = (asked.connection for asked in api.asked)

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, insert, select, text
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.store.tables import METADATA, SETTINGS
+from tests.soon import SOON, soon
 
 OPENER = """
 import sys, time
@@ -87,17 +88,16 @@ def test_readers_never_wait_for_a_writer(url: str) -> None:
         def work(connection) -> None:
             connection.execute(insert(SETTINGS).values(name="half", value="way"))
             writing.set()
-            assert done.wait(20)
+            assert done.wait(SOON)
 
         store.run(work)
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert writing.wait(20)
-    began = time.monotonic()
+    assert writing.wait(SOON)
     with store.read() as connection:
         assert connection.execute(select(SETTINGS.c.name)).scalars().all() == ["schema"]
-    assert time.monotonic() - began < 5
+    assert thread.is_alive(), "it was read when the writer had ended"
     done.set()
     thread.join()
     with store.read() as connection:
@@ -111,7 +111,7 @@ def test_a_store_that_somebody_locked_is_waited_for(url: str, tmp_path: Path) ->
     threading.Timer(1.0, lambda: other.execute("COMMIT")).start()
     began = time.monotonic()
     store.run(lambda connection: connection.execute(insert(SETTINGS).values(name="late", value="1")))
-    assert 0.5 < time.monotonic() - began < 20
+    assert time.monotonic() - began > 0.5
     other.close()
 
 
@@ -152,11 +152,9 @@ def test_a_store_of_a_newer_version_is_refused(url: str, tmp_path: Path) -> None
     ],
 )
 def test_an_address_that_can_t_work_is_refused_without_its_password(address: str, problem: str) -> None:
-    began = time.monotonic()
-    with pytest.raises(ConfigurationError, match=problem) as caught:
+    with soon(), pytest.raises(ConfigurationError, match=problem) as caught:
         open_store(address)
     assert "hunter22" not in str(caught.value)
-    assert time.monotonic() - began < 15
 
 
 def test_the_store_shows_no_address(url: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from typing import Any
 
 import pytest
@@ -140,11 +139,9 @@ def test_the_state_after_each_of_many_pages_costs_no_more_than_the_page() -> Non
     cursor = SubstreamResumableFullRefreshCursor()
     reader = CursorBasedCheckpointReader(cursor, map(parent, range(count)), read_state_from_cursor=True)
     emitted = 0
-    started = time.process_time()
     while (stream_slice := reader.next()) is not None:
         assert isinstance(stream_slice, StreamSlice)
         cursor.observe(stream_slice, Complete() if stream_slice.cursor_slice else NextPage(2))
         emitted += reader.get_checkpoint() is not None
     assert emitted == 2 * count
-    assert time.process_time() - started < 20
     assert len(cursor.get_stream_state()["states"]) == count

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.hooks.commits import CommitsReader
 from airflow_provider_rfr.triggers.commit import CommitReachedTrigger, CommitTrigger
+from tests.soon import SOON, soon
 from tests.unit.triggers.lake import Lake
 
 
@@ -37,17 +40,27 @@ def watcher(memory: AssetState | None) -> CommitTrigger:
 
 
 async def events(trigger: CommitTrigger | CommitReachedTrigger, count: int) -> list[dict[str, Any]]:
-    """The first events, or as many as come within a moment."""
+    """The first events."""
     stream: AsyncIterator[Any] = trigger.run()
-    found: list[dict[str, Any]] = []
     try:
-        while len(found) < count:
-            found.append((await asyncio.wait_for(anext(stream), 2.0)).payload)
-    except asyncio.TimeoutError:
-        pass
+        return [(await asyncio.wait_for(anext(stream), SOON)).payload for _ in range(count)]
     finally:
         await stream.aclose()
-    return found
+
+
+async def nothing(trigger: CommitTrigger | CommitReachedTrigger, memory: AssetState | None = None) -> None:
+    """There is no event; with a memory, the trigger has looked by then."""
+    before = None if memory is None else dict(memory.kept)
+    stream: AsyncIterator[Any] = trigger.run()
+    first = asyncio.ensure_future(anext(stream))
+    with soon():
+        while memory is not None and memory.kept == before:
+            await asyncio.sleep(0.01)
+    done, _ = await asyncio.wait([first], timeout=1.0)
+    assert not done
+    first.cancel()
+    await asyncio.wait([first])
+    await stream.aclose()
 
 
 def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake) -> None:
@@ -72,7 +85,7 @@ def test_every_commit_after_the_first_look_is_told_once_and_in_order(lake: Lake)
 def test_commits_made_while_no_triggerer_ran_are_told_afterwards(lake: Lake) -> None:
     lake.commit("raw.orders")
     memory = AssetState()
-    assert asyncio.run(events(watcher(memory), 1)) == []
+    asyncio.run(nothing(watcher(memory), memory))
     missed = [lake.commit("raw.orders") for _ in range(3)]
     assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 3))] == missed
 
@@ -80,7 +93,7 @@ def test_commits_made_while_no_triggerer_ran_are_told_afterwards(lake: Lake) -> 
 def test_a_triggerer_that_dies_after_an_event_tells_it_again_and_loses_none(lake: Lake) -> None:
     lake.commit("raw.orders")
     memory = AssetState()
-    assert asyncio.run(events(watcher(memory), 1)) == []
+    asyncio.run(nothing(watcher(memory), memory))
     first, second = lake.commit("raw.orders"), lake.commit("raw.orders")
     # The stream is closed where the event has been given and not yet been noted.
     assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [first]
@@ -89,7 +102,7 @@ def test_a_triggerer_that_dies_after_an_event_tells_it_again_and_loses_none(lake
 
 def test_the_first_commit_of_a_table_that_was_not_there_is_told(lake: Lake) -> None:
     memory = AssetState()
-    assert asyncio.run(events(watcher(memory), 1)) == []
+    asyncio.run(nothing(watcher(memory), memory))
     snapshot = lake.commit("raw.orders")
     assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
 
@@ -98,18 +111,26 @@ def test_a_table_made_anew_is_told_from_its_first_commit(lake: Lake) -> None:
     for _ in range(3):
         lake.commit("raw.orders")
     memory = AssetState()
-    assert asyncio.run(events(watcher(memory), 1)) == []
+    asyncio.run(nothing(watcher(memory), memory))
     lake.drop("raw.orders")
     made_anew = [lake.commit("raw.orders") for _ in range(5)]
     assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 5))] == made_anew
 
 
-def test_without_a_memory_the_next_commit_is_told(lake: Lake) -> None:
+def test_without_a_memory_the_next_commit_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.commit("raw.orders")
+    real, looked = CommitsReader.position, threading.Event()
+
+    def position(reader: CommitsReader, table: str) -> Any:
+        found = real(reader, table)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(CommitsReader, "position", position)
 
     async def watch() -> tuple[int, list[dict[str, Any]]]:
         watching = asyncio.create_task(events(watcher(None), 1))
-        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(looked.wait, SOON)
         return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
 
     snapshot, told = asyncio.run(watch())
@@ -120,7 +141,7 @@ def test_a_memory_that_says_something_else_is_no_memory(lake: Lake) -> None:
     lake.commit("raw.orders")
     memory = AssetState()
     memory.kept["rfr_commit_seen"] = {"sequence": "?"}
-    assert asyncio.run(events(watcher(memory), 1)) == []
+    asyncio.run(nothing(watcher(memory), memory))
     snapshot = lake.commit("raw.orders")
     assert [one["snapshot_id"] for one in asyncio.run(events(watcher(memory), 1))] == [snapshot]
 
@@ -129,9 +150,9 @@ def test_a_wait_for_several_tables_ends_once_all_have_a_late_commit(lake: Lake) 
     lake.commit("raw.orders")
     since = datetime.now(timezone.utc).isoformat()
     trigger = CommitReachedTrigger(["raw.orders", "raw.items"], since, "lake", 0.01)
-    assert asyncio.run(events(trigger, 1)) == []
+    asyncio.run(nothing(trigger))
     items = lake.commit("raw.items")
-    assert asyncio.run(events(trigger, 1)) == []
+    asyncio.run(nothing(trigger))
     orders = lake.commit("raw.orders")
     (found,) = asyncio.run(events(trigger, 1))
     assert {table: commit["snapshot_id"] for table, commit in found["commits"].items()} == {

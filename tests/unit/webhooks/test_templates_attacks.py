@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.templates import compile_template, render_payload
+from tests.soon import soon
 
 
 class Harmless:
@@ -167,10 +169,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_templates_end_soon_in_text_or_an_error_with_a_place(template: str) -> None:
-    started = time.thread_time()
-    outcome(template)
-    outcome(template, json_mode=True)
-    assert time.thread_time() - started < 4
+    with soon(time.thread_time):
+        outcome(template)
+        outcome(template, json_mode=True)
 
 
 def test_hostile_values_end_soon_in_text_or_an_error() -> None:
@@ -217,12 +218,8 @@ def test_hostile_values_end_soon_in_text_or_an_error() -> None:
     ]
     for value in values:
         for template in templates:
-            started = time.thread_time()
-            try:
+            with soon(time.thread_time), contextlib.suppress(TemplateError):
                 render(template, {"v": value, "w": value, "n": 1}).encode("utf-8")
-            except TemplateError:
-                pass
-            assert time.thread_time() - started < 4, (template, type(value))
 
 
 def test_maps_that_are_no_dicts_are_read_and_not_changed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from typing import Any
 
 from hypothesis import HealthCheck, given, seed, settings
@@ -16,7 +15,6 @@ from airflow_provider_rfr.webhooks import TemplateError, render
 SEED = int(os.environ.get("RFR_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
 TEMPLATES = 20_000
 PER_EXAMPLE = 10
-SLOWEST = 2.0
 """Seconds of processor time; the slowest take a few milliseconds, unless another process has the core."""
 
 MARKS = (
@@ -133,7 +131,6 @@ templates = st.one_of(loose, tagged, nested()).map("".join)
 @given(st.lists(templates, min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
 def check(several: list[str]) -> None:
     for template in several:
-        started = time.thread_time()
         for json_mode in (False, True):
             try:
                 render(template, VARIABLES, json_mode=json_mode).encode("utf-8")
@@ -144,9 +141,8 @@ def check(several: list[str]) -> None:
             lines = template.split("\n")
             assert 1 <= found.line <= len(lines)
             assert 1 <= found.column <= len(lines[found.line - 1]) + 1
-        assert time.thread_time() - started < SLOWEST
 
 
-def test_any_template_ends_in_text_or_an_error_with_a_place_in_bounded_time() -> None:
+def test_any_template_ends_in_text_or_an_error_with_a_place() -> None:
     print(json.dumps({"templates": TEMPLATES, "seed": SEED}))
     check()
