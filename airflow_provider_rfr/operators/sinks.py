@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.log import mask_secret
+from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
@@ -30,8 +30,8 @@ class SinkOperator(BaseOperator):
     """Send what came to the sources of declared sinks since the last run; each row once, across migrations too.
 
     What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id. A
-    sink that fails does not stop the others. Connections of HTTP sinks are of type ``http``; login and password are
-    sent as basic authentication, a password alone as a bearer token.
+    sink that fails does not stop the others. Connections of HTTP sinks are of type ``http``; a login, with
+    its password, is sent as basic authentication, a password alone as a bearer token.
 
     :param sinks: names; empty for every declared sink (templated)
     :param objects: YAML files or folders of declarations, beside the DAG's file if relative (templated)
@@ -147,13 +147,9 @@ def _http_target(settings: Mapping[str, Any]) -> HttpTarget:
     if not settings.get("connection"):
         raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type http")
     found = http_settings(str(settings["connection"]))
-    headers = dict(found.headers)
+    headers = CaseInsensitiveDict(found.credential)
+    headers.update(found.headers)
     for value in (found.password, *headers.values()):
         if value:
             mask_secret(value)
-    if found.password and found.login:
-        pair = b64encode(f"{found.login}:{found.password}".encode()).decode()
-        headers.setdefault("Authorization", f"Basic {pair}")
-    elif found.password:
-        headers.setdefault("Authorization", f"Bearer {found.password}")
     return HttpTarget(found.base_url, headers)

@@ -36,6 +36,16 @@ class ConnectionSettings:
     password: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def credential(self) -> dict[str, str]:
+        """The header that says who calls: basic authentication for a login, a bearer token for a password alone."""
+        if self.login:
+            pair = base64.b64encode(f"{self.login}:{self.password}".encode()).decode()
+            return {"Authorization": f"Basic {pair}"}
+        return {"Authorization": f"Bearer {self.password}"} if self.password else {}
+
+
+_NO_CONNECTION = ConnectionSettings("")
 
 Connections = Callable[[str], ConnectionSettings]
 """From a connection's id to its settings; asked at delivery."""
@@ -87,16 +97,15 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     """
     if holds_sealed_text(endpoint.dump()):
         raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
-    connection = connections(endpoint.connection) if endpoint.connection is not None else None
+    connection = connections(endpoint.connection) if endpoint.connection is not None else _NO_CONNECTION
     preset = endpoint.parameters
     base = _base(endpoint, connection, preset)
-    login, password = (connection.login, connection.password) if connection is not None else ("", "")
-    step = preset.token_step(base, login, password) if preset is not None else None
-    given = dict(connection.headers) if connection is not None else {}
+    step = preset.token_step(base, connection.login, connection.password) if preset is not None else None
+    given = dict(connection.headers)
     headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(given)
     headers.update(preset.headers() if preset is not None else {})
     if step is None:
-        headers.update(_credential(preset, login, password))
+        headers.update(_credential(preset, connection))
     headers.update({name: value.get_secret_value() for name, value in endpoint.headers.items()})
     url = _with_path(base, preset.path()) if preset is not None else base
     return Call(
@@ -106,15 +115,14 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
         exposed=endpoint.exposed_headers(given),
         guard=AddressGuard.of(allowed_hosts, endpoint.allowed_hosts),
         token_step=step,
-        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, url, dict(headers), password))),
+        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, url, dict(headers), connection.password))),
     )
 
 
-def _base(endpoint: Endpoint, connection: ConnectionSettings | None, preset: Preset | None) -> str:
+def _base(endpoint: Endpoint, connection: ConnectionSettings, preset: Preset | None) -> str:
     if endpoint.url is not None:
         return endpoint.url.get_secret_value()
-    base = connection.base_url if connection is not None else ""
-    base = base or (preset.base if preset is not None else "")
+    base = connection.base_url or (preset.base if preset is not None else "")
     if urlsplit(base).scheme not in ("http", "https"):
         raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
     return base
@@ -125,18 +133,16 @@ def _with_path(base: str, path: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else base
 
 
-def _credential(preset: Preset | None, login: str, password: str) -> dict[str, str]:
+def _credential(preset: Preset | None, connection: ConnectionSettings) -> dict[str, str]:
     """The header that says who calls, by the preset's way or by that of HTTP."""
+    if preset is None:
+        return connection.credential
     token = getattr(preset, "token", None)
-    secret = token.get_secret_value() if isinstance(token, SecretStr) else password
-    if preset is not None:
-        if preset.credential is None or not secret:
-            return {}
-        header, form = preset.credential
-        return {header: form.replace("{}", secret)}
-    if login:
-        return {"Authorization": "Basic " + base64.b64encode(f"{login}:{password}".encode()).decode()}
-    return {"Authorization": f"Bearer {password}"} if password else {}
+    secret = token.get_secret_value() if isinstance(token, SecretStr) else connection.password
+    if preset.credential is None or not secret:
+        return {}
+    header, form = preset.credential
+    return {header: form.replace("{}", secret)}
 
 
 def _secrets(

@@ -154,14 +154,23 @@ def test_a_sink_that_is_asked_to_stop_ends_after_its_batch_and_goes_on_behind_it
     assert sorted(row["id"] for request in receiver.requests for row in request.json["rows"]) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    ("settings", "credential"),
+    [
+        ({"password": "canary-11d0"}, "Bearer canary-11d0"),
+        ({"login": "key-as-login"}, "Basic a2V5LWFzLWxvZ2luOg=="),
+        ({"login": "robot", "password": "hunter22"}, "Basic cm9ib3Q6aHVudGVyMjI="),
+        ({"login": "robot", "extra": '{"authorization": "Key 7"}'}, "Key 7"),
+    ],
+)
 def test_sinks_send_what_came_since_the_last_run(
-    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lake: Lake, objects: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], credential: str
 ) -> None:
     def answer(request: Received) -> tuple[int, bytes]:
-        return (200, b"") if request.headers.get("authorization") == "Bearer canary-11d0" else (401, b"")
+        return (200, b"") if request.headers.get("authorization") == credential else (401, b"")
 
     with Receiver(answer) as receiver:
-        connection = {"conn_type": "http", "host": receiver.url, "password": "canary-11d0"}
+        connection = {"conn_type": "http", "host": receiver.url, **settings}
         monkeypatch.setenv("AIRFLOW_CONN_OUT", json.dumps(connection))
         sinks = SINK % ("http", "{connection: out, path: rows}")
         (objects / "ops.yaml").write_text(RUNS % "int" + sinks)
