@@ -6,11 +6,13 @@ RUN := scripts/run.sh
 CHAOS_ARGS ?= --kills 1000 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench chaos compose-check setup lock clean
+.PHONY: help demo check test test-all lint format bench chaos compose-check setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
-	@echo "make test    lint, types, the rules of the house, and every test; PYTEST_ARGS go to pytest"
+	@echo "make check   lint, types, rules, and all tests without Spark, Airflow and servers; some minutes"
+	@echo "make test    that, and a part of the tests with them; a quarter of an hour. PYTEST_ARGS go to pytest"
+	@echo "make test-all  every test, random ones at full length"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make format  write the code as ruff would have it"
 	@echo "make bench   the benchmark; BENCH_ARGS go to it"
@@ -23,9 +25,16 @@ help:
 demo: setup
 	@$(RUN) python -m demo.run
 
+check: lint
+	@scripts/test.sh check $(PYTEST_ARGS)
+
 test: lint
 	@scripts/postgres.sh
-	@scripts/test.sh $(PYTEST_ARGS)
+	@scripts/test.sh test $(PYTEST_ARGS)
+
+test-all: lint
+	@scripts/postgres.sh
+	@scripts/test.sh all $(PYTEST_ARGS)
 
 lint: setup
 	@$(RUN) ruff check .

@@ -1,20 +1,17 @@
 #!/usr/bin/env bash
-# Every test. Those on a running Airflow mostly wait, so they run beside all others; what they print comes at the end.
-# With arguments: one pytest with these.
+# The tests of a tier, in parallel: check, test or all; or rest, which is all that `test` leaves to `all`.
+# Further arguments go to pytest. What a tier holds is decided in tests/conftest.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if (($#)); then
-  exec scripts/run.sh python -m pytest "$@"
-fi
-beside=$(mktemp)
-system=
-trap '[[ -z $system ]] || kill "$system"; rm -f "$beside"' EXIT
-scripts/run.sh python -m pytest -p no:cacheprovider tests/system >"$beside" 2>&1 &
-system=$!
-others=0 on_airflow=0
-scripts/run.sh python -m pytest --ignore tests/system || others=$?
-wait "$system" || on_airflow=$?
-system=
-cat "$beside"
-echo "tests on a running Airflow: exit code $on_airflow; all others: exit code $others"
-((others == 0 && on_airflow == 0))
+cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
+tier=$1
+shift
+case $tier in
+  check) options=(-m check -n "$cores" --dist worksteal) ;;
+  # Much of what these do is waiting: for Spark to start, for Airflow, for a killed process to be missed.
+  test) options=(-m "check or test" -n $((cores + 1)) --dist loadgroup) ;;
+  all) export RFR_TESTS=full && options=(-n $((cores + 1)) --dist loadgroup) ;;
+  rest) export RFR_TESTS=full && options=(-m "full or randomized" -n $((cores + 1)) --dist loadgroup) ;;
+  *) echo "usage: scripts/test.sh check|test|all|rest [pytest's arguments]" >&2 && exit 2 ;;
+esac
+exec scripts/run.sh python -m pytest "${options[@]}" --durations 25 "$@"

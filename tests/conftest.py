@@ -1,10 +1,23 @@
-"""The environment of all tests, set before anything imports Airflow: nothing of the developer's own reaches them."""
+"""The environment of all tests, and the tier that each belongs to.
+
+The environment is set before anything imports Airflow, so nothing of the developer's own reaches a test.
+
+A test has one of three tiers, the first `make` target that runs it: ``check`` (no Spark, no Airflow process, no
+server process), ``test`` and ``full`` (`make test-all` alone). It follows from the test's folder and its fixtures;
+a test or a module that names its tier itself has that one.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.profile import is_randomized
 
 ROOT = Path(__file__).parents[1]
 HOME = tempfile.TemporaryDirectory(prefix="rfr-tests-airflow-")
@@ -26,3 +39,67 @@ os.environ.update(
 _chosen = ROOT / ".venv" / "java_home"
 if "JAVA_HOME" not in os.environ and _chosen.is_file():
     os.environ["JAVA_HOME"] = _chosen.read_text().strip()
+
+TIERS = ("check", "test", "full")
+FOLDERS = {"unit": "check", "checks": "test", "integration": "full", "chaos": "full", "system": "full"}
+#: Fixtures that start a server process, also where they are a parameter's value.
+SERVERS = frozenset({"postgres", "on_postgres"})
+#: Programs that no test of the tier ``check`` may start.
+HEAVY = ("java", "spark-submit", "airflow", "initdb", "postgres")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if not any(item.get_closest_marker(tier) for tier in TIERS):
+            item.add_marker("test" if FOLDERS[folder] == "check" and _needs(item) & SERVERS else FOLDERS[folder])
+        if is_randomized(item):
+            item.add_marker("randomized")
+        if folder in ("integration", "system") and (shared := _shared(item)):
+            item.add_marker(pytest.mark.xdist_group(shared))
+    # What runs longest begins first, so that it doesn't run alone at the end.
+    items.sort(key=lambda item: -TIERS.index(tier_of(item)))
+
+
+def tier_of(item: pytest.Item) -> str:
+    return next(tier for tier in TIERS if item.get_closest_marker(tier))
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    """Names of its fixtures, and values of its parameters that may be such names."""
+    values = getattr(item, "callspec", None)
+    named = {each for each in values.params.values() if isinstance(each, str)} if values else set()
+    return {*getattr(item, "fixturenames", ()), *named}
+
+
+def _shared(item: pytest.Item) -> str | None:
+    """What keeps tests in one worker: the module or package whose clusters, servers and sessions they share."""
+    definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    shared = [each[-1] for each in definitions.values() if each[-1].scope != "function" and each[-1].baseid]
+    session = [each.baseid for each in shared if each.scope == "session" and each.baseid != "tests"]
+    return next(iter(session), item.path.name if any(each.scope == "module" for each in shared) else None)
+
+
+def _forbid_heavy_programs(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "subprocess.Popen" or not _is_light:
+        return
+    command = [
+        os.fsdecode(each) for each in (arguments[1] if isinstance(arguments[1], list | tuple) else [arguments[1]])
+    ]
+    started = Path(command[0]).name
+    if started in HEAVY or "demo.sample_api" in command:
+        raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")
+
+
+_is_light = False
+sys.addaudithook(_forbid_heavy_programs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    global _is_light
+    _is_light = tier_of(item) == "check"
+    try:
+        return (yield)
+    finally:
+        _is_light = False

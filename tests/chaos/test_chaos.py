@@ -63,12 +63,14 @@ def test_the_campaign_sees_the_rows_that_a_blind_refresh_loses(tmp_path: Path) -
     assert not report.clean
 
 
+@pytest.mark.check
 def test_the_plan_of_a_campaign_depends_on_its_seed_alone() -> None:
     first = list(itertools.islice(scenarios(7), 50))
     assert first == list(itertools.islice(scenarios(7), 50))
     assert first != list(itertools.islice(scenarios(8), 50))
 
 
+@pytest.mark.check
 def test_a_campaign_plans_every_victim_every_blow_and_every_fault() -> None:
     attempts = [attempt for scenario in itertools.islice(scenarios(1), 200) for attempt in scenario.attempts]
     strikes = [strike for attempt in attempts for strike in attempt.strikes]
@@ -90,6 +92,7 @@ def judged(source: Source, rows: list[dict[str, Any]]) -> tuple[int, int, int]:
     return found.rows_lost, found.rows_doubled, found.rows_foreign
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("stream", [ITEMS, CHILDREN])
 def test_the_oracle_finds_a_lost_a_doubled_and_a_foreign_row(stream: str) -> None:
     rows = records(Dataset(SIZES), stream)
@@ -102,6 +105,7 @@ def test_the_oracle_finds_a_lost_a_doubled_and_a_foreign_row(stream: str) -> Non
     assert judged(source, [changed, *rows[1:]]) == (1, 0, 1)
 
 
+@pytest.mark.check
 def test_the_oracle_finds_a_row_that_the_api_never_gave() -> None:
     rows = records(Dataset(SIZES), ITEMS)
     served = {(row["id"], row["revision"]) for row in rows[1:]}
@@ -109,6 +113,7 @@ def test_the_oracle_finds_a_row_that_the_api_never_gave() -> None:
     assert (found.rows_lost, found.rows_foreign) == (1, 1)
 
 
+@pytest.mark.check
 def test_a_partition_may_be_the_old_version_or_the_new_one_but_no_mixture() -> None:
     source, dataset = Source(ITEMS, 0), Dataset(SIZES)
     old = records(dataset, ITEMS)
@@ -124,6 +129,7 @@ def test_a_partition_may_be_the_old_version_or_the_new_one_but_no_mixture() -> N
     assert judged(source, shifted) == (3, 0, 0)
 
 
+@pytest.mark.check
 def test_by_cursors_only_what_went_meanwhile_may_be_missing() -> None:
     source, dataset = Source(CHILDREN, 0), Dataset(SIZES)
     old = records(dataset, CHILDREN)
@@ -148,6 +154,7 @@ def ledger(pages: list[list[int]], **changes: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.check
 def test_the_oracle_finds_a_chain_that_is_not_whole() -> None:
     pages = [[1, 2], [3, 4]]
     given = [{"path": "/partitions/0/items", "page": str(ids), "records": [[one, 0] for one in ids]} for ids in pages]
@@ -173,6 +180,7 @@ def halves_of(tmp_path: Path, *tables: list[dict[str, Any]], torn: int = 0) -> i
     return battle.report.half_tables
 
 
+@pytest.mark.check
 def test_a_reader_that_saw_half_a_table_is_believed(tmp_path: Path) -> None:
     rows = records(Dataset(SIZES), ITEMS)
     later = [{**row, "_rfr_generation": 2} for row in rows]

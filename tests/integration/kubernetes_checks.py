@@ -20,8 +20,9 @@ from airflow_provider_rfr.hooks.drivers import open_driver
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from demo.sample_api.client import SampleApi
 from tests.clusters.kubernetes import KubernetesApi
-from tests.integration.conftest import Lake, wait_until
+from tests.integration.conftest import Lake
 from tests.integration.test_deferral import KEY, Task, api, follow
+from tests.soon import wait_until
 
 __all__ = ["api"]
 

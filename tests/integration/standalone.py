@@ -23,7 +23,8 @@ from typing import Any
 import psutil
 from packaging.requirements import Requirement
 
-from tests.integration.conftest import APP, ROOT, Runner, kill_group, wait_until
+from tests.integration.conftest import APP, ROOT, Runner, kill_group
+from tests.soon import wait_until
 
 SPARK_HOME = Path(str(getattr(importlib.util.find_spec("pyspark"), "origin", ""))).parent
 EXECUTORS_NEED = ("pyarrow", "numpy", "orjson", "pyyaml", "pydantic", "jinja2", "requests", "tenacity", "pyiceberg")

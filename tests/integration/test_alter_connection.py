@@ -47,6 +47,7 @@ def use(**check: Any) -> Use:
     return Use(TaskRef("d", "r", "t"), "refresh", "running", 1, (), details={"check": check})
 
 
+@pytest.mark.test
 def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: SampleApi) -> None:
     good = connection(api)
     validator().test(good)
@@ -56,6 +57,7 @@ def test_an_api_is_tried_with_the_new_settings_before_they_are_stored(api: Sampl
         validator().test(replace(good, host="http://127.0.0.1:9"))
 
 
+@pytest.mark.test
 def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
     made = Definition(
         "shop", "generic", password="a/b c", extra={"secrets": {"list": ["one-secret"]}, "token": '{"pin": "987654"}'}
@@ -64,11 +66,13 @@ def test_an_error_shows_no_part_of_a_secret_in_any_of_its_forms() -> None:
     assert masked(said, made) == "no ***, no ***, no ***, no ***, no ***"
 
 
+@pytest.mark.test
 def test_a_hook_that_cant_even_be_made_is_an_error_of_the_connection() -> None:
     with pytest.raises(ConnectionValidationError, match="no base URL|must be|is no"):
         validator().test(Definition("shop", "rfr_api", host="ftp://x"))
 
 
+@pytest.mark.test
 def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     source = {"file": str(SHOP), "config": {"partitions": 2, "page_size": 5}}
     noted = use(shop={"source": source, "stream": "items"})
@@ -81,6 +85,7 @@ def test_what_uses_an_api_is_tried_by_its_first_page(api: SampleApi) -> None:
     assert "wrong-canary" not in str(caught.value)
 
 
+@pytest.mark.test
 def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None:
     shop = connection(api, extra={"identity_path": "/customers?page_size=1"})
     assert validator().identity(shop) == validator().identity(replace(shop, login=None))
@@ -91,6 +96,7 @@ def test_an_api_is_known_again_by_what_it_says_of_itself(api: SampleApi) -> None
         validator().identity(replace(shop, extra={"identity_path": "/nowhere"}))
 
 
+@pytest.mark.test
 def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +122,7 @@ def test_a_postgres_is_known_again_by_its_system_whatever_the_database(
         assert validator().identity(by_service) == found[0]
 
 
+@pytest.mark.test
 def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -169,6 +176,7 @@ bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT 
 """
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("victim", "when", "stored", "demanded"),
     [

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from airflow_provider_rfr.lake.table_changes import TableChange
 from airflow_provider_rfr.lake.views import find_view, list_views
 from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
 from tests.integration.conftest import ROOT, figures_of, kill_group
+from tests.soon import wait_until
 
 
 @pytest.fixture
@@ -338,9 +338,7 @@ def test_after_a_sigkill_in_the_middle_only_the_rest_is_computed(deploy: Deploy,
         env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     folder = tmp_path / "warehouse" / "ops" / "runs" / "data" / "d-1"
-    end = time.monotonic() + 400
-    while len(list(folder.glob("*.done.json"))) < 3 and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: len(list(folder.glob("*.done.json"))) >= 3 or process.poll() is not None, 400)
     alive = process.poll() is None
     kill_group(process)
     assert alive, "the program ended before it could be killed"

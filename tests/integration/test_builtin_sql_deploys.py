@@ -80,6 +80,7 @@ def test_a_session_that_read_a_table_before_another_took_its_name_reads_that_one
     assert [deploy.sql(each) for each in queries] == [[(1, 10), (2, 20)]] * 3
 
 
+@pytest.mark.test
 def test_an_application_that_can_not_deploy_says_why_in_its_last_line(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     (platform.objects / "wrong.yaml").write_text("kind: nonsense\nname: ops.x\n")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from demo.sample_api.client import SampleApi
-from tests.integration.conftest import Lake, Runner, shop, wait_until
+from tests.integration.conftest import Lake, Runner, shop
+from tests.soon import wait_until
 
 
 def test_the_first_refresh_has_the_archive_written_and_the_switch_forbids_it(

@@ -20,11 +20,11 @@ PLACES = [
     "before the opening commit",
     "after the opening commit",
     "before a flush",
-    "after a flush",
+    pytest.param("after a flush", marks=pytest.mark.test),
     "before a ledger commit",
     "after a ledger commit",
     "before the target commit",
-    "after the target commit",
+    pytest.param("after the target commit", marks=pytest.mark.test),
     "after the published mark",
 ]
 
@@ -75,7 +75,7 @@ def test_a_sigkill_loses_nothing_and_doubles_nothing(place: str, lake: Lake, run
     assert lost <= allowed(before["pages"])
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.05, pytest.param(0.5, marks=pytest.mark.test), 0.9])
 def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     share: float, lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -90,6 +90,7 @@ def test_a_sigkill_of_driver_and_jvm_while_pages_are_on_their_way(
     assert again <= allowed(before["pages"])
 
 
+@pytest.mark.test
 def test_any_number_of_kills_at_random_moments(lake: Lake, runner: Runner, api: SampleApi) -> None:
     seed = random.randrange(2**32)
     generator = random.Random(seed)

@@ -29,7 +29,8 @@ from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
-from tests.integration.conftest import SHOP, Lake, wait_until
+from tests.integration.conftest import SHOP, Lake
+from tests.soon import wait_until
 from tests.unit.operators.test_execute import FakeStateStore
 
 KEY = "canary-93b2-api"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.lake.catalog import open_catalog
@@ -49,6 +51,7 @@ def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_lat
     ]
 
 
+@pytest.mark.test
 def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
     runner: Runner, lake: Lake, api: SampleApi, tmp_path: Path
 ) -> None:

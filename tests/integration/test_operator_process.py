@@ -22,8 +22,8 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
-from tests.integration.conftest import ROOT, SHOP, Lake, wait_until
-from tests.soon import SOON
+from tests.integration.conftest import ROOT, SHOP, Lake
+from tests.soon import SOON, wait_until
 
 ROUND_SECONDS = 2.0
 
@@ -137,6 +137,7 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
     assert counts["refetched"] <= 8
 
 
+@pytest.mark.test
 def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
     connections: dict[str, str], slow_api: SampleApi, lake: Lake
 ) -> None:

@@ -71,6 +71,7 @@ def column(rows: pa.Table, name: str) -> list[Any]:
     return list(rows[name].to_pylist())
 
 
+@pytest.mark.test
 def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -275,6 +276,7 @@ def misfits(api: SampleApi, lake: Lake) -> dict[str, Any]:
     return {"corrected": wrong, "nulled": wrong, "evolving": stream_like("orders")}
 
 
+@pytest.mark.test
 def test_what_does_not_fit_is_told_and_nothing_is_fetched_again_after_the_correction(
     lake: Lake, runner: Runner, api: SampleApi, misfits: dict[str, Any]
 ) -> None:

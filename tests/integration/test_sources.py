@@ -63,6 +63,7 @@ def last_request(api: SampleApi) -> int:
     return int(api.counts()["last_sequence"])
 
 
+@pytest.mark.test
 def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated_as_the_option_says(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
@@ -264,6 +265,7 @@ def local(location: str) -> Path:
     return Path(location.removeprefix("file://"))
 
 
+@pytest.mark.test
 def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) -> None:
     ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake.settings), "raw.items"))
     slices = [(f'{{"p":{number}}}', {"p": number}) for number in range(4)]
@@ -291,6 +293,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
     assert len(ledger.page_files()) == 4 * ROUNDS
 
 
+@pytest.mark.test
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [

@@ -21,8 +21,9 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.shipment import zip_package
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
-from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, kill_group, wait_until
+from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, kill_group
 from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
+from tests.soon import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -112,7 +112,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Receiver) -> S
         ("after the rows", 1),
         ("in the claim's transaction", 1),
         ("after the claim", 1),
-        ("after the answer", 2),
+        pytest.param("after the answer", 2, marks=pytest.mark.test),
         ("in the settlement's transaction", 2),
         ("after the settlement", 1),
     ],
@@ -156,6 +156,7 @@ def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, serve
     assert set(scene.states().values()) == {"delivered"}
 
 
+@pytest.mark.test
 def test_four_deliverers_of_whom_two_are_killed_converge(scene: Scene, server: Receiver) -> None:
     scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
 
@@ -210,6 +211,7 @@ def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receive
     assert len(set(before)) == 3
 
 
+@pytest.mark.test
 def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
     scene.run(("commit", 1), ("enrol",))
     scene.killed(("commit", 2), ("enrol",), at="before the rows")

@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import ROOT, Lake
+from tests.soon import wait_until
 
 KEY = "canary-7d20b1-key"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
 LATENCY_MS = 60.0
 PATIENCE = 150.0
+wait_for = partial(wait_until, seconds=PATIENCE, every=0.3)
 DAGS = (
     *("on_demand", "in_time", "on_asset", "mapped", "by_day", "every_minute", "deferred", "beside", "shown"),
     "resumable_full_refresh",
@@ -70,22 +72,23 @@ class Story:
 
     def wait_for_state(self, dag: str, run: str, *states: str) -> dict[str, Any]:
         """The task as soon as it is in one of the states."""
-        end, task = time.monotonic() + PATIENCE, {"state": None}
-        while time.monotonic() < end:
+
+        def found() -> dict[str, Any] | None:
             task = self.task(dag, run)
-            if task["state"] in states:
-                return task
-            time.sleep(0.3)
-        raise AssertionError(f"{dag} {run}: still {task}, not {states}:\n{self.log(dag, run)[-3000:]}")
+            return task if task["state"] in states else None
+
+        return wait_for(found, describe=lambda: f"not {states}: {self._told(dag, run)}")
 
     def wait_for_end(self, dag: str, run: str) -> dict[str, Any]:
         """The task when its run has ended."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"] in ENDED:
-                return self.task(dag, run)
-            time.sleep(0.3)
-        raise AssertionError(f"{dag} {run} did not end: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}")
+        wait_for(
+            lambda: self.airflow.call("GET", f"/dags/{dag}/dagRuns/{run}")["state"] in ENDED,
+            describe=lambda: f"it did not end: {self._told(dag, run)}",
+        )
+        return self.task(dag, run)
+
+    def _told(self, dag: str, run: str) -> str:
+        return f"{dag} {run}: {self.task(dag, run)}\n{self.log(dag, run)[-3000:]}"
 
     def succeed(self, dag: str, run: str) -> dict[str, Any]:
         """The task of a run that has to end well."""

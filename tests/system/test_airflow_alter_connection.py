@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from demo.airflow_stack import free_port
 from demo.sample_api.client import SampleApi
-from tests.system.conftest import KEY, LATENCY_MS, PATIENCE, SIZES, Story
+from tests.system.conftest import KEY, LATENCY_MS, PATIENCE, SIZES, Story, wait_for
 
 CANARY = "canary-63b1f9-token"
 ROTATED = "canary-63b1f9-rotated"
@@ -27,14 +27,6 @@ SILENT = [{"kind": "hang", "path": "/partitions/*", "after": BEGUN}]
 PAGES = SIZES.partitions * SIZES.pages
 ROUND_PAGES = 4 * 30
 """More than four requests in flight bring in a round of a second."""
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.3)
-    return found
 
 
 @pytest.fixture

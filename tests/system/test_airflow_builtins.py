@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from demo.airflow_stack import AirflowStack
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake
-from tests.system.conftest import ENDED, KEY, LATENCY_MS, PATIENCE, SETTINGS, SIZES, Story
+from tests.system.conftest import ENDED, KEY, LATENCY_MS, PATIENCE, SETTINGS, SIZES, Story, wait_for
 
 DAG = "builtin_migration"
 FIRST = """
@@ -97,14 +96,6 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Iterato
             yield Story(airflow, api, lake, None)  # type: ignore[arg-type]
 
 
-def wait_for(what: Callable[[], Any], told: Callable[[], str]) -> Any:
-    end = time.monotonic() + 2 * PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < end, told()
-        time.sleep(0.5)
-    return found
-
-
 def ended_runs(story: Story) -> list[dict[str, Any]]:
     runs = story.airflow.call("GET", f"/dags/{DAG}/dagRuns?order_by=run_after")["dag_runs"]
     return [each for each in runs if each["state"] in ENDED]
@@ -116,7 +107,7 @@ def wait_for_deploy(story: Story, number: int) -> None:
     def log() -> str:
         return "\n".join(story.log(DAG, each["dag_run_id"])[-4000:] for each in ended_runs(story))
 
-    runs = wait_for(lambda: (found := ended_runs(story)) and len(found) >= number and found, log)
+    runs = wait_for(lambda: (found := ended_runs(story)) and len(found) >= number and found, 2 * PATIENCE, describe=log)
     assert {each["state"] for each in runs} == {"success"}, log()
     assert all(each["run_type"] == "asset_triggered" for each in runs)
 
@@ -133,7 +124,9 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
     written = table.current_snapshot()
     story.start("on_demand", "beside", table="beside")
-    wait_for(lambda: story.api.counts(path="/partitions/*")["requests"] > 0, lambda: "the refresh did not begin")
+    wait_for(
+        lambda: story.api.counts(path="/partitions/*")["requests"] > 0, describe=lambda: "the refresh did not begin"
+    )
     (objects / "ops.yaml").write_text(SECOND)
     wait_for_deploy(story, 2)
     story.succeed("on_demand", "beside")
@@ -168,16 +161,18 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
     waiting = ("deferred", "awaiting_input")
     wait_for(
         lambda: story.airflow.call("GET", task)["state"] in waiting,
-        lambda: story.log(DAG, "asked")[-4000:],
+        describe=lambda: story.log(DAG, "asked")[-4000:],
     )
     assert "note" not in [each.name for each in columns(story)]
     # Airflow fails a task that is answered before its scheduler has heard that it waits; nobody reads a plan so fast.
     heard = re.compile(r"Received executor event .*task_id='approve', run_id='asked'")
-    wait_for(lambda: heard.search((story.airflow.home / "scheduler.log").read_text()), lambda: "it was never heard")
+    wait_for(
+        lambda: heard.search((story.airflow.home / "scheduler.log").read_text()), describe=lambda: "it was never heard"
+    )
     story.airflow.call("PATCH", f"{task}/-1/hitlDetails", {"chosen_options": ["Approve"], "params_input": {}})
     wait_for(
         lambda: story.airflow.call("GET", f"/dags/{DAG}/dagRuns/asked")["state"] == "success",
-        lambda: story.log(DAG, "asked")[-4000:],
+        describe=lambda: story.log(DAG, "asked")[-4000:],
     )
     assert "note" in [each.name for each in columns(story)]
     assert len(ended_runs(story)) > before
@@ -189,7 +184,7 @@ def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is
     deployed: Story, objects: Path
 ) -> None:
     story = deployed
-    wait_for(lambda: ended_runs(story), lambda: "nothing was ever deployed")
+    wait_for(lambda: ended_runs(story), describe=lambda: "nothing was ever deployed")
     (objects / "declared.yaml").write_text(SOURCE.replace("PARTITIONS", str(SIZES.partitions)))
     wait_for_rows(story, SIZES.partitions)
     story.assert_whole("raw.declared")
@@ -220,7 +215,7 @@ def wait_for_rows(story: Story, partitions: int) -> None:
         is_whole = len(set(ids)) == len(ids) == partitions * SIZES.pages * SIZES.page_records
         return is_whole and set(states.values()) <= {"success", "skipped"}
 
-    wait_for(come, lambda: "\n".join(story.log(REFRESHES, each)[-4000:] for each in refreshes(story)))
+    wait_for(come, describe=lambda: "\n".join(story.log(REFRESHES, each)[-4000:] for each in refreshes(story)))
 
 
 def columns(story: Story) -> Any:

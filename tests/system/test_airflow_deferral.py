@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from tests.integration.conftest import wait_until
+from tests.soon import wait_until
 from tests.system.conftest import KEY, PATIENCE, SIZES, Story
 
 DAG = "deferred"

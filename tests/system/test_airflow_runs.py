@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 
-from tests.system.conftest import PATIENCE, SIZES, Story
+from tests.soon import wait_until
+from tests.system.conftest import ENDED, PATIENCE, SIZES, Story
 from tests.system.dags.semantics import MAPPED
 
 DAG = "on_demand"
@@ -27,15 +28,14 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
     }
     story.airflow.call("PATCH", "/dags/by_day", {"is_paused": False})
     story.airflow.call("POST", "/backfills", body)
-    end = time.monotonic() + 4 * PATIENCE
-    while True:
+
+    def ended() -> list[dict[str, Any]]:
         runs = story.airflow.call("GET", "/dags/by_day/dagRuns?limit=50&run_type=backfill")["dag_runs"]
         states = [run["state"] for run in runs]
         assert "failed" not in states, [story.log("by_day", run["dag_run_id"])[-3000:] for run in runs]
-        if states.count("success") == 10:
-            break
-        assert time.monotonic() < end, states
-        time.sleep(1)
+        return runs if states.count("success") == 10 else []
+
+    runs = wait_until(ended, 4 * PATIENCE, every=1)
     story.airflow.call("PATCH", "/dags/by_day", {"is_paused": True})
     found: dict[date, list[int]] = {}
     for row in story.lake.rows("raw.by_day").to_pylist():
@@ -52,11 +52,12 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
 @pytest.mark.timeout(5 * PATIENCE)
 def test_twenty_mapped_tasks_refresh_twenty_tables(story: Story) -> None:
     story.airflow.call("POST", "/dags/mapped/dagRuns", {"dag_run_id": "mapped", "logical_date": None})
-    end = time.monotonic() + 4 * PATIENCE
-    while (state := story.airflow.call("GET", "/dags/mapped/dagRuns/mapped")["state"]) not in ("success", "failed"):
-        assert time.monotonic() < end
-        time.sleep(1)
-    assert state == "success", story.log("mapped", "mapped")[-4000:]
+
+    def ended() -> str | None:
+        state = str(story.airflow.call("GET", "/dags/mapped/dagRuns/mapped")["state"])
+        return state if state in ENDED else None
+
+    assert wait_until(ended, 4 * PATIENCE, every=1) == "success", story.log("mapped", "mapped")[-4000:]
     truth = sorted(story.api.truth("/partitions/0/items")["ids"])
     for table in MAPPED:
         assert sorted(story.lake.rows(table)["id"].to_pylist()) == truth
@@ -65,10 +66,7 @@ def test_twenty_mapped_tasks_refresh_twenty_tables(story: Story) -> None:
 def test_a_run_that_an_asset_caused_has_no_logical_date_and_refreshes(story: Story) -> None:
     assets = story.airflow.call("GET", "/assets?name_pattern=orders_arrived")["assets"]
     story.airflow.call("POST", "/assets/events", {"asset_id": assets[0]["id"]})
-    end = time.monotonic() + PATIENCE
-    while not (runs := story.airflow.call("GET", "/dags/on_asset/dagRuns")["dag_runs"]):
-        assert time.monotonic() < end
-        time.sleep(0.5)
+    runs = wait_until(lambda: story.airflow.call("GET", "/dags/on_asset/dagRuns")["dag_runs"], PATIENCE, every=0.5)
     assert runs[0]["logical_date"] is None
     story.succeed("on_asset", runs[0]["dag_run_id"])
     story.assert_whole("raw.on_asset")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from tests.soon import wait_until
 from tests.system.conftest import PATIENCE, SIZES, Story
 
 DAG = "on_demand"
@@ -131,7 +130,6 @@ def test_a_cancelled_run_is_resumed_by_the_next_one_within_the_time(
 
 
 def wait_for_no_driver(story: Story) -> None:
-    from tests.integration.conftest import wait_until
 
     wait_until(lambda: not story.drivers(), 30)
 
@@ -158,11 +156,9 @@ def test_a_cancelled_run_of_a_schedule_is_resumed_by_the_next_scheduled_one(stor
 
 def next_scheduled(story: Story, dag: str, before: str) -> str:
     """Id of the scheduled run after that one; there is one a minute."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+
+    def later() -> list[str]:
         runs = story.airflow.call("GET", f"/dags/{dag}/dagRuns?run_type=scheduled&order_by=run_after")["dag_runs"]
-        later = [run["dag_run_id"] for run in runs if run["dag_run_id"] > before]
-        if later:
-            return str(later[0])
-        time.sleep(0.5)
-    raise AssertionError("the scheduler made no further run")
+        return [str(run["dag_run_id"]) for run in runs if run["dag_run_id"] > before]
+
+    return wait_until(later, PATIENCE, every=0.5, describe=lambda: "the scheduler made no further run")[0]

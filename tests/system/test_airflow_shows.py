@@ -6,7 +6,7 @@ import json
 import urllib.request
 
 from demo.airflow_stack import AirflowStack
-from tests.integration.conftest import wait_until
+from tests.soon import wait_until
 from tests.system.conftest import KEY, PATIENCE, SIZES, Story
 
 DAG = "shown"

@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,11 @@ from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.airflow_stack import free_port
 from demo.webhook_receiver import Received, Receiver
-from tests.system.conftest import PATIENCE, Story
+from tests.system.conftest import Story, wait_for
 from tests.unit.triggers.lake import publish
 
 CANARY = "canary-51e0c7"
 USER, PASSWORD = "hooks", "canary-aa41f0-password"
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.3)
-    return found
 
 
 def run(story: Story, dag: str, run_id: str, **conf: Any) -> None:

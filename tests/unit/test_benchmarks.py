@@ -14,6 +14,8 @@ import pytest
 from benchmarks.processes import Tree, members_of
 from benchmarks.product import RunFailed, last_line
 
+pytestmark = pytest.mark.test
+
 BURN = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\n"
 ORPHAN = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}])\n"
 TWO_SLEEPERS = (

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,9 @@ import pytest
 
 from demo.airflow_stack import free_port
 from demo.probe import main as probe
+from tests.soon import wait_until
+
+pytestmark = pytest.mark.test
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY_ID = "the-key"
@@ -35,11 +37,12 @@ def start(tmp_path: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[bytes]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "S3_ACCESS_KEY_ID": KEY_ID}
         process = subprocess.Popen([sys.executable, *command], env=environment, stderr=subprocess.DEVNULL)
         started.append(process)
-        end = time.monotonic() + 60
-        while probe([f"http://127.0.0.1:{port}/_health"]):
+
+        def answers() -> bool:
             assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.1)
+            return not probe([f"http://127.0.0.1:{port}/_health"])
+
+        wait_until(answers)
         return process, boto3.client(
             "s3",
             endpoint_url=f"http://127.0.0.1:{port}",

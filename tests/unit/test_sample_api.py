@@ -18,6 +18,8 @@ import pytest
 
 from demo.sample_api import SampleApi, Sizes, canonical, checksum
 
+pytestmark = pytest.mark.test
+
 SIZES = Sizes(records=230, customers=10, partitions=3, pages=4, page_records=25)
 
 

@@ -12,6 +12,8 @@ from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.paged import as_paged, iter_pages
 from demo.sample_api import SampleApi, Sizes, checksum
 
+pytestmark = pytest.mark.test
+
 SHOP = Path(__file__).resolve().parents[2] / "demo" / "shop.yaml"
 SIZES = Sizes(records=230, customers=12, partitions=3, pages=4, page_records=25)
 

@@ -6,13 +6,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 
 from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import DeclarationError
+from tests.profile import examples
 
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+PATIENT = examples(100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 """For machines that are busy with something else."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
@@ -21,6 +21,7 @@ from airflow_provider_rfr.builtins.planning.diff import (
 )
 from airflow_provider_rfr.builtins.planning.schema_updates import SchemaUpdates, schema_updates
 from airflow_provider_rfr.builtins.spec import Column, How
+from tests.profile import examples
 from tests.unit.builtins.catalogs import column, run_updates
 
 
@@ -121,7 +122,7 @@ def two_lists(draw: st.DrawFn) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
     return old, tuple(one(name, before) for name, before in zip(new, befores, strict=False))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(two_lists())
 def test_updates_lead_from_any_columns_to_any_others_and_carry_each_column_that_is_the_same(
     two: tuple[tuple[Column, ...], tuple[Column, ...]],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.planning.chain import Chained, both, lead_back, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import How, Migration
 from airflow_provider_rfr.builtins.sql.compose import bare_column, columns_read, compose
+from tests.profile import examples
 
 A, B, C, D = (f"c1:{letter * 64}" for letter in "abcd")
 
@@ -93,7 +94,7 @@ EXPRESSIONS = st.dictionaries(
 STEPS = st.builds(Chained, st.sampled_from([How.EVOLVE, How.REWRITE, How.SHADOW, How.REPLACE_EMPTY]), EXPRESSIONS)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(STEPS, STEPS, STEPS)
 def test_it_makes_no_difference_which_two_of_three_are_merged_first(one: Chained, two: Chained, three: Chained) -> None:
     left = both(both(one, two, compose), three, compose)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.graph import CycleError, Graph
+from tests.profile import examples
 
 
 @st.composite
@@ -20,7 +21,7 @@ def acyclic(draw: st.DrawFn) -> dict[int, set[int]]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(acyclic(), st.randoms(use_true_random=False))
 def test_an_order_obeys_every_edge_has_every_node_once_and_does_not_depend_on_the_input(
     reads: dict[int, set[int]], shuffler: random.Random
@@ -34,7 +35,7 @@ def test_an_order_obeys_every_edge_has_every_node_once_and_does_not_depend_on_th
     assert Graph(dict(items)).order(lambda node: -node) == order
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(acyclic(), st.data())
 def test_the_readers_of_some_nodes_are_all_those_that_reach_them(
     reads: dict[int, set[int]], data: st.DataObject

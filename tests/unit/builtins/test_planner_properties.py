@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.planning.planner import plan
@@ -26,6 +26,7 @@ from airflow_provider_rfr.builtins.spec import (
     stable_id,
 )
 from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
+from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, contract, spec
 
 COLUMNS = "abcdef"
@@ -152,7 +153,7 @@ def old_edges(recorded: Recorded) -> set[tuple[Any, Any]]:
     return {(each.uuid, dep.uuid) for each in recorded.objects for dep in each.deps if dep.uuid is not None}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(TWO, st.booleans())
 def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as_declared(
     two: tuple[dict[int, Draft], dict[int, Draft]], replace_views: bool
@@ -169,7 +170,7 @@ def test_a_catalog_that_does_the_steps_meets_nothing_that_is_missing_and_ends_as
     assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(TWO, st.booleans(), st.data())
 def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_declared(
     two: tuple[dict[int, Draft], dict[int, Draft]], back: bool, data: Any
@@ -214,7 +215,7 @@ def closure(edges: set[tuple[Any, Any]]) -> set[tuple[Any, Any]]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(TWO, st.randoms(use_true_random=False))
 def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
     two: tuple[dict[int, Draft], dict[int, Draft]], shuffler: random.Random
@@ -239,7 +240,7 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
     assert again == once and again.plan_hash == once.plan_hash
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(catalogs(), st.data())
 def test_exactly_the_views_that_read_a_changed_column_are_bound_again(first: dict[int, Draft], data: Any) -> None:
     """A view that does not declare its columns may pass on a change in any of them. A materialized view has columns of

@@ -11,13 +11,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
 from airflow_provider_rfr.lake.columns import is_json_text
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, MAX_FIELDS, InferredSchema, infer_records, merge
+from tests.profile import examples
 
 
 def lines(*records: Any) -> bytes:
@@ -124,7 +125,7 @@ JSON_VALUES = st.recursive(
 RECORDS = st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON_VALUES, max_size=3), max_size=6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400, print_blob=True)
+@examples(400, derandomize=True)
 @given(RECORDS, st.lists(st.integers(0, 6), max_size=3))
 def test_the_result_is_the_same_however_records_are_split(records: list[Any], cuts: list[int]) -> None:
     whole = infer_records(lines(*records))
@@ -135,7 +136,7 @@ def test_the_result_is_the_same_however_records_are_split(records: list[Any], cu
     assert inference._by_walking(lines(*records)).fields == whole.fields
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, print_blob=True)
+@examples(300, derandomize=True)
 @given(RECORDS, RECORDS, RECORDS)
 def test_merging_is_associative_commutative_and_idempotent(a: list[Any], b: list[Any], c: list[Any]) -> None:
     x, y, z = (infer_records(lines(*records)) for records in (a, b, c))
@@ -145,7 +146,7 @@ def test_merging_is_associative_commutative_and_idempotent(a: list[Any], b: list
     assert merge(x, InferredSchema()) == x
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@examples(100, derandomize=True)
 @given(RECORDS)
 def test_a_schema_travels_as_json_and_by_pickle(records: list[Any]) -> None:
     found = infer_records(lines(*records))

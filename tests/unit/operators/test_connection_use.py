@@ -19,7 +19,10 @@ from airflow_provider_rfr.operators.restarts import running_with
 from airflow_provider_rfr.store.connection_audit import note_move
 from airflow_provider_rfr.store.connections import IDLE, STALLED, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
-from tests.unit.operators.test_execute import CANARY, Bench, bench, wait_until
+from tests.soon import wait_until
+from tests.unit.operators.test_execute import CANARY, Bench, bench
+
+pytestmark = pytest.mark.test
 
 __all__ = ["bench"]
 TASK = TaskRef("d", "r", "refresh")

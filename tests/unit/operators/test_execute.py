@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import inspect
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +17,19 @@ import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
+from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.assets import table_asset
 from airflow_provider_rfr.refresh.watchdog import process_started
-from tests.soon import SOON
+from tests.soon import SOON, wait_until
 
+pytestmark = pytest.mark.test
+
+#: Seconds between the driver's last breath and the end of the task's own process.
+SPARK_SUBMIT_ENDS_WITHIN = 1.0
 STUB = Path(__file__).with_name("stub_app.py")
 SHOP = Path(__file__).resolve().parents[3] / "demo" / "shop.yaml"
 Capture = pytest.CaptureFixture[str]
@@ -300,6 +306,11 @@ def test_a_kill_asks_first_and_ends_in_time(bench: Bench, capfd: Capture, manner
     wait_until(lambda: not any(str(bench.seen["path"]) in command for command in command_lines()))
 
 
+def test_a_stopped_driver_has_less_time_than_airflow_gives_its_task() -> None:
+    airflows = inspect.signature(WatchedSubprocess.kill).parameters["escalation_delay"].default
+    assert airflows > STOP_GRACE_SECONDS + SPARK_SUBMIT_ENDS_WITHIN
+
+
 def test_a_kill_before_the_submit_does_nothing(bench: Bench) -> None:
     bench.make({}).on_kill()
 
@@ -312,10 +323,3 @@ def command_lines() -> list[str]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)

@@ -14,7 +14,7 @@ from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.flusher import Flusher
 from airflow_provider_rfr.refresh.rows import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page
-from tests.soon import SOON
+from tests.soon import wait_until
 
 
 class Pages:
@@ -91,10 +91,7 @@ def test_a_slow_api_s_pages_are_flushed_by_the_clock(tmp_path: Path) -> None:
     flushing = flusher(tmp_path, pages, read_seconds=5.0, read_pages=1e6)
     flushing.start()
     pages.arrive()
-    deadline = time.monotonic() + SOON
-    while not list(tmp_path.glob("*.parquet")):
-        assert time.monotonic() < deadline, "the page waits for others that don't come"
-        time.sleep(0.01)
+    wait_until(lambda: list(tmp_path.glob("*.parquet")), describe=lambda: "the page waits for others that don't come")
     flushing.finish()
 
 

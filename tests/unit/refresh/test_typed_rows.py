@@ -12,7 +12,7 @@ from typing import Any, Literal
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import LedgerError
@@ -22,6 +22,7 @@ from airflow_provider_rfr.refresh import typed_rows
 from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns
 from airflow_provider_rfr.refresh.misfits import PageReader
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
+from tests.profile import examples
 
 UTC = dt.timezone.utc
 Policy = Literal["fail", "null"]
@@ -280,7 +281,7 @@ INSTANTS = st.builds(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=400, print_blob=True)
+@examples(400, derandomize=True)
 @given(INSTANTS, st.sampled_from([TIMESTAMP, pa.timestamp("us"), pa.date32(), pa.time64("us")]))
 def test_a_value_reads_the_same_in_a_clean_batch_and_on_a_misfit_page(text: str, kind: pa.DataType) -> None:
     schema = pa.schema([("a", kind)])
@@ -327,7 +328,7 @@ KINDS = st.recursive(
 RECORDS = st.lists(st.one_of(st.dictionaries(st.just("a"), VALUES, max_size=1), VALUES), max_size=5)
 
 
-@settings(derandomize=True, deadline=None, max_examples=500, print_blob=True)
+@examples(500, derandomize=True)
 @given(KINDS, st.lists(RECORDS, max_size=4))
 def test_every_record_becomes_a_row_whatever_it_is_and_whatever_its_neighbours_are(
     field: pa.Field, contents: list[list[Any]]
@@ -342,7 +343,7 @@ def test_every_record_becomes_a_row_whatever_it_is_and_whatever_its_neighbours_a
     assert together.offender_count == sum(rows.offender_count for rows in alone)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, print_blob=True)
+@examples(300, derandomize=True)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), VALUES, max_size=2), max_size=5))
 def test_records_always_fit_the_columns_inferred_from_them(records: list[Any]) -> None:
     only = page(*records)

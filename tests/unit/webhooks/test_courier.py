@@ -25,7 +25,7 @@ from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Tally
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
-from tests.soon import SOON, soon
+from tests.soon import SOON, soon, wait_until
 from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
 
 HOUR = 3600.0
@@ -568,9 +568,7 @@ def test_a_dead_and_a_slow_endpoint_hold_up_no_other(post: Post, server: Receive
         courier = post.courier()
         thread = threading.Thread(target=courier.deliver_due)
         thread.start()
-        with soon():
-            while len(server.received) < 40 and thread.is_alive():
-                time.sleep(0.01)
+        wait_until(lambda: len(server.received) == 40 or not thread.is_alive())
         assert len(slow.received) < 40
         courier.stop()
         thread.join(SOON)
@@ -589,9 +587,7 @@ def test_a_strict_order_is_not_slow_while_others_are(post: Post, server: Receive
         courier = post.courier()
         thread = threading.Thread(target=courier.deliver_due)
         thread.start()
-        with soon():
-            while len(server.received) < 40 and thread.is_alive():
-                time.sleep(0.01)
+        wait_until(lambda: len(server.received) == 40 or not thread.is_alive())
         courier.stop()
         over.set()
         thread.join(SOON)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_provider_rfr.webhooks.delivery.masking import MOST_KEPT, Masker, secrets_of_url
-from tests.soon import grows_in_proportion
+from tests.soon import assert_grows_in_proportion
 
 SECRET = 'Tr0ub4dor&3/"x y'
 
@@ -122,7 +122,7 @@ def test_a_longer_answer_takes_no_more_to_mask_than_its_length_says(
         assert len(masker.kept(before + repeated * times + after).encode()) <= MOST_KEPT
 
     most = 65536 // len(repeated)
-    assert grows_in_proportion(mask, small=most // 100, large=most)
+    assert_grows_in_proportion(mask, small=most // 100, large=most)
 
 
 def test_a_long_secret_is_masked_wherever_it_stands() -> None:

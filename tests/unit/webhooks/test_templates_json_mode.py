@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars.output import behind
+from tests.profile import examples
 
 HOSTILE = [
     '"',
@@ -122,7 +123,7 @@ values = st.recursive(
 
 
 @given(values)
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_json_parses_back_to_its_value(value: object) -> None:
     variables = {"v": value}
     for text in (render("{{json v}}", variables), in_json("{{json v}}", v=value)):
@@ -171,7 +172,7 @@ def literal(text: str) -> str:
 
 
 @given(trees)
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 def test_hostile_values_never_break_a_body(tree: Any) -> None:
     variables: dict[str, Any] = {}
     template, expected = as_template(tree, variables)

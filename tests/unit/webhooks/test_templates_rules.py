@@ -19,7 +19,7 @@ from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars import grammar
 from airflow_provider_rfr.webhooks.handlebars.cache import TextCache
 from airflow_provider_rfr.webhooks.templates import compile_template
-from tests.soon import grows_in_proportion
+from tests.soon import assert_grows_in_proportion
 
 ROOM = Path(grammar.__file__).parent
 PACKAGE = ROOM.parents[1]
@@ -180,7 +180,7 @@ def test_rule_5_whitespace_and_repetition_take_linear_time(before: str, repeated
             render(before + repeated * times + after, {"n": 1})
 
     most = 60_000 // len(repeated)
-    assert grows_in_proportion(read, small=most // 100, large=most)
+    assert_grows_in_proportion(read, small=most // 100, large=most)
 
 
 # 6

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed
 from airflow_provider_rfr.webhooks.sealing.fields import EDITABLE, SEALED, leaves
+from tests.profile import examples
 
 NAMES = st.sampled_from(
     [*SEALED, *EDITABLE, "config", "sops", "triggers", "startDownstream", "other", "secrets", "A", "overlay", "age"]
@@ -73,7 +74,7 @@ def sealed_values(block: dict[str, Any]) -> list[Any]:
 
 
 @given(STEPS)
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(600, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_mutation_changes_what_was_sealed(
     sealed: dict[str, Any], document: dict[str, Any], key: Any, steps: list[tuple[Any, ...]]
 ) -> None:

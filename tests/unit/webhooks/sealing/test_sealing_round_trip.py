@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
 from airflow_provider_rfr.webhooks.sealing.rules import rule_of
 from airflow_provider_rfr.webhooks.sealing.text import read_json, read_yaml, write_json, write_yaml
 from airflow_provider_rfr.webhooks.sealing.tree import open_tree, plain_copy, seal_tree
+from tests.profile import examples
 
 FIXTURE = Path(__file__).with_name("sealed_for_ever.yaml")
 FIXTURE_KEY = "AGE-SECRET-KEY-10HR00PN4TNV8VQNDKTLWQ3N5X2ZT54JKCHC0SRE7SPGWRPQZQS4SLUH8UM"
@@ -60,7 +61,7 @@ def as_printed(value: Any) -> Any:
 
 
 @given(documents, rules)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_json_comes_back_from_any_rule(document: dict[str, Any], rule: dict[str, Any]) -> None:
     tree, code = seal_tree(plain_copy(document), bytes(32), rule_of(rule))
     opened, again = open_tree(plain_copy(tree), bytes(32), rule_of(rule))
@@ -70,7 +71,7 @@ def test_any_json_comes_back_from_any_rule(document: dict[str, Any], rule: dict[
 
 
 @given(st.dictionaries(text, trees, max_size=4), st.lists(text.filter(bool), min_size=1, max_size=3))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_payload_and_any_header_come_back(
     document: dict[str, Any], key: Any, payload: dict[str, Any], values: list[str]
 ) -> None:
@@ -82,7 +83,7 @@ def test_any_payload_and_any_header_come_back(
 
 
 @given(documents)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_text_of_a_document_reads_back_as_the_document_by_any_reader(document: dict[str, Any]) -> None:
     written = write_yaml(document)
     assert read_yaml(written) == document
