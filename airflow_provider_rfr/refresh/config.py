@@ -79,7 +79,7 @@ class RefreshOptions(_Document):
     :ivar max_offenders: offending values that a type error lists
     :ivar schema_evolution: whether columns of the table may be added and widened
     :ivar allow_empty: whether a refresh without rows may be published
-    :ivar max_shrink: share of the last generation's rows (0 to 1) that may vanish; None for any
+    :ivar max_shrink: share of the last published rows (0 to 1) that may vanish; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
     :ivar on_busy: what to do while another run is at the same refresh: wait, fail, or take it over
     :ivar force_restart: open a new generation although one could be resumed
@@ -98,7 +98,7 @@ class RefreshOptions(_Document):
     max_offenders: int = Field(default=10, ge=1, le=1000)
     schema_evolution: SchemaEvolution = SchemaEvolution.EVOLVE
     allow_empty: bool = False
-    max_shrink: float | None = Field(default=None, ge=0, le=1)
+    max_shrink: float | None = Field(default=0.5, ge=0, le=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)
     on_busy: OnBusy = OnBusy.WAIT
     force_restart: bool = False

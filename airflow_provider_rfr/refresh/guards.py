@@ -10,7 +10,9 @@ from airflow_provider_rfr.refresh.config import PublishMode, RefreshOptions
 
 def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
     """Raise :class:`PublishRefusedError` where a guard forbids to publish ``rows`` after ``previous``."""
-    if rows == 0 and not options.allow_empty:
+    if rows == 0:
+        if options.allow_empty:
+            return
         raise PublishRefusedError(
             "the source gave no rows, so nothing was published and readers keep the old table;"
             " set allow_empty to true if that is right"
@@ -21,7 +23,8 @@ def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) ->
     if shrunk > options.max_shrink:
         raise PublishRefusedError(
             f"{rows} rows after {previous}: {shrunk:.0%} fewer, and max_shrink allows {options.max_shrink:.0%};"
-            " nothing was published and readers keep the old table"
+            " nothing was published and readers keep the old table; if the source is right, set max_shrink to a greater"
+            " share, or to null to allow any, and run again: nothing is fetched again"
         )
 
 
