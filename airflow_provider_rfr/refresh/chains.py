@@ -17,6 +17,7 @@ from airflow_provider_rfr.refresh.marks import row_marks
 from airflow_provider_rfr.refresh.rows import PageRow, checksum_of, decode_token, encode_records, encode_token
 from airflow_provider_rfr.refresh.work import OverlapCheck, PartitionProgress, PartitionWork
 from airflow_provider_rfr.streams.page import Page
+from airflow_provider_rfr.streams.paged_stream import EmptyPageGuard
 
 MAX_RESTARTS = 3
 
@@ -43,9 +44,17 @@ class Chain:
     """State of one partition; not thread-safe, the scheduler holds its lock around every call.
 
     :param token_at: the token of a position, for addressable streams; None for the others
+    :param page_size: records of a full page, if known
     """
 
-    def __init__(self, work: PartitionWork, token_at: Callable[[int], Any] | None, *, accept_repeats: bool) -> None:
+    def __init__(
+        self,
+        work: PartitionWork,
+        token_at: Callable[[int], Any] | None,
+        *,
+        accept_repeats: bool,
+        page_size: int | None = None,
+    ) -> None:
         self.work = work
         self.number = work.chain
         self.pages = work.pages
@@ -60,6 +69,8 @@ class Chain:
         self.delivered = 0
         self.waiting = False
         self._token_at = token_at
+        self._page_size = page_size
+        self._ends = EmptyPageGuard(page_size, resumed=work.pages > 0, asked=work.asked)
         self._accept_repeats = accept_repeats
         self._seen = array("Q", work.seen)
         self._seen_set = set(self._seen)
@@ -75,6 +86,11 @@ class Chain:
     def busy(self) -> bool:
         """Whether a page is on its way."""
         return bool(self._in_flight)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the next page was empty, and is asked for once more."""
+        return self._ends.asked
 
     def claim(self, window: int) -> PageRequest | None:
         """The next page that may be asked for, at most ``window`` pages ahead; None if none may."""
@@ -137,6 +153,7 @@ class Chain:
         self.overlap = None
         self._in_flight.clear()
         self._ready.clear()
+        self._ends = EmptyPageGuard(self._page_size, resumed=False)
         self._seen = array("Q")
         self._seen_set = set()
 
@@ -154,6 +171,7 @@ class Chain:
             checked=self.overlap is None,
             error=self.error,
             overran=self.overran,
+            asked=self.asked,
         )
 
     def _claim_number(self, number: int, token: Any) -> PageRequest | None:
@@ -164,7 +182,7 @@ class Chain:
 
     def _window(self, window: int) -> int:
         """How far ahead one may ask: what the API told is exact, else no further than was read already."""
-        if self._token_at is None or not self.pages or self._token_at(self.pages) != self.token:
+        if self._token_at is None or not self.pages or self.asked or self._token_at(self.pages) != self.token:
             return 1
         if self.total is not None:
             return min(window, self.total - self.pages)
@@ -174,6 +192,8 @@ class Chain:
         row = fetched.row
         if row.token_in != encode_token(self.token):
             # It was asked for ahead of its turn, and the page before names another token.
+            return None
+        if self._ends.doubts(fetched.page):
             return None
         if (repeated := self._repeated(row)) is not None:
             self._repeats(repeated, row)

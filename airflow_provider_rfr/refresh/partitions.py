@@ -40,6 +40,7 @@ class PartitionBook:
     overlaps: dict[int, OverlapCheck] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     overran: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     done: int = 0
 
     def __len__(self) -> int:
@@ -75,6 +76,7 @@ class PartitionBook:
             seen=self.seen.get(ordinal, b""),
             overlap=self.overlaps.get(ordinal),
             restarts=self.restarts.get(ordinal, 0),
+            asked=ordinal in self.asked,
         )
 
     def apply(self, progress: PartitionProgress) -> None:
@@ -93,6 +95,7 @@ class PartitionBook:
         if progress.error is not None:
             self.failed[ordinal] = progress.error
         (self.overran.add if progress.overran else self.overran.discard)(ordinal)
+        (self.asked.add if progress.asked else self.asked.discard)(ordinal)
 
     def adopt(self, moved: Mapping[int, Cursor]) -> None:
         """Move partitions on to where adopted files end."""

@@ -96,4 +96,5 @@ def _moved(work: PartitionWork, progress: PartitionProgress | None) -> Partition
         seen=progress.seen,
         restarts=progress.restarts,
         overlap=None,
+        asked=False,
     )

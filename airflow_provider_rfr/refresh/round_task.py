@@ -43,7 +43,10 @@ def _read_and_flush(task: RoundTask, stream: PagedStream, budget: Budget, closin
     writer = FlushWriter(task.store, task.folder, ledger_arrow_schema(), left.label, list(left.files))
     token_at = stream.token_at if stream.addressable else None
     scheduler = Scheduler(
-        [Chain(work, token_at, accept_repeats=task.accept_repeats) for work in left.partitions],
+        [
+            Chain(work, token_at, accept_repeats=task.accept_repeats, page_size=stream.page_size)
+            for work in left.partitions
+        ],
         window=task.limits.threads,
         max_bytes=task.limits.bytes,
         on_source_change=task.on_source_change,

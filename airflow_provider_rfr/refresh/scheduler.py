@@ -202,4 +202,4 @@ def _figures(rows: Sequence[PageRow]) -> TaskFigures:
 def _moved(chain: Chain) -> bool:
     """Whether the driver has to hear of this partition."""
     checked = chain.work.overlap is not None and chain.overlap is None
-    return bool(chain.delivered or chain.error or chain.overran or checked)
+    return bool(chain.delivered or chain.error or chain.overran or chain.asked or checked)

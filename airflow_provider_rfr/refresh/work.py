@@ -26,6 +26,7 @@ class PartitionWork:
     :ivar pages: pages that the chain has
     :ivar seen: eight bytes each of the tokens and page contents that the chain had
     :ivar overlap: set once an attempt, on addressable chains that have pages
+    :ivar asked: the next page was empty when it was asked for first; what comes now counts
     """
 
     ordinal: int
@@ -38,6 +39,7 @@ class PartitionWork:
     seen: bytes = b""
     overlap: OverlapCheck | None = None
     restarts: int = 0
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class PartitionProgress:
     :ivar records: records on the live chain, earlier rounds included
     :ivar error: why the partition can't go on in this attempt, None if it can
     :ivar overran: the round ended while a page of it was on its way
+    :ivar asked: its next page was empty, and is to be asked for once more
     """
 
     ordinal: int
@@ -60,6 +63,7 @@ class PartitionProgress:
     checked: bool
     error: BaseException | None = None
     overran: bool = False
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

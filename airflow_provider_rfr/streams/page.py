@@ -21,6 +21,9 @@ class Page:
     :ivar request: method and address, e.g. ``GET /orders?page=3``; never credentials
     :ivar status: HTTP status
     :ivar skipped: reason, when an ignored error left this page without records
+    :ivar received: records that the API sent, before any filter; None if unknown
+    :ivar unconfirmed: the page is empty, and nothing but that says that no records are missing: after a full page
+        it is asked for once more before it counts
     """
 
     records: Sequence[Mapping[str, Any]]
@@ -29,6 +32,8 @@ class Page:
     request: str | None
     status: int | None
     skipped: str | None
+    received: int | None
+    unconfirmed: bool
 
     def __init__(
         self,
@@ -38,6 +43,8 @@ class Page:
         request: str | None = None,
         status: int | None = None,
         skipped: str | None = None,
+        received: int | None = None,
+        unconfirmed: bool = False,
     ) -> None:
         assign = object.__setattr__
         assign(self, "records", records if isinstance(records, (list, tuple)) else list(records))
@@ -46,6 +53,8 @@ class Page:
         assign(self, "request", request)
         assign(self, "status", status)
         assign(self, "skipped", skipped)
+        assign(self, "received", received)
+        assign(self, "unconfirmed", unconfirmed)
 
 
 def _next_state(value: State | JsonValue) -> NextPage | Complete:

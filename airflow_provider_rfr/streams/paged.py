@@ -8,9 +8,23 @@ from typing import Any
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.adapters import OnePageASlice, StatePages, keeps_page_state
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.paged_stream import PagedStream, RepeatedTokenGuard, iter_pages, token_of
+from airflow_provider_rfr.streams.paged_stream import (
+    EmptyPageGuard,
+    PagedStream,
+    RepeatedTokenGuard,
+    iter_pages,
+    token_of,
+)
 
-__all__ = ["PagedStream", "RepeatedTokenGuard", "as_paged", "iter_pages", "read_only_records", "token_of"]
+__all__ = [
+    "EmptyPageGuard",
+    "PagedStream",
+    "RepeatedTokenGuard",
+    "as_paged",
+    "iter_pages",
+    "read_only_records",
+    "token_of",
+]
 
 
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from airflow_provider_rfr.streams.json_values import canonical_json
 from airflow_provider_rfr.streams.page import Page
 from airflow_provider_rfr.streams.slices import as_stream_slice
 from airflow_provider_rfr.streams.state import Complete, NextPage, NotStarted, State, load_state
+
+log = logging.getLogger(__name__)
 
 
 class PagedStream(Stream):
@@ -67,6 +70,40 @@ class RepeatedTokenGuard:
         self._seen.add(text)
 
 
+class EmptyPageGuard:
+    """Has an empty page after a full one asked for once more, before it counts.  One guard for each chain.
+
+    A page is full that has as many records as were asked for, or (a server may cap that) as the page before it;
+    any page with records, where it is not known how many were asked for.
+
+    :param resumed: the page before was read by somebody else, so it may have been full
+    :ivar asked: the page in question is being asked for the second time
+    """
+
+    def __init__(self, page_size: int | None, *, resumed: bool, asked: bool = False) -> None:
+        self.asked = asked
+        self._page_size = page_size
+        self._after_full = resumed
+        self._before: int | None = None
+
+    def doubts(self, page: Page) -> bool:
+        """Whether the page has to be asked for again; call it with the pages in their order."""
+        if page.unconfirmed and self._after_full and not self.asked:
+            self.asked = True
+            return True
+        if self.asked and page.received:
+            log.warning("%s: the page was empty, and has %d records when asked again", page.request, page.received)
+        self.asked = False
+        self._after_full = self._is_full(page.received)
+        self._before = page.received
+        return False
+
+    def _is_full(self, received: int | None) -> bool:
+        if not received or self._page_size is None:
+            return received != 0
+        return received >= self._page_size or received == self._before
+
+
 def token_of(state: NotStarted | NextPage) -> Any | None:
     """The token to read a state's page with; None for the first page."""
     return state.token if isinstance(state, NextPage) else None
@@ -84,9 +121,13 @@ def iter_pages(
     partition = as_stream_slice(stream_slice).partition
     state = load_state(stream_state)
     guard = RepeatedTokenGuard()
+    ends = EmptyPageGuard(stream.page_size, resumed=isinstance(state, NextPage))
     while not isinstance(state, Complete):
         token = token_of(state)
         guard.check(token)
         page = stream.read_page(partition, token)
+        if ends.doubts(page):
+            page = stream.read_page(partition, token)
+            ends.doubts(page)
         yield page
         state = page.next

@@ -26,9 +26,9 @@ from airflow_provider_rfr.streams.cursors import (
     SubstreamResumableFullRefreshCursor,
 )
 from airflow_provider_rfr.streams.messages import SyncMode
-from airflow_provider_rfr.streams.paged import PagedStream, RepeatedTokenGuard, as_paged, token_of
+from airflow_provider_rfr.streams.paged import EmptyPageGuard, PagedStream, RepeatedTokenGuard, as_paged, token_of
 from airflow_provider_rfr.streams.slices import StreamSlice, as_stream_slice
-from airflow_provider_rfr.streams.state import Complete, NotStarted, State, load_state
+from airflow_provider_rfr.streams.state import Complete, NextPage, NotStarted, State, load_state
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class _Pages:
         self._cursor = cursor
         self._at: StreamSlice = StreamSlice()
         self._guard: RepeatedTokenGuard | None = None
+        self._ends = EmptyPageGuard(stream.page_size, resumed=False)
 
     def read(self, stream_slice: Mapping[str, Any]) -> Items:
         at, state = _position(stream_slice)
@@ -143,11 +144,15 @@ class _Pages:
             return
         if self._guard is None or at.partition != self._at.partition:
             self._guard = RepeatedTokenGuard()
+            self._ends = EmptyPageGuard(self._stream.page_size, resumed=isinstance(state, NextPage))
         self._at = at
         token = token_of(state)
         self._guard.check(token)
         try:
             page = self._stream.read_page(at.partition, token)
+            if self._ends.doubts(page):
+                page = self._stream.read_page(at.partition, token)
+                self._ends.doubts(page)
         except TokenExpiredError:
             self._cursor.observe(at, NotStarted())
             raise

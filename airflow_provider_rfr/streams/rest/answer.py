@@ -61,9 +61,14 @@ class Answer:
 
     def describe(self, redactor: Redactor) -> str:
         """Status and the beginning of the body, for messages."""
-        text = " ".join(redactor.text(self.text()).split())
-        excerpt = f": {text[:_EXCERPT]}{'...' if len(text) > _EXCERPT else ''}" if text else ""
-        return f"{self.status} {self.reason}".strip() + excerpt
+        shown = excerpt(self.text(), redactor)
+        return f"{self.status} {self.reason}".strip() + (f": {shown}" if shown else "")
+
+
+def excerpt(text: str, redactor: Redactor) -> str:
+    """The beginning of a text on one line, without secrets."""
+    text = " ".join(redactor.text(text).split())
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
 @dataclass(frozen=True, slots=True)

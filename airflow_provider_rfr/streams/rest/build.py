@@ -146,10 +146,11 @@ class _StreamBuilder:
         router = build_router(
             stream.partitions, f"{place}.partitions", source.public, source.definition.streams, self.stream
         )
-        requester = self._requester(stream, place, base_url, hosts, page_size, paginator.addressable)
+        selector = self._selector(stream.records, f"{place}.records")
+        requester = self._requester(stream, place, base_url, hosts, page_size, paginator.addressable, selector)
         parts = RestParts(
             requester=requester,
-            selector=self._selector(stream.records, f"{place}.records"),
+            selector=selector,
             paginator=paginator,
             router=router,
             transformations=build_transformations(stream.transformations, f"{place}.transformations", source.public),
@@ -188,6 +189,7 @@ class _StreamBuilder:
         hosts: HostPolicy,
         page_size: int | None,
         addressable: bool,
+        selector: Selector,
     ) -> Requester:
         source = self._source
         timeouts = stream.timeouts or model.Timeouts()
@@ -203,6 +205,7 @@ class _StreamBuilder:
                 addressable=addressable,
                 place=f"{place}.error_handler",
                 config=source.config,
+                selector=selector,
             ),
             transport=source.transport,
             limits=limits,

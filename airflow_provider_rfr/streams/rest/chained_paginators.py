@@ -15,6 +15,7 @@ from airflow_provider_rfr.streams.rest.paths import MISSING, Path, describe, loo
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 from airflow_provider_rfr.streams.rest.stop_policies import Seen, StopPolicy
 from airflow_provider_rfr.streams.rest.transport import Draft
+from airflow_provider_rfr.streams.state import Complete
 
 _NO_CURSOR: Final = (None, "", False)
 
@@ -132,7 +133,9 @@ class Keyset(SizedPaginator):
             self._put(draft, token)
 
     def step(self, token: Any | None, reply: Reply) -> Step:
-        if not reply.count or self._stop(Seen(reply, 0, 0)).last:
+        if not reply.count:
+            return Step(Complete(), unconfirmed=True)
+        if self._stop(Seen(reply, 0, 0)).last:
             return COMPLETE
         value = lookup(reply.records[-1], self._field)
         if value is MISSING or value is None or isinstance(value, (dict, list, bool)):

@@ -86,4 +86,5 @@ class ErrorHandler(Part):
     max_time: float = Field(default=600, gt=0)
     max_rate_limit_wait: float = Field(default=3600, ge=0)
     max_skipped_pages: int = Field(default=100, ge=1)
+    error_keys: list[str] = Field(default_factory=lambda: ["error", "errors"])
     backoff: list[Backoff] = Field(default_factory=list)

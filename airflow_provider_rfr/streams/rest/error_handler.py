@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.rest.actions import Action, Verdict
-from airflow_provider_rfr.streams.rest.answer import Answer, NotJson, Outcome
+from airflow_provider_rfr.streams.rest.answer import Answer, NotJson, Outcome, excerpt
 from airflow_provider_rfr.streams.rest.backoff import Backoff, build_backoff
 from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler as Definition
 from airflow_provider_rfr.streams.rest.definition_errors import Rule as RuleDefinition
 from airflow_provider_rfr.streams.rest.interpolation import RESPONSE_NAMES, Template, compile_condition
+from airflow_provider_rfr.streams.rest.paths import Path, lookup, parse_path
 from airflow_provider_rfr.streams.rest.redaction import Redactor
+from airflow_provider_rfr.streams.rest.selector import Selector
+
+log = logging.getLogger(__name__)
 
 AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 _FAIL: Final = frozenset({400, 404, 405, 410}) | AUTHENTICATION_STATUS
@@ -51,6 +57,8 @@ class ErrorHandler:
 
     :ivar expired_token_status: statuses that mean "token expired" where a page token was sent
     :ivar json_required: a success whose body is no JSON is tried again
+    :ivar error_keys: where an answer with status 2xx may have an error
+    :ivar selector: finds the records; None where the answer is no page, but e.g. a token
     """
 
     redactor: Redactor
@@ -62,6 +70,9 @@ class ErrorHandler:
     max_skipped_pages: int = 100
     backoff: tuple[Backoff, ...] = field(default=(), repr=False)
     json_required: bool = True
+    error_keys: tuple[Path, ...] = ()
+    selector: Selector | None = None
+    _noted: set[str] = field(default_factory=set, repr=False)
 
     def decide(self, outcome: Outcome, token: Any | None, variables: Mapping[str, Any]) -> Verdict:
         """What to do.  SUCCESS only with a body that is JSON, or without a body where none belongs."""
@@ -74,11 +85,33 @@ class ErrorHandler:
         else:
             action = rule.action if rule is not None else default_action(outcome.status)
         if action is Action.SUCCESS:
-            return _with_json(outcome) if self.json_required else Verdict(action, "", outcome, outcome.request)
+            verdict = _with_json(outcome) if self.json_required else Verdict(action, "", outcome, outcome.request)
+            return verdict if rule is not None else self._without_error(verdict, outcome)
         reason = outcome.describe(self.redactor)
         if rule is not None and rule.message:
             reason = f"{self.redactor.text(rule.message)} ({reason})"
         return Verdict(action, reason, outcome, outcome.request, rule.backoff if rule else ())
+
+    def _without_error(self, verdict: Verdict, answer: Answer) -> Verdict:
+        """The verdict; RETRY for an error object beside no records, which would look like the end."""
+        if self.selector is None or verdict.action is not Action.SUCCESS or not answer.has_content:
+            return verdict
+        path = self.selector.path
+        found = [
+            key for key in self.error_keys if key != path[: len(key)] and says_something(lookup(answer.json(), key))
+        ]
+        # Without a path, the whole answer is the record, and its fields are the record's own.
+        if not path or not found:
+            return verdict
+        names = ", ".join(".".join(key) for key in found)
+        said = excerpt(json.dumps([lookup(answer.json(), key) for key in found], ensure_ascii=False), self.redactor)
+        if not self.selector.select(answer):
+            reason = f"the answer has no records and an error, in {names}: {said}; if it is none, set error_keys"
+            return Verdict(Action.RETRY, reason, answer, answer.request)
+        if names not in self._noted:
+            self._noted.add(names)
+            log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, said)
+        return verdict
 
     def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> Rule | None:
         for rule in self.rules:
@@ -87,6 +120,15 @@ class ErrorHandler:
             if rule.matches(answer, variables):
                 return rule
         return None
+
+
+def says_something(value: Any) -> bool:
+    """Whether there is an error: null, false, 0, an empty text, and containers of only such values are none."""
+    if isinstance(value, Mapping):
+        return any(says_something(item) for item in value.values())
+    if isinstance(value, list):
+        return any(says_something(item) for item in value)
+    return bool(value.strip() if isinstance(value, str) else value)
 
 
 def default_action(status: int) -> Action:
@@ -105,9 +147,11 @@ def build_error_handler(
     addressable: bool = False,
     place: str = "error_handler",
     config: Mapping[str, Any] | None = None,
+    selector: Selector | None = None,
 ) -> ErrorHandler:
     """The handler of a definition.
 
+    :param selector: finds the records, where the answers are pages
     :param addressable: page numbers don't expire, so 410 doesn't mean that there
     :raises SourceDefinitionError: a predicate is no expression
     """
@@ -127,6 +171,8 @@ def build_error_handler(
         max_rate_limit_wait=definition.max_rate_limit_wait,
         max_skipped_pages=definition.max_skipped_pages,
         backoff=build_backoff(definition.backoff),
+        error_keys=tuple(parse_path(key) for key in definition.error_keys),
+        selector=selector,
     )
 
 

@@ -57,10 +57,10 @@ class PageNumber(_Numbered):
         else:
             ending = self._stop(Seen(reply, position, position * (self.page_size or 0)))
         if ending.last:
-            return Step(Complete(), ending.total_pages)
+            return Step(Complete(), ending.total_pages, ending.unconfirmed)
         if doubtful or ending.doubtful:
             return to({"page": number + 1, "until": "empty"})
-        return to(number + 1, ending.total_pages)
+        return to(number + 1, ending.total_pages, unconfirmed=ending.unconfirmed)
 
     def _number(self, token: Any | None) -> int:
         if isinstance(token, Mapping) and token.keys() <= {"page", "until"}:
@@ -95,11 +95,11 @@ class Offset(_Numbered):
         offset = self._number(token)
         ending = self._stop(Seen(reply, self.position_of(token), offset - self._start))
         if ending.last:
-            return Step(Complete(), ending.total_pages)
+            return Step(Complete(), ending.total_pages, ending.unconfirmed)
         distance = reply.count if self._by_records and reply.count else self.page_size
         if not distance:
             raise reply.error("an empty page isn't the last one here, and without page_size no offset follows it")
-        return to(offset + distance, ending.total_pages)
+        return to(offset + distance, ending.total_pages, unconfirmed=ending.unconfirmed)
 
     def after_skipped(self, token: Any | None) -> int | None:
         return None if self.page_size is None else self._number(token) + self.page_size

@@ -53,18 +53,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows a page."""
+    """What follows a page.
+
+    :ivar unconfirmed: see ``Page``
+    """
 
     next: NextPage | Complete
     total_pages: int | None = None
+    unconfirmed: bool = False
 
 
 COMPLETE = Step(Complete())
 
 
-def to(token: Any, total_pages: int | None = None) -> Step:
+def to(token: Any, total_pages: int | None = None, *, unconfirmed: bool = False) -> Step:
     """A step to the page of ``token``."""
-    return Step(NextPage(token), total_pages)
+    return Step(NextPage(token), total_pages, unconfirmed)
 
 
 class Paginator(ABC):

@@ -35,11 +35,13 @@ class Ending:
 
     :ivar doubtful: fewer records came than the API's own count promises: pages may be smaller than asked
         for, so the number of pages can't be computed
+    :ivar unconfirmed: the page is empty, and the API itself doesn't say that nothing is missing
     """
 
     last: bool
     total_pages: int | None = None
     doubtful: bool = False
+    unconfirmed: bool = False
 
 
 StopPolicy: TypeAlias = Callable[[Seen], Ending]
@@ -47,12 +49,13 @@ StopPolicy: TypeAlias = Callable[[Seen], Ending]
 
 def when_empty(seen: Seen) -> Ending:
     """The first page without records is the last."""
-    return Ending(seen.reply.count == 0)
+    empty = seen.reply.count == 0
+    return Ending(empty, unconfirmed=empty)
 
 
 def when_short(page_size: int) -> StopPolicy:
     """The first page with fewer records than asked for is the last."""
-    return lambda seen: Ending(seen.reply.count < page_size)
+    return lambda seen: Ending(seen.reply.count < page_size, unconfirmed=seen.reply.count == 0)
 
 
 def when_flagged(finder: Finder, stop_when: bool) -> StopPolicy:
@@ -74,7 +77,8 @@ def when_pages_read(finder: Finder) -> StopPolicy:
 
     def decide(seen: Seen) -> Ending:
         pages = max(1, _whole_number(finder, seen.reply))
-        return Ending(seen.position + 1 >= pages, pages)
+        missing = not seen.reply.count and seen.position < pages
+        return Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
 
     return decide
 
@@ -88,7 +92,8 @@ def when_records_read(finder: Finder, page_size: int) -> StopPolicy:
         expected = min(page_size, total - seen.position * page_size)
         if 0 < seen.reply.count < expected:
             return Ending(False, None, doubtful=True)
-        return Ending(seen.position + 1 >= pages, pages)
+        missing = not seen.reply.count and expected > 0
+        return Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
 
     return decide
 
@@ -99,7 +104,8 @@ def when_offset_reached(finder: Finder, page_size: int, *, by_records: bool) -> 
     def decide(seen: Seen) -> Ending:
         total = _whole_number(finder, seen.reply)
         covered = seen.reply.count if by_records and seen.reply.count else page_size
-        return Ending(seen.before + covered >= total, max(1, ceil(total / page_size)))
+        missing = not seen.reply.count and seen.before < total
+        return Ending(seen.before + covered >= total, max(1, ceil(total / page_size)), unconfirmed=missing)
 
     return decide
 

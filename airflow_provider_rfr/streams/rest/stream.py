@@ -101,13 +101,22 @@ class RestStream(PagedStream):
         if verdict.action is Action.IGNORE or answer is None:
             return self._skipped(stream_slice, token, verdict)
         records = parts.selector.select(answer)
+        received = len(records)
         variables = {**parts.variables, "stream_slice": stream_slice}
         step = parts.paginator.step(token, Reply(answer, records, {**variables, "token": token}))
         if parts.selector.condition is not None:
             records = parts.selector.keep(records, variables, answer.request)
         if parts.transformations:
             transform(records, parts.transformations, variables, answer.request)
-        return Page(records, step.next, step.total_pages, answer.request, answer.status)
+        return Page(
+            records,
+            step.next,
+            step.total_pages,
+            answer.request,
+            answer.status,
+            received=received,
+            unconfirmed=step.unconfirmed,
+        )
 
     def token_at(self, position: int) -> Any | None:
         return self._parts.paginator.token_at(position)

@@ -65,3 +65,16 @@ class Hanging(Numbers):
         if (stream_slice["p"], token) == (0, 2):
             time.sleep(self._config["hang"])
         return super().read_page(stream_slice, token)
+
+
+class Emptied(Numbers):
+    """Ends with a page that is empty, as if its records had been lost."""
+
+    name = "emptied"
+
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        page = super().read_page(stream_slice, token)
+        number = token or 1
+        if number <= self._config["pages"]:
+            return Page(page.records, NextPage(number + 1), received=len(page.records))
+        return Page((), received=0, unconfirmed=True)

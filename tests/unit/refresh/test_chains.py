@@ -103,6 +103,60 @@ def test_a_page_asked_for_ahead_does_not_count_when_the_page_before_names_anothe
     assert claim(subject).token == 60
 
 
+def empty(request: PageRequest) -> FetchedPage:
+    page = Page([], Complete(), received=0, unconfirmed=True)
+    row = page_row(
+        page,
+        generation=1,
+        epoch=1,
+        ordinal=0,
+        key="{}",
+        chain=request.chain_number,
+        number=request.number,
+        token=request.token,
+    )
+    return FetchedPage(row, page)
+
+
+def test_an_empty_page_that_may_have_lost_its_records_is_asked_for_once_more_and_nothing_ahead_of_it() -> None:
+    subject = addressable(pages=4, token="5")
+    five, six = claim(subject, 8), claim(subject, 8)
+    subject.deliver(six, empty(six))
+    assert subject.deliver(five, empty(five)) == [] and subject.open
+    again = claim(subject, 8)
+    assert (again.number, again.token) == (5, 5)
+    assert subject.claim(8) is None
+    rows = subject.deliver(again, fetched(again, last=9))
+    assert [row.page for row in rows] == [5], "page 6 was asked for ahead, and is empty: it is asked for once more"
+    sixth = claim(subject)
+    assert sixth.number == 6
+    subject.deliver(sixth, empty(sixth))
+    assert subject.complete and subject.pages == 6
+
+
+def test_what_a_page_was_asked_for_once_more_is_known_to_the_next_round() -> None:
+    subject = addressable(pages=4, token="5")
+    five = claim(subject)
+    subject.deliver(five, empty(five))
+    progress = subject.progress()
+    assert (progress.pages, progress.asked) == (4, True)
+    later = addressable(pages=progress.pages, token=progress.token, asked=progress.asked)
+    again = claim(later)
+    later.deliver(again, empty(again))
+    assert later.complete and not later.progress().asked
+
+
+def test_an_empty_page_after_one_that_was_not_full_is_the_end() -> None:
+    work = PartitionWork(ordinal=0, key="{}", slice={})
+    subject = Chain(work, token_at, accept_repeats=False, page_size=2)
+    first = claim(subject)
+    page = fetched(first, last=9)
+    subject.deliver(first, FetchedPage(page.row, Page(page.page.records, page.page.next, received=1)))
+    second = claim(subject)
+    subject.deliver(second, empty(second))
+    assert subject.complete
+
+
 def test_an_error_beyond_the_end_is_nobodys_error() -> None:
     subject = addressable(pages=4, token="5")
     five, six = claim(subject, 8), claim(subject, 8)

@@ -258,6 +258,26 @@ def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench
     assert_whole(ledger, 2, 12)
 
 
+def test_an_empty_page_is_asked_for_twice_also_where_no_task_reads_more_than_one_page(bench: Bench) -> None:
+    source = bench.source("Emptied", partitions=1, pages=2, seconds=0.05)
+    ledger, book = bench.open(source, "emptied")
+    closing = threading.Event()
+    closing.set()
+    for number in range(60):
+        task = RoundTask(
+            source=source, stream="emptied", store=ledger.store, folder=ledger.folder,
+            label=FlushLabel(1, 1, number, 0, 0, 0), limits=RoundLimits(threads=1, seconds=None, bytes=10**9),
+            partitions=(book.work(0),), on_source_change="restart", accept_repeats=False,
+        )  # fmt: skip
+        result = run_round_task(task, DriverBudget(None), closing)
+        for progress in result.progress:
+            book.apply(progress)
+        if book.done:
+            break
+    assert [token for _, token in REQUESTS] == [None, 2, 3, 3]
+    assert (book.cursors[0].pages, book.cursors[0].complete, book.cursors[0].records) == (3, True, 6)
+
+
 def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=10, seconds=0.01)
     ledger, book = bench.open(source)

@@ -189,6 +189,65 @@ class TestRules:
         assert (list(page.records), page.next, page.skipped) == ([], Complete(), None)
 
 
+class TestAnErrorBesideRecords:
+    ERRORS = (
+        {"error": {"code": 7, "message": "the shard is down"}},
+        {"errors": [{"message": "the shard is down"}]},
+        {"error": "the shard is down"},
+        {"errors": {"detail": ["", "the shard is down"]}},
+    )
+
+    @pytest.mark.parametrize("error", ERRORS)
+    def test_or_rather_beside_none_is_no_end_but_an_error(self, api, make, error):
+        api.answer = lambda asked: GOOD if asked.page < 3 else {"data": [], **error}
+        with pytest.raises(SourceError, match=r"no records and an error, in errors?: .*the shard is down.*error_keys"):
+            list(make(paginator=NUMBERS).read_records())
+        assert len(api.asked) == 2 + 6
+
+    def test_is_asked_for_again_as_it_may_pass(self, api, make):
+        api.answers({"data": [], "error": "busy"}, GOOD)
+        assert ids(make().read_page({}, None).records) == [1]
+
+    @pytest.mark.parametrize(
+        "value", [None, False, 0, "", " ", [], {}, {"code": 0, "message": ""}, [None], {"items": []}, 0.0]
+    )
+    def test_is_none_if_it_is_empty(self, api, make, value):
+        api.answers({"data": [], "error": value, "errors": value})
+        assert make(paginator=NUMBERS).read_page({}, None).next == Complete()
+
+    def test_leaves_the_records_and_is_logged_once(self, api, make, caplog):
+        api.answers({**GOOD, "errors": [{"message": "one field is null"}]})
+        stream = make(paginator=NUMBERS)
+        assert [ids(stream.read_page({}, n).records) for n in (1, 2)] == [[1], [1]]
+        assert caplog.text.count("records are taken from an answer with an error, in errors: ") == 1
+        assert "one field is null" in caplog.text
+
+    def test_may_have_another_place_or_none(self, api, make):
+        api.answers({"data": [], "meta": {"fault": "down"}, "error": "no more"})
+        fault = {**QUICK, "error_keys": ["meta.fault"], "max_retries": 0}
+        with pytest.raises(SourceError, match=r'in meta\.fault: \["down"\]'):
+            make(error_handler=fault).read_page({}, None)
+        assert list(make(error_handler={**QUICK, "error_keys": []}).read_page({}, None).records) == []
+
+    def test_is_left_to_a_rule_that_matches(self, api, make):
+        api.answers({"data": [], "error": "no such parent"})
+        handler = rules({"predicate": "response.error == 'no such parent'", "action": "SUCCESS"})
+        assert make(error_handler=handler).read_page({}, None).next == Complete()
+
+    def test_is_a_field_where_the_answer_itself_is_the_record_and_records_where_they_are_read(self, api, make, caplog):
+        api.answers({"id": 1, "error": "failed"})
+        assert make(records={"path": ""}).read_page({}, None).records == [{"id": 1, "error": "failed"}]
+        api.answers({"errors": [{"id": 2}]})
+        assert ids(make(records={"path": "errors"}).read_page({}, None).records) == [2]
+        assert "with an error" not in caplog.text
+
+    def test_names_no_secret(self, api, make):
+        api.answers({"data": [], "error": "the key s3cretK3y is unknown"})
+        with pytest.raises(SourceError) as error:
+            make(error_handler={**QUICK, "max_retries": 0}, secrets={"key": "s3cretK3y"}).read_page({}, None)
+        assert "s3cretK3y" not in str(error.value) and "the key *** is unknown" in str(error.value)
+
+
 class TestExpiredTokens:
     CURSOR = {"type": "cursor", "cursor": {"path": "next"}}
 

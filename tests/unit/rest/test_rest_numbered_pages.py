@@ -8,6 +8,7 @@ import pytest
 from rest_api import Reply, ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.rest import RestStream
 from airflow_provider_rfr.streams.state import Complete, NextPage
 
 NUMBERS = {"type": "page_number", "page_size": 5}
@@ -44,7 +45,7 @@ def test_the_same_slice_reads_the_same_twice(api, make):
 def test_without_a_policy_a_short_page_does_not_end_the_stream(api, make):
     api.pages(4, 12, leave_out={2: 1})
     assert len(list(make(paginator={**NUMBERS, "page_size": 4}).read_records())) == 11
-    assert [asked.page for asked in api.asked] == [1, 2, 3, 4]
+    assert [asked.page for asked in api.asked] == [1, 2, 3, 4, 4], "page 3 was full: page 4 is asked for once more"
 
 
 def test_rows_that_the_filter_drops_still_count_as_rows_of_the_page(api, make):
@@ -199,6 +200,106 @@ def test_a_page_size_that_is_no_number_is_refused_before_the_first_request(make,
 def test_a_page_size_may_come_from_the_configuration(make):
     stream = make(paginator={"type": "page_number", "page_size": "{{ config.size }}"}, config={"size": 7})
     assert (stream.page_size, stream.fingerprint()["page_size"]) == (7, 7)
+
+
+class TestAnEmptyPage:
+    """After a full page, an empty one is asked for once more before it counts."""
+
+    @staticmethod
+    def empty_once(api, page):
+        """The API's page is empty when it is asked for first."""
+        usual, left = api.answer, {page}
+
+        def answer(asked):
+            if asked.page in left:
+                left.discard(asked.page)
+                return {**usual(asked).body, "data": []}
+            return usual(asked)
+
+        api.answer = answer
+
+    @pytest.mark.parametrize(
+        "paginator",
+        [
+            NUMBERS,
+            {"type": "page_number"},
+            {**NUMBERS, "page_size": 100},
+            {**NUMBERS, "stop": "short"},
+            {**NUMBERS, "total": {"path": "total"}},
+        ],
+    )
+    def test_in_the_middle_loses_no_record(self, api, make, paginator, caplog):
+        api.pages(5, 20, total="records")
+        self.empty_once(api, 3)
+        if paginator.get("page_size") == 100:
+            api.pages(5, 20)  # a server that caps the page size: as many as on the page before is full, too
+            self.empty_once(api, 3)
+        assert ids(make(paginator=paginator).read_records()) == list(range(1, 21))
+        assert [asked.page for asked in api.asked].count(3) == 2
+        assert "GET /items?page=3: the page was empty, and has 5 records when asked again" in caplog.text
+
+    def test_of_an_offset_loses_no_record_either(self, api, make):
+        api.pages(2, 8)
+        usual, left = api.answer, {"4"}
+        api.answer = lambda asked: {"data": []} if asked.query["offset"] in left and not left.clear() else usual(asked)
+        stream = make(paginator={"type": "offset", "page_size": 2})
+        assert ids(stream.read_records()) == list(range(1, 9))
+
+    def test_of_a_keyset_loses_no_record_either(self, api, make):
+        usual, left = {None: [1, 2], "2": [3, 4], "4": []}, {"2"}
+
+        def answer(asked):
+            after = asked.query.get("since")
+            if after in left:
+                left.discard(after)
+                return {"data": []}
+            return {"data": [{"id": n} for n in usual[after]]}
+
+        api.answer = answer
+        stream = make(paginator={"type": "keyset", "field": "id", "send_as": {"query": "since"}, "page_size": 2})
+        assert ids(stream.read_records()) == [1, 2, 3, 4]
+        assert api.paths[-2:] == ["/items?since=4"] * 2
+
+    def test_after_a_short_one_is_the_end_at_once(self, api, make):
+        api.pages(5, 12)
+        assert len(list(make(paginator=NUMBERS).read_records())) == 12
+        assert [asked.page for asked in api.asked] == [1, 2, 3, 4]
+
+    def test_that_is_the_first_is_the_end_at_once(self, api, make):
+        assert list(make(paginator=NUMBERS).read_records()) == []
+        assert [asked.page for asked in api.asked] == [1]
+
+    def test_that_a_flag_declares_the_last_is_the_end_at_once(self, api, make):
+        api.answer = lambda asked: {"data": [] if asked.page == 2 else [{"id": 1}], "more": asked.page < 2}
+        assert ids(make(paginator={"type": "page_number", "flag": {"path": "more"}}).read_records()) == [1]
+        assert [asked.page for asked in api.asked] == [1, 2]
+
+    def test_where_a_read_goes_on_is_asked_for_once_more_as_the_page_before_may_have_been_full(self, api, make):
+        api.pages(5, 20)
+        self.empty_once(api, 3)
+        records = make(paginator=NUMBERS).read_records(stream_state={"next_page_token": 3})
+        assert ids(records) == list(range(11, 21))
+
+    def test_of_a_parent_loses_no_partition(self, api, make):
+        api.pages(2, 6)
+        self.empty_once(api, 2)
+        children = {
+            "request": {"path": "/parents/{{ stream_slice.parent_id }}/items"},
+            "partitions": {"type": "substream", "parent": "items", "parent_key": "id", "field": "parent_id"},
+        }
+        definition = {
+            "base_url": api.url,
+            "streams": {
+                "items": {
+                    "request": {"path": "/items"},
+                    "records": {"path": "data"},
+                    "paginator": {"type": "page_number", "page_size": 2},
+                },
+                "children": children,
+            },
+        }
+        slices = RestStream.from_definition(definition, "children").stream_slices()
+        assert [item["parent_id"] for item in slices] == [1, 2, 3, 4, 5, 6]
 
 
 class TestOffsets:

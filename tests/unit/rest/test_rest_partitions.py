@@ -100,7 +100,7 @@ def test_a_product_has_every_combination(api):
     }
     slices = list(streams(api, router)["items"].stream_slices())
     assert slices == [{"day": d, "parent_id": p} for d in ("mon", "tue") for p in (1, 2)]
-    assert len(api.asked) == 2, "the parent is read once"
+    assert [asked.page for asked in api.asked] == [1, 2, 2], "the parent is read once, to its end"
 
 
 @pytest.mark.parametrize("value", [{}, {"id": None}, {"id": {"a": 1}}, {"id": [1]}])
