@@ -86,5 +86,6 @@ class ErrorHandler(Part):
     max_time: float = Field(default=600, gt=0)
     max_rate_limit_wait: float = Field(default=3600, ge=0)
     max_skipped_pages: int = Field(default=100, ge=1)
+    on_bad_json: Literal["fail", "replace", "skip"] = "fail"
     error_keys: list[str] = Field(default_factory=lambda: ["error", "errors"])
     backoff: list[Backoff] = Field(default_factory=list)

@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.rest.actions import Action, Verdict
-from airflow_provider_rfr.streams.rest.answer import Answer, NotJson, Outcome, excerpt
+from airflow_provider_rfr.streams.rest.answer import (
+    AnotherFormat,
+    Answer,
+    NearlyJson,
+    NotJson,
+    Outcome,
+    excerpt,
+)
 from airflow_provider_rfr.streams.rest.backoff import Backoff, build_backoff
 from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler as Definition
 from airflow_provider_rfr.streams.rest.definition_errors import Rule as RuleDefinition
@@ -57,6 +64,7 @@ class ErrorHandler:
 
     :ivar expired_token_status: statuses that mean "token expired" where a page token was sent
     :ivar json_required: a success whose body is no JSON is tried again
+    :ivar on_bad_json: what is done about a body that is JSON but for some values: fail, replace or skip
     :ivar error_keys: where an answer with status 2xx may have an error
     :ivar selector: finds the records; None where the answer is no page, but e.g. a token
     """
@@ -70,6 +78,7 @@ class ErrorHandler:
     max_skipped_pages: int = 100
     backoff: tuple[Backoff, ...] = field(default=(), repr=False)
     json_required: bool = True
+    on_bad_json: str = "fail"
     error_keys: tuple[Path, ...] = ()
     selector: Selector | None = None
     _noted: set[str] = field(default_factory=set, repr=False)
@@ -79,18 +88,32 @@ class ErrorHandler:
         if not isinstance(outcome, Answer):
             action = Action.FAIL if outcome.permanent else Action.RETRY
             return Verdict(action, outcome.message, None, outcome.request)
+        outcome.lenient = self.on_bad_json == "replace"
         rule = self._rule(outcome, token, variables) if self.rules else None
         if rule is None and token is not None and outcome.status in self.expired_token_status:
             action = Action.TOKEN_EXPIRED
         else:
             action = rule.action if rule is not None else default_action(outcome.status)
         if action is Action.SUCCESS:
-            verdict = _with_json(outcome) if self.json_required else Verdict(action, "", outcome, outcome.request)
+            verdict = self._with_json(outcome) if self.json_required else Verdict(action, "", outcome, outcome.request)
             return verdict if rule is not None else self._without_error(verdict, outcome)
         reason = outcome.describe(self.redactor)
         if rule is not None and rule.message:
             reason = f"{self.redactor.text(rule.message)} ({reason})"
         return Verdict(action, reason, outcome, outcome.request, rule.backoff if rule else ())
+
+    def _with_json(self, answer: Answer) -> Verdict:
+        action, reason = Action.SUCCESS, ""
+        try:
+            answer.json()
+        except NearlyJson as error:
+            action = Action.IGNORE if self.on_bad_json == "skip" else Action.FAIL
+            hint = "" if self.on_bad_json == "skip" else "; error_handler.on_bad_json: replace or skip accepts that"
+            reason = f"{answer.status} {answer.reason}: {error}{hint}"
+        except NotJson as error:
+            action = Action.FAIL if isinstance(error, AnotherFormat) else Action.RETRY
+            reason = f"{answer.status} {answer.reason}: {error}"
+        return Verdict(action, reason, answer, answer.request)
 
     def _without_error(self, verdict: Verdict, answer: Answer) -> Verdict:
         """The verdict; RETRY for an error object beside no records, which would look like the end."""
@@ -171,6 +194,7 @@ def build_error_handler(
         max_rate_limit_wait=definition.max_rate_limit_wait,
         max_skipped_pages=definition.max_skipped_pages,
         backoff=build_backoff(definition.backoff),
+        on_bad_json=definition.on_bad_json,
         error_keys=tuple(parse_path(key) for key in definition.error_keys),
         selector=selector,
     )
@@ -190,14 +214,6 @@ def _build_rule(rule: RuleDefinition, place: str, config: Mapping[str, Any] | No
         message=rule.message,
         backoff=build_backoff(rule.backoff),
     )
-
-
-def _with_json(answer: Answer) -> Verdict:
-    try:
-        answer.json()
-    except NotJson as error:
-        return Verdict(Action.RETRY, f"{answer.status} {answer.reason}: {error}", answer, answer.request)
-    return Verdict(Action.SUCCESS, "", answer, answer.request)
 
 
 def _holds(predicate: Template, answer: Answer, variables: Mapping[str, Any]) -> bool:

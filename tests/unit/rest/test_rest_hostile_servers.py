@@ -8,10 +8,12 @@ import multiprocessing
 import socket
 import threading
 
+import orjson
 import pytest
 from rest_api import QUICK, Reply, drip, ids
 
 from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.streams.state import NextPage
 from tests.soon import SOON, soon, wait_until
 
 GOOD = {"data": [{"id": 1}]}
@@ -121,13 +123,88 @@ def test_an_answer_that_isn_t_http_is_an_error(api, make):
 
 def test_html_with_status_200_is_tried_again_and_then_an_error_that_says_so(api, make):
     api.answers(Reply(b"<html>Please log in</html>", headers={"Content-Type": "text/html"}))
-    with pytest.raises(SourceError, match=r"not JSON .*text/html, 26 bytes.*gave up after 3 requests"):
+    with pytest.raises(SourceError, match=r"not JSON .*text/html, 26 bytes.*a login page\?.*gave up after 3 requests"):
         make(error_handler={**QUICK, "max_retries": 2}).read_page({}, None)
 
 
 def test_html_once_costs_one_more_request(api, make):
     api.answers(Reply(b"<html>", headers={"Content-Type": "text/html"}), GOOD)
     assert ids(make().read_page({}, None).records) == [1]
+
+
+NEARLY = {
+    "nan": (b'{"data": [{"id": 1, "v": NaN}, {"id": 2, "v": -Infinity}]}', "NaN", None),
+    "huge": (b'{"data": [{"id": 1, "v": 1e400}]}', "a number beyond", None),
+    "half a pair": (b'{"data": [{"id": 1, "v": "a\\ud800b"}]}', "half of a surrogate pair", "a\ufffdb"),
+    "latin-1": (b'{"data": [{"id": 1, "v": "caf\xe9"}]}', "a byte that is not UTF-8, at 29 of 34", "caf\ufffd"),
+    "control": (b'{"data": [{"id": 1, "v": "a\tb"}]}', "unexpected control character", "a\tb"),
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+class TestNearlyJson:
+    def test_is_an_error_at_once_that_says_what_and_how_to_accept_it(self, api, make, name):
+        body, what, _ = NEARLY[name]
+        api.answers(Reply(body))
+        with pytest.raises(SourceError, match=rf"not strict JSON \({what}.*on_bad_json: replace or skip"):
+            make().read_page({}, None)
+        assert len(api.asked) == 1
+
+    def test_is_read_where_that_is_allowed(self, api, make, name):
+        body, _, value = NEARLY[name]
+        api.answers(Reply(body))
+        records = make(error_handler={**QUICK, "on_bad_json": "replace"}).read_page({}, None).records
+        assert records[0] == {"id": 1, "v": value}
+        assert orjson.loads(orjson.dumps(records)) == records
+
+    def test_is_skipped_where_that_is_allowed_and_recorded_as_such(self, api, make, name):
+        body, what, _ = NEARLY[name]
+        api.answer = lambda asked: {2: Reply(body), 4: Reply({"data": []})}.get(asked.page, GOOD)
+        stream = make(paginator={"type": "page_number"}, error_handler={**QUICK, "on_bad_json": "skip"})
+        page = stream.read_page({}, 2)
+        assert (list(page.records), page.next) == ([], NextPage(3))
+        assert what in page.skipped
+        assert ids(stream.read_records()) == [1, 1]
+
+
+def test_whole_numbers_beyond_64_bits_are_exact_in_nearly_json_too(api, make):
+    api.answers(Reply(b'{"data": [{"id": 123456789012345678901234567890, "v": NaN}]}'))
+    records = make(error_handler={**QUICK, "on_bad_json": "replace"}).read_page({}, None).records
+    assert records == [{"id": "123456789012345678901234567890", "v": None}]
+
+
+@pytest.mark.parametrize(
+    ("body", "media_type", "form"),
+    [
+        (b"id,name\n1,a\n", "text/csv; charset=utf-8", "CSV"),
+        (b"id;name\n1;a\n", "text/plain", "CSV"),
+        (b"<?xml version='1.0'?><a/>", "text/plain", "XML"),
+        (b"<feed/>", "application/atom+xml", "XML"),
+        (b'{"id": 1}\n{"id": 2}\n', "application/json", "JSON Lines"),
+        (b'{"id": 1}\n{"id"', "application/x-ndjson", "JSON Lines"),
+    ],
+)
+def test_another_format_is_answered_at_once_by_what_to_do(api, make, body, media_type, form):
+    api.answers(Reply(body, headers={"Content-Type": media_type}))
+    with pytest.raises(SourceError, match=rf"the answer is {form}, which is not supported .*Accept.*Python class"):
+        make().read_page({}, None)
+    assert len(api.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"data": [{"id": 1}, {"i',
+        b'{\n "data": 1,\n "more": 2,\n',
+        b'{"data": []}<br/>Warning',
+        b"Internal error, please retry\n",
+        b'{"data": [{"id": 1, "v": NaN}, {"i',
+    ],
+)
+def test_what_is_broken_may_be_whole_the_next_time(api, make, body):
+    api.answers(Reply(body), GOOD)
+    assert ids(make().read_page({}, None).records) == [1]
+    assert len(api.asked) == 2
 
 
 def test_an_empty_body_is_an_error_and_no_content_is_no_records(api, make):
