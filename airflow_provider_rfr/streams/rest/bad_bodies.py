@@ -34,13 +34,16 @@ def read_leniently(body: bytes, charset: str, parse_int: Callable[[str], Any]) -
         found.append(f"a byte that is not {charset.upper()}, at {error.start} of {len(body)}")
         text = body.decode(charset, "replace")
 
-    def number(digits: str) -> float | None:
-        value = float(digits)
-        return value if math.isfinite(value) else note("a number beyond 1.8e308")
-
     def note(what: str) -> None:
         if what not in found:
             found.append(what)
+
+    def number(digits: str) -> float | None:
+        value = float(digits)
+        if math.isfinite(value):
+            return value
+        note("a number beyond 1.8e308")
+        return None
 
     value = json.loads(text, parse_int=parse_int, parse_float=number, parse_constant=note, strict=False)
     if _HALF.search(text):

@@ -102,6 +102,7 @@ def _cursor(definition: model.Cursor, place: str, page_size: int | None, config:
         put=put_at(definition.send_as),
         stop_when=_condition(definition.stop_when, f"{place}.stop_when", config),
         end_if_missing=definition.on_missing == "end",
+        computed=definition.cursor.expression is not None,
         page_size=page_size,
         put_size=put_at(definition.size_as),
     )
@@ -150,7 +151,8 @@ def _policy(
 
 def _cursor_finder(origin: model.CursorOrigin, place: str, config: Mapping[str, Any]) -> Callable[[Reply], Any]:
     if origin.expression is not None:
-        return computed_by(compile_condition(origin.expression, f"{place}.expression", RESPONSE_NAMES, config))
+        expression = compile_condition(origin.expression, f"{place}.expression", RESPONSE_NAMES, config)
+        return computed_by(expression, of_records="last_record" in origin.expression)
     return found_by(Finder(None if origin.path is None else parse_path(origin.path), origin.header))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
 from airflow_provider_rfr.streams.rest.hosts import HostPolicy
 from airflow_provider_rfr.streams.rest.injection import Put
-from airflow_provider_rfr.streams.rest.interpolation import Template
+from airflow_provider_rfr.streams.rest.interpolation import Template, UndefinedValue
 from airflow_provider_rfr.streams.rest.paginators import COMPLETE, Finder, Reply, SizedPaginator, Step, to
 from airflow_provider_rfr.streams.rest.paths import MISSING, Path, describe, lookup
 from airflow_provider_rfr.streams.rest.redaction import Redactor
@@ -41,6 +41,7 @@ class Cursor(SizedPaginator):
 
     :param find: the token in a reply, or MISSING
     :param end_if_missing: whether an answer without the field is the last
+    :param computed: the token is made of the answer, so that a page without records may have none
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Cursor(SizedPaginator):
         put: Put,
         stop_when: Template | None,
         end_if_missing: bool,
+        computed: bool = False,
         page_size: int | None,
         put_size: Put,
     ) -> None:
@@ -58,6 +60,7 @@ class Cursor(SizedPaginator):
         self._put = put
         self._stop_when = stop_when
         self._end_if_missing = end_if_missing
+        self._computed = computed
 
     def inject(self, token: Any | None, draft: Draft) -> None:
         super().inject(token, draft)
@@ -68,6 +71,8 @@ class Cursor(SizedPaginator):
         if _stops(self._stop_when, reply):
             return COMPLETE
         value = self._find(reply)
+        if value is MISSING and self._computed and not reply.count:
+            return Step(Complete(), unconfirmed=True)
         if value is MISSING and not self._end_if_missing:
             raise reply.error(f"paginator.cursor leads to nothing: it is {describe(reply.answer.json())}")
         return COMPLETE if value is MISSING or _is_end(value) else to(value)
@@ -163,13 +168,20 @@ def found_by(finder: Finder) -> Callable[[Reply], Any]:
     return lambda reply: finder.find(reply.answer)
 
 
-def computed_by(expression: Template) -> Callable[[Reply], Any]:
-    """An expression as a function of the reply."""
+def computed_by(expression: Template, *, of_records: bool) -> Callable[[Reply], Any]:
+    """An expression as a function of the reply; MISSING where it asks for something that isn't there.
+
+    :param of_records: it asks for something of the last record, which every record must have
+    """
 
     def find(reply: Reply) -> Any:
         problem = ""
         try:
             return expression(reply.all_variables())
+        except UndefinedValue as error:
+            if not (of_records and reply.count):
+                return MISSING
+            problem = error.problem
         except SourceDefinitionError as error:
             problem = error.problem
         raise reply.error(f"paginator.cursor.expression fails: {problem}")

@@ -21,7 +21,7 @@ from airflow_provider_rfr.streams.rest.answer import (
 from airflow_provider_rfr.streams.rest.backoff import Backoff, build_backoff
 from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler as Definition
 from airflow_provider_rfr.streams.rest.definition_errors import Rule as RuleDefinition
-from airflow_provider_rfr.streams.rest.interpolation import RESPONSE_NAMES, Template, compile_condition
+from airflow_provider_rfr.streams.rest.interpolation import PREDICATE_NAMES, Template, compile_condition
 from airflow_provider_rfr.streams.rest.paths import Path, lookup, parse_path
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 from airflow_provider_rfr.streams.rest.selector import Selector
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 AUTHENTICATION_STATUS: Final = frozenset({401, 403})
 _FAIL: Final = frozenset({400, 404, 405, 410}) | AUTHENTICATION_STATUS
-_PREDICATE_NAMES: Final = RESPONSE_NAMES - {"last_record", "record_count"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ def _build_rule(rule: RuleDefinition, place: str, config: Mapping[str, Any] | No
     statuses: Sequence[int | str] = rule.status or ()
     predicate = None
     if rule.predicate is not None:
-        predicate = compile_condition(rule.predicate, f"{place}.predicate", _PREDICATE_NAMES, config)
+        predicate = compile_condition(rule.predicate, f"{place}.predicate", PREDICATE_NAMES, config)
     return Rule(
         action=Action(rule.action),
         statuses=None if rule.status is None else frozenset(s for s in statuses if isinstance(s, int)),

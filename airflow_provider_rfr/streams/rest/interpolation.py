@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-from jinja2 import StrictUndefined, TemplateError, meta, nodes
+from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
@@ -23,6 +23,7 @@ REQUEST_NAMES: Final = frozenset({"config", "stream_slice", "token", "page_size"
 RESPONSE_NAMES: Final = frozenset(
     {"config", "stream_slice", "token", "response", "headers", "status", "last_record", "record_count"}
 )
+PREDICATE_NAMES: Final = RESPONSE_NAMES - {"last_record", "record_count"}
 RECORD_NAMES: Final = frozenset({"config", "stream_slice", "record"})
 
 
@@ -54,6 +55,10 @@ _path_environment = _Environment(undefined=StrictUndefined, autoescape=False, fi
 _path_environment.filters["as_path"] = _as_path
 
 
+class UndefinedValue(SourceDefinitionError):
+    """A template asks for something that isn't there this time."""
+
+
 class Template(Protocol):
     """A compiled value.
 
@@ -64,7 +69,7 @@ class Template(Protocol):
     def constant(self) -> bool: ...
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
-        """:raises SourceDefinitionError: a name is unknown, or the expression fails"""
+        """:raises SourceDefinitionError: the expression fails; UndefinedValue if for something that isn't there"""
 
 
 class Constant:
@@ -89,17 +94,20 @@ class _Compiled:
         self._place = place
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
+        kind = SourceDefinitionError
         try:
             value = self._render(variables)
             if not isinstance(value, StrictUndefined):
                 return value
-            problem = str(value._undefined_message)
+            kind, problem = UndefinedValue, str(value._undefined_message)
+        except UndefinedError as error:
+            kind, problem = UndefinedValue, str(error.message)
         except TemplateError as error:
             problem = str(error.message)
         except Exception as error:  # noqa: BLE001 - an expression may fail in any way
             problem = f"the expression fails with {type(error).__name__}"
         # Raised out here: what failed may hold secrets, and must not travel along as the error's context.
-        raise SourceDefinitionError(self._place, problem, f"known are {', '.join(sorted(variables))}")
+        raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
 
 
 class _Tree:

@@ -8,6 +8,7 @@ from rest_api import Reply, ids
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceError
 from airflow_provider_rfr.streams.state import Complete, NextPage
 
+GOOD = {"data": [{"id": 1}]}
 CURSOR = {"type": "cursor", "cursor": {"path": "next"}}
 
 
@@ -63,6 +64,37 @@ def test_a_cursor_may_be_computed(api, make):
     assert make(paginator={"type": "cursor", "cursor": {"expression": expression}}).read_page(
         {}, None
     ).next == NextPage(9)
+
+
+AFTER_LAST = {"type": "cursor", "cursor": {"expression": "last_record.id"}, "send_as": {"query": "after"}}
+
+
+@pytest.mark.parametrize("on_missing", ["end", "fail"])
+def test_an_empty_page_is_the_end_of_a_cursor_that_is_computed_of_records(api, make, on_missing):
+    api.answer = lambda asked: {"data": [] if asked.query.get("after") == "2" else [{"id": 1}, {"id": 2}]}
+    assert ids(make(paginator={**AFTER_LAST, "on_missing": on_missing}).read_records()) == [1, 2]
+    assert api.paths == ["/items", "/items?after=2", "/items?after=2"], "an empty page is asked for once more"
+
+
+@pytest.mark.parametrize("expression", ["response.next", "response.meta.next", "headers['X-Next']", "response['a'].b"])
+def test_a_missing_key_is_no_cursor_or_an_error_as_declared(api, make, expression):
+    api.answers(GOOD)
+    paginator = {"type": "cursor", "cursor": {"expression": expression}}
+    assert make(paginator=paginator).read_page({}, None).next == Complete()
+    with pytest.raises(SourceError, match=r"cursor leads to nothing: it is an object with the keys data"):
+        make(paginator={**paginator, "on_missing": "fail"}).read_page({}, None)
+
+
+def test_a_record_without_the_field_of_the_cursor_is_an_error_and_no_end(api, make):
+    api.answers({"data": [{"name": "a"}]})
+    with pytest.raises(SourceError, match=r"cursor.expression fails: .*no attribute 'id'"):
+        make(paginator=AFTER_LAST).read_page({}, None)
+
+
+def test_an_expression_that_fails_is_an_error_and_no_end(api, make):
+    api.answers(GOOD)
+    with pytest.raises(SourceError, match=r"cursor.expression fails: .*TypeError"):
+        make(paginator={"type": "cursor", "cursor": {"expression": "response.data + 1"}}).read_page({}, None)
 
 
 def test_a_stop_condition_wins_over_a_cursor(api, make):
