@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import SourceDefinitionError
 from airflow_provider_rfr.streams.rest.definition import SourceDefinition
 from airflow_provider_rfr.streams.rest.mistakes import validated
+from airflow_provider_rfr.streams.rest.template_checks import check_templates
 
 
 def read_document(file: str) -> Any:
@@ -26,9 +27,11 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
     """The document with the schemas from files put into it, checked.
 
     :param file: where it comes from: schema files are looked for beside it, and errors name it
-    :raises SourceDefinitionError: the document, or a schema file, is wrong
+    :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
     """
-    return parse_definition(document, file)[1]
+    definition, whole = parse_definition(document, file)
+    check_templates(definition, file)
+    return whole
 
 
 def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:

@@ -69,8 +69,18 @@ def _mistake(error: ErrorDetails) -> Mistake:
     value = "" if _is_secret(path) else _shown(error["input"])
     if kind == "literal_error":
         return Mistake(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return Mistake(path or "document", f"{value or 'what it is'} is not a mapping", _as_mapping(wanted, value))
     message = error["msg"][:1].lower() + error["msg"][1:]
     return Mistake(path or "document", f"{message} (it is {value})" if value else message)
+
+
+def _as_mapping(wanted: Any, value: str) -> str:
+    """What to write where a mapping is wanted, with the value in its first field."""
+    if tags := _tags(wanted):
+        return f"write type and its fields; allowed: {', '.join(tags)}"
+    names = [name for choice in _choices(wanted) for name in _names(choice)]
+    return f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}" if names else ""
 
 
 def _tags(annotation: Any) -> list[str]:

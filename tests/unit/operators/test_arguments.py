@@ -55,6 +55,14 @@ def test_a_mistake_in_a_source_file_names_file_and_place(tmp_path: Path) -> None
         operator(source={"file": str(file)})
 
 
+def test_a_wrong_name_in_a_template_of_a_source_file_is_found_while_the_dag_is_parsed(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yaml"
+    file.write_text(SHOP.read_text().replace("stream_slice.customer_id", "partition.customer_id", 1))
+    message = r"shop.yaml: streams.customer_orders.request.path: unknown name 'partition'; allowed: config, page_size"
+    with pytest.raises(SourceDefinitionError, match=message):
+        operator(source={"file": str(file)})
+
+
 def test_a_relative_file_is_looked_for_beside_the_dags_file(tmp_path: Path) -> None:
     (tmp_path / "near.yaml").write_text(SHOP.read_text())
     with DAG("d") as dag:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
@@ -96,6 +98,22 @@ def refused(definition, **source):
             "exactly one place",
         ),
         (
+            document({"paginator": {"type": "cursor", "cursor": "next_cursor"}}),
+            "streams.orders.paginator.cursor",
+            "'next_cursor' is not a mapping; write e.g. {path: 'next_cursor'}; allowed: path, header, expression",
+        ),
+        (
+            document({"paginator": {"type": "offset", "send_as": "skip"}}),
+            "streams.orders.paginator.send_as",
+            "write e.g. {query: 'skip'}; allowed: query, header, json, form",
+        ),
+        (
+            document({"paginator": "cursor"}),
+            "streams.orders.paginator",
+            "'cursor' is not a mapping; write type and its fields; allowed: none, page_number",
+        ),
+        (document({"records": "data"}), "streams.orders.records", "write e.g. {path: 'data'}"),
+        (
             document({"transformations": [{"type": "add", "field": "x"}]}),
             "streams.orders.transformations.0.fields",
             "is missing",
@@ -163,6 +181,80 @@ def test_yaml_that_can_t_be_read_is_told_with_line_and_column(tmp_path, text, pl
 def test_a_file_that_is_not_there_is_told():
     with pytest.raises(SourceDefinitionError, match=r"/nowhere/x.yaml: file: can't be read: No such file"):
         load_streams({"file": "/nowhere/x.yaml"})
+
+
+WRONG = "{{ wrong.x }}"
+
+
+@pytest.mark.parametrize(
+    ("definition", "path", "names"),
+    [
+        (document(base_url="https://{{ stream_slice.host }}"), "base_url", "config"),
+        (document(proxy=WRONG), "proxy", "config"),
+        (document(authenticator={"type": "bearer", "token": "{{ token }}"}), "authenticator.token", "config"),
+        (document(defaults={"request": {"query": {"a": WRONG}}}), "defaults.request.query.a", "token"),
+        (document(defaults={"request": {"headers": {"A": WRONG}}}), "defaults.request.headers.A", "token"),
+        (document(defaults={"records": {"filter": "response.x"}}), "defaults.records.filter", "record"),
+        (document({"base_url": WRONG}), "streams.orders.base_url", "config"),
+        (
+            document({"authenticator": {"type": "basic", "username": WRONG}}),
+            "streams.orders.authenticator.username",
+            "config",
+        ),
+        (
+            document({"authenticator": {"type": "session_token", "token": {"path": "t"}, "send_as": {"header": "T"},
+                                        "login": {"url": "/login", "json": {"user": ["{{ token }}"]}}}}),
+            "streams.orders.authenticator.login.json.user.0",
+            "config",
+        ),
+        (document({"request": {"path": "/{{ record.id }}"}}), "streams.orders.request.path", "stream_slice"),
+        (
+            document({"request": {"query": {"parent": "{{ partition.parent }}"}}}),
+            "streams.orders.request.query.parent",
+            "config, page_size, stream_slice, token",
+        ),
+        (document({"request": {"headers": {"A": WRONG}}}), "streams.orders.request.headers.A", "token"),
+        (document({"request": {"json": {"a": {"b": WRONG}}}}), "streams.orders.request.json.a.b", "token"),
+        (document({"request": {"form": {"a": [WRONG]}}}), "streams.orders.request.form.a.0", "token"),
+        (document({"records": {"filter": "response.x"}}), "streams.orders.records.filter", "record"),
+        (document({"paginator": {"type": "offset", "page_size": WRONG}}), "streams.orders.paginator.page_size", ""),
+        (
+            document({"paginator": {"type": "next_url", "url": {"path": "n"}, "stop_when": "record.x"}}),
+            "streams.orders.paginator.stop_when",
+            "did you mean 'last_record'",
+        ),
+        (
+            document({"paginator": {"type": "cursor", "cursor": {"expression": "lastrecord.id"}}}),
+            "streams.orders.paginator.cursor.expression",
+            "did you mean 'last_record'",
+        ),
+        (
+            document({"error_handler": {"rules": [{"predicate": "last_record.x", "action": "FAIL"}]}}),
+            "streams.orders.error_handler.rules.0.predicate",
+            "response",
+        ),
+        (
+            document({"partitions": {"type": "product", "of": [{"type": "list", "field": "a", "values": WRONG}]}}),
+            "streams.orders.partitions.of.0.values",
+            "config",
+        ),
+        (
+            document({"transformations": [{"type": "add", "fields": {"a.b": WRONG}}]}),
+            "streams.orders.transformations.0.fields.a.b",
+            "record",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_name_in_a_template_is_found_without_the_configuration(definition, path, names):
+    with pytest.raises(SourceDefinitionError, match=rf"^{re.escape(path)}: unknown name ") as error:
+        inline_source({"definition": definition})
+    assert names in str(error.value)
+
+
+def test_all_wrong_templates_are_named_at_once():
+    definition = document({"request": {"path": "/{{ a }}", "query": {"b": "{{ b", "c": "{{ config.c }}"}}})
+    with pytest.raises(SourceDefinitionError, match=r"path: unknown name 'a'(?s:.*)and .*\.query\.b:"):
+        inline_source({"definition": definition})
 
 
 def test_yaml_has_no_surprises(tmp_path):
