@@ -1,8 +1,9 @@
 """Migrate the platform's own tables, views and sinks: a ready DAG that runs by itself after a deploy.
 
-It runs as soon as the package or a declaration is of another version than the lake, or by hand: **Trigger** opens a
-form. The tasks: make a plan, wait for somebody's approval if that is asked for, apply the plan (on Spark only if it
-takes SQL), check that nothing is left, let the sinks go on, delete what earlier deploys put aside.
+The DAG is paused at first, because its first run changes the lake. Once unpaused, it runs as soon as the package or a
+declaration is of another version than the lake, or by hand: **Trigger** opens a form. The tasks: make a plan, wait for
+somebody's approval if that is asked for, apply the plan (on Spark only if it takes SQL), check that nothing is left,
+let the sinks go on, delete what earlier deploys put aside.
 
 Copy it or bundle it. Declarations of your own are in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by
 `:`), as workers and the triggerer see them. It needs the connections `rfr_lake_default` and `spark_default`, and in
@@ -41,6 +42,7 @@ with DAG(
     schedule=[Asset(ASSET, watchers=[WATCHER])],
     start_date=datetime(2026, 1, 1),
     catchup=False,
+    is_paused_upon_creation=True,
     # A courtesy: what keeps two deploys apart is the lease in the control store.
     max_active_runs=1,
     render_template_as_native_obj=True,

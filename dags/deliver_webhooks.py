@@ -3,19 +3,34 @@
 Each run notes the commits that nobody noted yet and sends what is due. Between attempts no worker slot is held. Any
 number of runs may overlap: a delivery is under way in one of them only.
 
-Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, or the form), the connection `rfr_lake_default`,
-and in production a connection `rfr_control_store` to PostgreSQL. A short interval costs little: a run with nothing to
-do looks at the tables and ends.
+Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, the form, or else `triggers.yaml` beside this
+file), the connection `rfr_lake_default`, and in production a connection `rfr_control_store` to PostgreSQL. While there
+is no `triggers.yaml`, and no other file is named, the task is skipped. A short interval costs little: a run with
+nothing to do looks at the tables and ends.
 """
 
 from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta
+from pathlib import Path
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Context, Param
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
+
+USUAL_FILE = "triggers.yaml"
+
+
+def skip_without_triggers(context: Context) -> None:
+    """Skip the task while nobody has set up webhooks; a file that was named and is missing is an error."""
+    usual = Path(__file__).parent / USUAL_FILE
+    if context["params"]["triggers_file"] == USUAL_FILE and not usual.is_file():
+        raise AirflowSkipException(
+            f"Nothing to deliver: there is no {usual}, and RFR_TRIGGERS_FILE names no other file"
+        )
+
 
 with DAG(
     dag_id="deliver_webhooks",
@@ -28,7 +43,7 @@ with DAG(
     doc_md=__doc__,
     params={
         "triggers_file": Param(
-            os.environ.get("RFR_TRIGGERS_FILE", "triggers.yaml"),
+            os.environ.get("RFR_TRIGGERS_FILE", USUAL_FILE),
             type="string",
             minLength=1,
             title="Triggers file",
@@ -55,6 +70,7 @@ with DAG(
         target="{{ params.target }}",
         start_from="{{ params.start_from }}",
         deferrable=True,
+        pre_execute=skip_without_triggers,
         retries=3,
         retry_delay=timedelta(seconds=30),
     )

@@ -18,6 +18,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -110,11 +111,20 @@ class BareMachine:
         kind, *command = self.services[name]["healthcheck"]["test"]
         if kind != "CMD":
             raise ValueError(f"{name}: a health check of kind {kind}")
+        return self.run(name, command).returncode == 0
+
+    def run(self, name: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command beside a service, as ``docker compose exec`` does."""
         environment = self._environment(name)
-        done = subprocess.run(
-            self._found(command), env=environment, cwd=self._root, capture_output=True, timeout=120, check=False
+        return subprocess.run(
+            self._found(command),
+            env=environment,
+            cwd=self._root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
-        return done.returncode == 0
 
     def stop(self) -> None:
         """End every service, and what it started."""
@@ -257,6 +267,16 @@ class Airflow:
             time.sleep(1)
         return str(state)
 
+    def first_scheduled(self, dag_id: str, task_id: str) -> str:
+        """Wait for the first run that a DAG has by its schedule; returns the state of one of its tasks."""
+        end = time.monotonic() + RUN_PATIENCE
+        path = f"/api/v2/dags/{dag_id}/dagRuns"
+        while not (runs := self.call("GET", path)["dag_runs"]) or runs[0]["state"] not in ("success", "failed"):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{dag_id}: {runs}")
+            time.sleep(1)
+        return str(self.call("GET", f"{path}/{runs[0]['dag_run_id']}/taskInstances/{task_id}")["state"])
+
     def task_log(self, seconds: float = 30.0) -> str:
         """What the UI shows of the task's first try; the worker sends it on while it is written, and a little later."""
         path = f"/api/v2/dags/{DAG}/dagRuns/bare/taskInstances/refresh/logs/1?full_content=true"
@@ -280,6 +300,7 @@ def check(machine: BareMachine) -> dict[str, Any]:
     figures: dict[str, Any] = {"state": state, "log_in_ui": LAST_LINE in log}
     secrets = [value for name, value in machine.environment.items() if name != "AIRFLOW_PORT"]
     figures["secrets_in_log"] = sum(secret in log for secret in secrets)
+    figures |= others(machine, airflow)
     machine.stop_one("s3")
     machine.start_one("s3")
     wait_until_healthy(machine, "s3")
@@ -287,6 +308,21 @@ def check(machine: BareMachine) -> dict[str, Any]:
     say(
         f"after the store's restart: {figures['rows']} rows, {figures['missing']} missing, {figures['doubled']} doubled"
     )
+    return figures
+
+
+def others(machine: BareMachine, airflow: Airflow) -> dict[str, Any]:
+    """What became of the other ready DAGs by themselves, and what a shell in the worker shows."""
+    store = "from airflow_provider_rfr.hooks.control_store import ControlStoreHook as Hook"
+    opened = machine.run("worker", ["python", "-c", f"{store}; Hook().get_store(); print(Hook().get_url().drivername)"])
+    shown = machine.run("worker", command_for_ten_rows())
+    figures = {
+        "webhooks": airflow.first_scheduled("deliver_webhooks", "deliver"),
+        "migrations": airflow.call("GET", "/api/v2/dags/builtin_migration/dagRuns")["total_entries"],
+        "control_store": "".join(opened.stdout.split()[-1:]),
+        "rows_shown": sum(line.startswith("{'id': ") for line in shown.stdout.splitlines()),
+    }
+    say(f"the other ready DAGs, and a shell in the worker: {figures}{(opened.stderr + shown.stderr)[-2000:]}")
     return figures
 
 
@@ -307,6 +343,16 @@ def compare(machine: BareMachine) -> dict[str, Any]:
     source.close()
     total = sum(rows.values())
     return {"rows": total, "missing": len(truth - set(rows)), "doubled": total - len(rows)}
+
+
+def command_for_ten_rows() -> list[str]:
+    """README's command that shows rows of the published table, as the worker runs it."""
+    found = re.search(
+        r"^\$ docker compose exec worker (python -c '.*?')$", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    if found is None:
+        raise ValueError("README.md has no command for ten rows")
+    return shlex.split(found[1])
 
 
 def wait_until_healthy(machine: BareMachine, name: str) -> None:
@@ -399,10 +445,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def good(figures: dict[str, Any]) -> bool:
     """Whether everything ran, and nothing is lost, doubled or told."""
-    whole = figures["missing"] == figures["doubled"] == figures["secrets_in_log"] == 0 < figures["rows"]
-    return bool(
-        whole and figures["log_in_ui"] and figures["state"] == "success" and figures["healthy"] == figures["services"]
-    )
+    whole = figures["missing"] == figures["doubled"] == figures["secrets_in_log"] == figures["migrations"] == 0
+    ran = figures["state"] == "success" and figures["webhooks"] == "skipped" and figures["log_in_ui"]
+    shown = figures["rows"] > 0 and figures["rows_shown"] == 10
+    stored = figures["control_store"].startswith("postgresql")
+    return bool(whole and ran and shown and stored and figures["healthy"] == figures["services"])
 
 
 def say(line: str) -> None:

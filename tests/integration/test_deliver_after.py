@@ -120,3 +120,15 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
     helper.join()
     assert "The refresh waits, and holds no slot: trigger hook of rfr.raw.hooked" in capfd.readouterr().out
     assert [request.json["generation"] for request in receiver.requests] == [1, 2]
+
+
+def test_the_ready_dag_is_skipped_without_a_triggers_file_and_fails_for_a_named_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ready = importlib.import_module("tests.integration.dags.delivering").dag
+    [skipped] = ready.test().get_task_instances()
+    assert skipped.state == "skipped"
+    assert "Nothing to deliver: there is no" in capfd.readouterr().out
+    monkeypatch.setattr(ready.get_task("deliver"), "retries", 0)
+    [failed] = ready.test(run_conf={"triggers_file": "mine.yaml"}).get_task_instances()
+    assert failed.state == "failed"

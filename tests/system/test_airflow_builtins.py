@@ -93,6 +93,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Iterato
         with AirflowStack(home, dags, connections, settings) as airflow:
             airflow.wait_for_dag(DAG)
             airflow.wait_for_dag("on_demand")
+            # Whatever Airflow's own default is, no lake is changed because a file was put into a folder.
+            assert airflow.call("GET", f"/dags/{DAG}")["is_paused"]
+            airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
             yield Story(airflow, api, lake, None)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from demo.bare_machine import image_steps, ports_inside
+from demo.bare_machine import command_for_ten_rows, image_steps, ports_inside
 from demo.compose_file import (
     COMPOSE_FILE,
     DOCKERFILE,
@@ -170,6 +170,41 @@ def test_only_tasks_and_triggers_are_given_connections_and_the_worker_no_databas
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in SERVICES["worker"]["environment"]
 
 
+def test_worker_triggerer_and_api_server_share_one_control_store_in_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+    name = "AIRFLOW_CONN_RFR_CONTROL_STORE"
+    settings = {service: each.get("environment", {}) for service, each in SERVICES.items()}
+    found = {service: each[name] for service, each in settings.items() if name in each}
+    assert set(found) == {"api-server", "triggerer", "worker"}
+    [connection] = set(found.values())
+    monkeypatch.setenv(name, connection)
+    url = ControlStoreHook().get_url()
+    assert url.render_as_string(hide_password=False) == "postgresql+psycopg2://control:change-me@postgres:5432/control"
+
+
+def test_the_ready_dags_change_no_lake_until_somebody_unpauses_them() -> None:
+    code = "from dags.builtin_migration import dag; print(dag.is_paused_upon_creation)"
+    settings = {name: value for name, value in SERVICES["worker"]["environment"].items() if "CORE__DAGS_ARE" in name}
+    assert run(sys.executable, "-c", code, PYTHONPATH=str(ROOT), **settings).split()[-1] == "True"
+
+
+def test_the_readmes_command_shows_ten_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+
+    uri, warehouse = f"sqlite:///{tmp_path}/catalog.db", f"file://{tmp_path}/warehouse"
+    catalog = open_catalog(LakeSettings("rfr", {"type": "sql", "uri": uri, "warehouse": warehouse}))
+    rows = pa.table({"id": list(range(12))})
+    catalog.create_namespace("raw")
+    catalog.create_table("raw.orders", rows.schema).append(rows)
+    extra = {"catalog_type": "sql", "warehouse": warehouse}
+    connection = json.dumps({"conn_type": "rfr_lake", "host": uri, "extra": extra})
+    shown = run(*command_for_ten_rows(), AIRFLOW_CONN_RFR_LAKE_DEFAULT=connection)
+    assert [line for line in shown.splitlines() if line.startswith("{'id': ")] == [f"{{'id': {n}}}" for n in range(10)]
+
+
 def test_the_connections_are_what_the_hooks_read(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_provider_rfr.hooks.api import ApiHook
     from airflow_provider_rfr.hooks.lake import LakeHook
@@ -238,27 +273,42 @@ def test_every_other_command_is_known_and_sparks_classes_are_in_the_installed_sp
 
 def test_every_python_package_of_the_image_has_its_version_from_the_lock() -> None:
     installs = [shlex.split(step) for step in image_steps(DOCKERFILE.read_text()) if step.startswith("RUN ")]
-    assert len(installs) == 2
-    for step in installs:
+    assert len(installs) == 3
+    for step in installs[:2]:
         assert step[step.index("-c") + 1] == "constraints.txt"
-    wanted = installs[1][installs[1].index("-e") + 1 :]
-    assert wanted[0] == ".[pyspark,postgres,openlineage]"
+    needs = installs[1]
+    assert needs[needs.index("-r") + 1] == "pyproject.toml"
+    named = [needs[place + 1] for place, part in enumerate(needs) if part == "--extra"]
+    assert named == ["pyspark", "postgres", "openlineage"]
+    others = needs[needs.index("openlineage") + 1 :]
+    assert others[0] == "apache-airflow-providers-edge3"
+    assert installs[2][5:] == ["install", "--no-deps", "-b", "constraints.txt", "-e", "."]
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["pyspark"], *extras["postgres"], *extras["openlineage"], *wanted[1:]]
+    needed = [*project["dependencies"], *(each for name in named for each in extras[name]), *others]
     pins = locked()
     assert not [each for each in needed if Requirement(each).name not in pins]
     outside = [each for each in map(Requirement, needed) if not each.specifier.contains(pins[each.name])]
     assert not outside
 
 
-def test_every_image_is_this_projects_or_pinned_to_its_major_version() -> None:
+def test_a_change_of_the_code_does_not_install_everything_again() -> None:
+    """A COPY of what changed discards every step after it."""
+    steps = image_steps(DOCKERFILE.read_text())
+    before = steps[: next(place for place, step in enumerate(steps) if "-r pyproject.toml" in step)]
+    copied = {source for step in before if step.startswith("COPY ") for source in step.split()[1:-1]}
+    assert copied == {"constraints.txt", "pyproject.toml"}
+
+
+def test_every_image_is_this_projects_or_pinned_to_its_exact_version() -> None:
     images = {name: service["image"] for name, service in SERVICES.items()}
     assert {name for name, image in images.items() if image != OWN_IMAGE} == {"postgres"}
-    assert images["postgres"] == "postgres:15-bookworm"
-    base = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.M)
-    assert base == ["python:3.11-slim-bookworm"]
+    assert re.fullmatch(r"postgres:15\.\d+-bookworm", images["postgres"])
+    [base] = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.M)
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
+    for image in (images["postgres"], base):
+        assert image in (ROOT / "README.md").read_text()
     assert "openjdk-17-jre-headless" in DOCKERFILE.read_text()
 
 
@@ -276,10 +326,19 @@ def test_the_image_gets_every_file_that_it_copies_and_that_its_services_name() -
 def test_every_volume_is_named_and_its_folder_belongs_to_the_images_user() -> None:
     mounts = [volume.split(":") for service in SERVICES.values() for volume in service.get("volumes", ())]
     named = {mount[0]: mount[1] for mount in mounts if not mount[0].startswith(".")}
+    scripts = {mount[0] for mount in mounts if mount[0].startswith(".")} - {"./dags"}
     assert set(named) == set(document()["volumes"]) == {"postgres-data", "s3-data", "airflow-logs"}
     for folder in (named["s3-data"], named["airflow-logs"]):
         assert folder in DOCKERFILE.read_text()
-    assert not [mount for mount in mounts if mount[0].startswith(".") and not (ROOT / mount[0]).is_file()]
+    assert scripts
+    assert not [script for script in scripts if not (ROOT / script).is_file()]
+
+
+def test_everything_that_reads_dags_sees_the_folder_of_the_checkout() -> None:
+    folder = SERVICES["worker"]["environment"]["AIRFLOW__CORE__DAGS_FOLDER"]
+    holders = {name for name, service in SERVICES.items() if f"./dags:{folder}:ro" in service.get("volumes", ())}
+    assert holders == {"dag-processor", "triggerer", "worker"}
+    assert (ROOT / "dags").is_dir()
 
 
 def test_the_scripts_are_sound_bash_and_can_be_run() -> None:
