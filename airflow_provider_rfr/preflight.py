@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,30 @@ _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 # The client's version, for it lags: not every pyspark has a client.
 _PAIR = "pip install --force-reinstall --no-deps pyspark=={0} pyspark-client=={0}"
+
+
+def check_machine() -> None:
+    """Everything that a Spark driver on this machine needs.
+
+    :raises PreflightError: with the command that repairs what is missing
+    """
+    check_java()
+    check_pyspark()
+    check_localhost()
+
+
+def check_localhost() -> None:
+    """PySpark's driver listens on ``localhost``, by that name, whatever Spark's own addresses are.
+
+    :raises PreflightError: this machine does not know the name
+    """
+    try:
+        socket.getaddrinfo("localhost", None)
+    except socket.gaierror as error:
+        raise PreflightError(
+            f"the host name localhost can't be resolved ({error.strerror}), and PySpark listens on it: add the line"
+            " '127.0.0.1 localhost' to /etc/hosts"
+        ) from None
 
 
 def check_pyspark() -> None:

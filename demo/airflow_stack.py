@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from demo.cleanup import Watchdog
+
 COMPONENTS = {
     "api-server": ["api-server", "--workers", "1"],
     "scheduler": ["scheduler", "--skip-serve-logs"],
@@ -28,11 +30,13 @@ PATIENCE = 150.0
 
 
 class AirflowStack:
-    """A context manager around Airflow's own processes, each in a process group of its own.
+    """A context manager around Airflow's own processes, each in a process group of its own. If this process dies, they
+    end too.
 
     :param home: ``AIRFLOW_HOME``: database, logs
     :param connections: by id, as Airflow's JSON
     :param environment: goes before the stack's own settings
+    :param folder: is removed if this process dies
     """
 
     def __init__(
@@ -41,8 +45,11 @@ class AirflowStack:
         dags: Path,
         connections: Mapping[str, Mapping[str, Any]],
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.home = home
+        self._folder = folder
+        self._watchdog: Watchdog | None = None
         self.port = free_port()
         self._token = ""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -51,6 +58,7 @@ class AirflowStack:
             self.environment[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
 
     def __enter__(self) -> AirflowStack:
+        self._watchdog = Watchdog(self.home, self._folder)
         try:
             self._migrate()
             for name, arguments in COMPONENTS.items():
@@ -72,15 +80,12 @@ class AirflowStack:
         return [process.pid for process in self._processes.values()]
 
     def stop(self) -> None:
-        """End the components, and what they started, by their process groups."""
-        for sent, seconds in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
-            for process in self._processes.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, sent)
-            end = time.monotonic() + seconds
-            for process in self._processes.values():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.1, end - time.monotonic()))
+        """End the components and everything that they have started."""
+        if self._watchdog is not None:
+            self._watchdog.finish()
+            self._watchdog = None
+        for process in self._processes.values():
+            process.wait(30)
         self._processes.clear()
 
     def restart(self, name: str, sent: signal.Signals = signal.SIGKILL) -> None:
@@ -125,6 +130,16 @@ class AirflowStack:
         """Everything that tasks have logged."""
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.home.glob("logs/dag_id=*/**/*.log")))
 
+    def task_errors(self) -> list[str]:
+        """The sentences that tasks have logged as errors, each once."""
+        errors = []
+        for line in self.task_logs().splitlines():
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if record.get("level") in ("error", "critical"):
+                    errors.append(str(record["event"]))
+        return list(dict.fromkeys(errors))
+
     def _settings(self, dags: Path) -> dict[str, str]:
         binaries = str(Path(sys.executable).parent)
         return {
@@ -150,6 +165,8 @@ class AirflowStack:
             "PATH": f"{binaries}:{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # Titles of processes are otherwise written over their environment, by which they are found.
+            "SPT_NOENV": "1",
         }
 
     def _migrate(self) -> None:

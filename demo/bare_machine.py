@@ -32,6 +32,7 @@ from typing import Any
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo.airflow_stack import free_port
+from demo.cleanup import exit_on_signals
 from demo.compose_file import COMPOSE_FILE, DOCKERFILE, ROOT, image_environment, read_compose, read_environment
 
 DAG = "resumable_full_refresh"
@@ -430,7 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="docker/bare_machine.sh", description="docker-compose.yaml on this machine.")
     parser.add_argument("--image", action="store_true", help="carry out the Dockerfile's COPY and pip steps first")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    exit_on_signals()
     with scratch() as folder:
         root, environment = build_image(folder) if options.image else (ROOT, Path(sys.prefix))
         machine = BareMachine(folder, root, environment)

@@ -25,6 +25,7 @@ import psutil
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo import webhook
 from demo.airflow_stack import AirflowStack
+from demo.cleanup import exit_on_signals
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from demo.webhook_receiver import Receiver
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m demo.run", description="A refresh that is killed half way.")
     parser.add_argument("--keep", metavar="FOLDER", help="leave Airflow's home, the catalog and the table there")
     keep = parser.parse_args(arguments).keep
+    exit_on_signals()
     began = time.monotonic()
     with working_folder(keep) as folder:
         lake = LakeSettings(
@@ -55,11 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with Receiver() as receiver:
                 webhook.write_triggers(triggers, receiver)
                 environment = {"RFR_TRIGGERS_FILE": str(triggers)}
-                with AirflowStack(home, ROOT / "dags", connections(api, lake), environment=environment) as airflow:
+                gone = None if keep else Path(folder)
+                stack = AirflowStack(home, ROOT / "dags", connections(api, lake), environment, folder=gone)
+                with stack as airflow:
                     say(f"Airflow is up after {time.monotonic() - began:.0f} s")
                     figures = watch(airflow, api)
-                    figures["delivery_state"] = webhook.deliver(airflow, triggers, TABLE)
-                figures |= compare(api, lake) | webhook.received(receiver)
+                    if published := figures["task_state"] == "success":
+                        figures["delivery_state"] = webhook.deliver(airflow, triggers, TABLE)
+                if published:
+                    figures |= compare(api, lake) | webhook.received(receiver)
     figures["seconds"] = round(time.monotonic() - began, 1)
     report(figures)
     return 0 if good(figures) else 1
@@ -149,11 +155,17 @@ def wait_for_end(airflow: AirflowStack) -> dict[str, Any]:
             shown = now
         if state in ("success", "failed"):
             if state == "failed":
-                say(airflow.task_logs()[-4000:])
+                say_errors(airflow)
             return task
         time.sleep(0.5)
-    say(airflow.task_logs()[-4000:])
+    say_errors(airflow)
     raise TimeoutError("the run did not end")
+
+
+def say_errors(airflow: AirflowStack) -> None:
+    """Why the task failed."""
+    for error in airflow.task_errors()[-10:]:
+        say(f"  {error[:1000]}")
 
 
 def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
@@ -173,10 +185,11 @@ def compare(api: SampleApi, lake: LakeSettings) -> dict[str, Any]:
 
 def good(figures: dict[str, Any]) -> bool:
     """Whether the demo showed what it is there to show."""
+    if figures["task_state"] != "success":
+        return False
     whole = figures["missing"] == figures["duplicates"] == figures["foreign"] == 0
     return bool(
         whole
-        and figures["task_state"] == "success"
         and figures["tries"] > 1
         and figures["processes_killed"] > 0
         and figures["webhook_ids"] == 1
@@ -185,11 +198,13 @@ def good(figures: dict[str, Any]) -> bool:
 
 
 def report(figures: dict[str, Any]) -> None:
-    """For a person, and as the last line for a script."""
+    """For a person, and as the last line for a script; a refresh that failed has no figures of a table."""
     say("")
     for name, label in LABELS.items():
-        say(f"  {label:<38}{figures[name]:>10,}")
-    say(f"  webhook as received: {json.dumps(figures['webhook'])}")
+        if name in figures:
+            say(f"  {label:<38}{figures[name]:>10,}")
+    if "webhook" in figures:
+        say(f"  webhook as received: {json.dumps(figures['webhook'])}")
     say("")
     say("nothing lost, nothing doubled" if good(figures) else "THIS IS NOT WHAT SHOULD HAVE HAPPENED")
     print(json.dumps(figures), flush=True)

@@ -26,13 +26,30 @@ find_python() {
   return 1
 }
 
-make_venv() {
-  local python
-  python=$(find_python) || stop "Python 3.10 or later is needed: install it, or name it: make PYTHON=/path/to/python3"
-  "$venv/bin/python" -m pip --version >/dev/null 2>&1 && return
+has_pip() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+
+has_venv() { has_pip || "$python" -c 'import ensurepip' 2>/dev/null; }
+
+# Sets java_home and python, and adds what is missing if that can be done. The rest is named all at once.
+find_needs() {
+  local missing=() packages=()
+  java_home=$(find_java) || {
+    apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless || true
+    java_home=$(find_java) || missing+=("Java 17 or 21 for Spark (or set JAVA_HOME)") packages+=(openjdk-17-jre-headless)
+  }
+  python=$(find_python) || {
+    missing+=("Python 3.10 or later (or name it: make PYTHON=/path/to/python3)") packages+=(python3)
+    python=python3
+  }
   # Debian keeps what the venv module needs in a package of its own.
-  "$python" -c 'import ensurepip' 2>/dev/null || ! root_with_apt || apt_install python3-venv || true
-  "$python" -m venv --clear "$venv" || stop "'$python -m venv' failed: on Debian and Ubuntu, install python3-venv"
+  has_venv || apt_install python3-venv || true
+  has_venv || missing+=("Python's venv module") packages+=(python3-venv)
+  [[ ${#missing[@]} == 0 ]] || stop "Missing: $(printf '%s; ' "${missing[@]}")install it, then run this again." \
+    "On Debian and Ubuntu: apt-get install ${packages[*]}"
+}
+
+make_venv() {
+  has_pip || "$python" -m venv --clear "$venv" || stop "'$python -m venv' failed: on Debian and Ubuntu, install python3-venv"
 }
 
 # pip alone would do it too, in some minutes instead of one: it is what is left where uv has no build.
@@ -57,12 +74,8 @@ install_kubernetes() {
 
 is_done && exit 0
 
-say "Java 17 or 21"
-java_home=$(find_java) || {
-  apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless || true
-  java_home=$(find_java) ||
-    stop "Spark needs Java 17 or 21: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME, then run this again."
-}
+say "Java 17 or 21, and Python 3.10 or later"
+find_needs
 
 say "Virtual environment, from constraints.txt"
 rm -f "$stamp"

@@ -2,7 +2,8 @@
 
 FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/resumable_full_refresh.md).
 Prints progress, and as the last line one JSON object of figures.
-Exit codes: 0 published, 1 failed (a retry goes on), 2 the configuration is wrong, 3 a newer attempt took over.
+Exit codes: 0 published, 1 failed (a retry goes on), 2 the configuration is wrong or Java is missing, 3 a newer attempt
+took over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 BEGAN = time.monotonic()
 
 import argparse  # noqa: E402
+import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -31,6 +33,16 @@ def main() -> int:
     arguments = parser.parse_args()
     from airflow_provider_rfr.refresh.application import main as run
 
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # Plain python, which starts its JVM itself; spark-submit has one already.
+        from airflow_provider_rfr.exceptions import PreflightError
+        from airflow_provider_rfr.preflight import check_machine
+
+        try:
+            check_machine()
+        except PreflightError as error:
+            print(json.dumps({"error": {"type": "PreflightError", "message": str(error)}}), flush=True)
+            return 2
     return run(arguments.config, began=BEGAN)
 
 

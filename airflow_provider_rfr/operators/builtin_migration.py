@@ -16,10 +16,11 @@ from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.fields import connection_named
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
-from airflow_provider_rfr.operators import environment, outcome, shipment
+from airflow_provider_rfr.operators import outcome, shipment
 from airflow_provider_rfr.operators.assets import SOURCES, tell_sources
 from airflow_provider_rfr.operators.loading import load_migration
 from airflow_provider_rfr.operators.migration_results import applied_result, check_result, gc_result, plan_result
+from airflow_provider_rfr.preflight import check_machine
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -141,7 +142,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         return {**done, "sources": sorted({name for each in told.values() for name in each.sources_to_load()})}
 
     def _submit(self, hook: BuiltinsHook, plan: Plan, actor: str, context: Context) -> dict[str, Any]:
-        environment.check_machine()
+        check_machine()
         with shipment.private_folder() as folder:
             self._load = partial(load_migration, folder, hook, plan, actor)
             try:

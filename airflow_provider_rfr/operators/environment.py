@@ -12,19 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.operators.shipment import package_root
-from airflow_provider_rfr.preflight import check_java, check_pyspark
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-
-
-def check_machine() -> None:
-    """:raises PreflightError: with the command that repairs what is missing"""
-    check_java()
-    check_pyspark()
 
 
 def prepare(hook: RefreshSparkHook, source: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:

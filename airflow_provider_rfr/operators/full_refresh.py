@@ -21,7 +21,7 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
-from airflow_provider_rfr.operators import after_publish, connection_use, deferral, environment, outcome, shipment
+from airflow_provider_rfr.operators import after_publish, connection_use, deferral, outcome, shipment
 from airflow_provider_rfr.operators.arguments import check_arguments, shipped_source, stream_names, tables_of
 from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
 from airflow_provider_rfr.operators.attempt import Attempt
@@ -30,6 +30,7 @@ from airflow_provider_rfr.operators.lineage import Lineage, TellsLineage, source
 from airflow_provider_rfr.operators.loading import load_hook
 from airflow_provider_rfr.operators.run_document import refresh_document
 from airflow_provider_rfr.operators.run_keys import clear_number
+from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.triggers.deferred import DeferredRefresh, Ending
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 
@@ -184,7 +185,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
                 super().on_kill()
 
     def _refresh(self, context: Context) -> dict[str, Any]:
-        environment.check_machine()
+        check_machine()
         lake = LakeHook(self.lake_conn_id).get_lake_document()
         document = self._document(context, lake)
         tables, options = tables_of(document["streams"], self.target), document["options"]

@@ -65,8 +65,11 @@ def _alone(lock: Path) -> Iterator[bool]:
 def _run_small_job(options: list[str]) -> None:
     from pyspark import SparkConf, SparkContext
 
+    # The machine's own name may not resolve.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf().setMaster("local[2]").setAppName("rfr class archive")
     conf.set("spark.driver.extraJavaOptions", " ".join(options)).set("spark.ui.enabled", "false")
+    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     context = SparkContext(conf=conf)
     context.parallelize(range(4), 2).map(lambda number: (number % 2, number)).groupByKey().collect()
     gateway = context._gateway

@@ -76,7 +76,11 @@ def main() -> None:
         import uvloop
 
         uvloop.install()
-    asyncio.run(run(app, options))
+    try:
+        asyncio.run(run(app, options))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        sys.exit(f"The sample API can't listen on {options.host}:{options.port}: {reason}; choose another --port")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, shop
@@ -29,3 +34,16 @@ def test_the_first_refresh_has_the_archive_written_and_the_switch_forbids_it(
     assert with_it.figures["rows"] == 500
     assert archive.stat().st_mtime_ns == written
     assert [path.suffix for path in archive.parent.iterdir() if path.suffix == ".draft"] == []
+
+
+def test_the_archive_is_written_where_the_machines_own_name_does_not_resolve(tmp_path: Path) -> None:
+    renamed = ["unshare", "--uts", "sh", "-c", 'hostname nowhere.invalid && exec "$@"', "sh"]
+    if subprocess.run([*renamed, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a machine's name can be changed by root alone")
+    command = [sys.executable, "-m", "airflow_provider_rfr.refresh.jvm_archive"]
+    kept = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    done = subprocess.run(
+        [*renamed, *command], env={**kept, "XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [path.suffix for path in tmp_path.rglob("*.jsa")] == [".jsa"]

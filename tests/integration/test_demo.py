@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.run import API_KEY
+from demo.airflow_stack import AirflowStack
+from demo.run import API_KEY, good, report
 from tests.integration.conftest import ROOT
 
 
@@ -26,3 +27,20 @@ def test_a_killed_driver_loses_nothing_and_no_secret_is_left_behind(tmp_path: Pa
     assert figures["rows_published"] == figures["rows_source"]
     assert figures["pages_refetched"] <= 0.05 * figures["pages_fetched_before_kill"] + 8  # and those in flight
     assert [file for file in kept.rglob("*") if file.is_file() and API_KEY.encode() in file.read_bytes()] == []
+
+
+def test_a_refresh_that_failed_is_reported_without_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"pages_total": 960, "pages_fetched_before_kill": 0, "pages_refetched": 0, "task_state": "failed"}
+    assert not good(figures)
+    report(figures)
+    lines = capsys.readouterr().out.splitlines()
+    assert "THIS IS NOT WHAT SHOULD HAVE HAPPENED" in lines
+    assert json.loads(lines[-1]) == figures
+
+
+def test_the_sentences_of_a_failed_task_are_told_once_each_and_not_its_whole_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "dag_id=shop" / "run_id=one" / "attempt=1.log"
+    log.parent.mkdir(parents=True)
+    lines = [{"level": "info", "event": "Submitting"}, *[{"level": "error", "event": "items: no such host"}] * 2]
+    log.write_text("\n".join([*map(json.dumps, lines), "not JSON"]))
+    assert AirflowStack(tmp_path, tmp_path, {}).task_errors() == ["items: no such host"]

@@ -18,6 +18,7 @@ import pytest
 
 from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from demo.airflow_stack import AirflowStack
+from demo.cleanup import processes_of
 from demo.run import is_driver
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -137,12 +138,7 @@ class Story:
 
     def processes(self) -> list[psutil.Process]:
         """Everything below Airflow's components, and orphans of it: they have its home in their environment."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get("AIRFLOW_HOME") == str(self.airflow.home):
-                    found.append(process)
-        return found
+        return processes_of(self.airflow.home)
 
     def drivers(self) -> list[psutil.Process]:
         return [process for process in self.processes() if is_driver(process)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import check_java, java_version
+from airflow_provider_rfr.preflight import check_java, check_localhost, java_version
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 PROGRAM = """
@@ -134,3 +137,23 @@ def test_java_is_asked_without_the_connections_that_this_process_has(
     told = (tmp_path / "environment").read_text()
     assert f"JAVA_HOME={home}" in told
     assert "canary-5d1e" not in told
+
+
+def test_a_machine_that_does_not_know_localhost_is_told_which_line_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(host: str, port: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    check_localhost()
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(PreflightError, match="the host name localhost can't be resolved .*127.0.0.1 localhost"):
+        check_localhost()
+
+
+def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_missing(tmp_path: Path) -> None:
+    command = [sys.executable, "spark_apps/full_refresh.py", "--config", str(tmp_path / "refresh.yaml")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    environment["JAVA_HOME"] = str(tmp_path / "gone")
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = json.loads(done.stdout.splitlines()[-1])["error"]["message"]
+    assert said == f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21, or set JAVA_HOME to one"

@@ -374,9 +374,11 @@ class TestProcess:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
-    def test_a_taken_port_is_an_error_at_once(self, api: SampleApi) -> None:
+    def test_a_taken_port_is_an_error_at_once(self, api: SampleApi, capfd: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(RuntimeError, match="at its start"):
             SampleApi(SIZES, port=api.port).start()
+        expected = f"The sample API can't listen on 127.0.0.1:{api.port}: Address already in use; choose another --port"
+        assert capfd.readouterr().err.splitlines() == [expected]
 
 
 def test_a_repeated_page_has_the_records_of_the_page_before(api: SampleApi) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,29 @@ def test_the_tests_fail_if_either_half_of_them_does(tmp_path: Path, others: int,
     done = subprocess.run([scripts / "test.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == max(others, on_airflow), done.stderr
     assert done.stdout.splitlines()[:2] == ["others", "on Airflow"]
+
+
+def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    """For a user who may install nothing, on a machine without Java, with a Python as Debian installs it."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    with (tmp_path / "scripts" / "machine.sh").open("a") as machine:
+        machine.write("find_java() { return 1; }\nroot_with_apt() { return 1; }\n")
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase $* in *ensurepip*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        [tmp_path / "scripts" / "setup.sh"],
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line == (
+        "Missing: Java 17 or 21 for Spark (or set JAVA_HOME); Python's venv module; install it, then run this again."
+        " On Debian and Ubuntu: apt-get install openjdk-17-jre-headless python3-venv"
+    )
+    assert not (tmp_path / ".venv").exists()

@@ -319,7 +319,7 @@ def test_an_unknown_store_is_refused_while_the_dag_is_parsed() -> None:
 
 @pytest.mark.parametrize("store", ["task_state", "variable", "xcom"])
 def test_the_documented_example_of_each_store_is_a_dag(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT / "demo")
     chapter = (ROOT / "docs" / "full_refresh.md").read_text().split(f"### `{store}`")[1].split("###")[0]
     [example] = re.findall(r"```python\n(.*?)```", chapter, re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}
