@@ -112,6 +112,7 @@ def test_the_extra_brings_one_version_of_pyspark_and_its_client(stated: Message)
     pins = {each.name: str(each.specifier) for each in requirements(stated) if each.name.startswith("pyspark")}
     assert pins == {"pyspark": "==4.1.3", "pyspark-client": "==4.1.3"}
     assert {"pyspark", "pyspark-client"} <= names(requirements(stated), "pyspark")
+    assert "`pyspark` and `pyspark-client`, both 4.1.3" in (ROOT / "docs" / "operator.md").read_text()
 
 
 def test_the_metadata_names_licence_pythons_and_the_documentation_that_airflow_links_to(stated: Message) -> None:
