@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
+from uuid import uuid4
 
 from airflow.sdk import BaseHook
 
@@ -76,17 +78,22 @@ class LakeHook(BaseHook):
         return LakeSettings(document.name, document.properties)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Open the catalog and list its namespaces."""
+        """List the catalog's namespaces, and write and delete an object below the warehouse."""
         try:
-            settings = self.get_lake_settings()
-            from airflow_provider_rfr.lake.catalog import open_catalog
-
-            count = len(open_catalog(settings).list_namespaces())
+            document = self.get_lake_document()
         except ConfigurationError as error:
             return False, str(error)
-        except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
-            return False, f"The catalog could not be asked: {type(error).__name__}"
-        return True, f"The catalog has {count} namespaces"
+        secrets = [*document.secrets(), BaseHook.get_connection(self.lake_conn_id).password or ""]
+        doing = "The catalog can't be opened"
+        try:
+            from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+
+            count = len(open_catalog(LakeSettings(document.name, document.properties)).list_namespaces())
+            doing = "The catalog works, but nothing can be written below the warehouse"
+            written = _try_warehouse(document.properties)
+        except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
+            return False, f"{doing}: {_reason(error, secrets)}"
+        return True, f"The catalog has {count} namespaces" + (", and the warehouse can be written" if written else "")
 
 
 def lake_document(connection: Connection) -> LakeDocument:
@@ -112,7 +119,43 @@ def lake_document(connection: Connection) -> LakeDocument:
     if "properties" in extras:
         more = mapping_extra(connection, "properties", extras["properties"])
         properties |= {str(key): _text(value) for key, value in more.items()}
+    if kind == "sql":
+        _check_warehouse(name, properties.get("warehouse"))
     return LakeDocument(str(extras.get("catalog_name", "rfr")), properties)
+
+
+def _check_warehouse(name: str, warehouse: str | None) -> None:
+    """A SQL catalog itself decides where tables are, and from a relative path each process would decide otherwise."""
+    remedy = "write the folder of the tables, e.g. s3://bucket/warehouse or file:///data/warehouse"
+    if not warehouse:
+        raise ConfigurationError(f"{name}: warehouse", "is empty", remedy)
+    if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
+        raise ConfigurationError(f"{name}: warehouse", f"{warehouse!r} is relative", remedy)
+
+
+def _try_warehouse(properties: Mapping[str, str]) -> bool:
+    """Write and delete a small object; False where the warehouse is a name that only the catalog understands.
+
+    :raises Exception: the store's own
+    """
+    from airflow_provider_rfr.lake.files import FileStore
+
+    warehouse = properties.get("warehouse", "").rstrip("/")
+    if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
+        return False
+    location = f"{warehouse}/.rfr-connection-test-{uuid4().hex}"
+    # Somebody waits for the answer in a browser.
+    store = FileStore({"s3.connect-timeout": "5", "s3.request-timeout": "10", **properties})
+    store.write(location, b"")
+    store.delete([location])
+    return True
+
+
+def _reason(error: Exception, secrets: Sequence[str]) -> str:
+    """An error's first line, or its kind where it says nothing, without secrets."""
+    from airflow_provider_rfr.refresh.errors import redact
+
+    return redact((str(error).strip().splitlines() or [type(error).__name__])[0][:500], filter(None, secrets))
 
 
 def _credentials(kind: str, connection: Connection) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.lake import LakeHook, lake_document
+from airflow_provider_rfr.hooks.lake import LakeHook, _try_warehouse, lake_document
 
 
 def lake(**fields: Any) -> Connection:
@@ -23,14 +23,16 @@ def test_a_sqlite_catalog_needs_its_address_and_the_warehouse() -> None:
 
 
 def test_login_and_password_go_into_a_databases_address() -> None:
-    connection = lake(host="postgresql+psycopg2://db:5432/lake", login="me", password="p@ss/word")
+    extra = {"warehouse": "s3://b/w"}
+    connection = lake(host="postgresql+psycopg2://db:5432/lake", login="me", password="p@ss/word", extra=extra)
     document = lake_document(connection)
     assert document.properties["uri"] == "postgresql+psycopg2://me:p%40ss%2Fword@db:5432/lake"
     assert "p%40ss%2Fword" in document.secrets()
 
 
 def test_a_login_that_the_address_names_itself_stays() -> None:
-    connection = lake(host="postgresql+psycopg2://own:pw@db/lake", login="me", password="other")
+    extra = {"warehouse": "s3://b/w"}
+    connection = lake(host="postgresql+psycopg2://own:pw@db/lake", login="me", password="other", extra=extra)
     assert lake_document(connection).properties["uri"] == "postgresql+psycopg2://own:pw@db/lake"
 
 
@@ -72,6 +74,8 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
     ("fields", "message"),
     [
         ({}, "host: is empty; write the catalog's URI"),
+        ({"host": "x"}, "warehouse: is empty; write the folder of the tables"),
+        ({"host": "x", "extra": {"warehouse": "data/wh"}}, "warehouse: 'data/wh' is relative; write the folder"),
         ({"host": "x", "extra": {"catalog_type": "sqll"}}, "'sqll' is unknown; one of sql, rest, hive, glue, dynamodb"),
         ({"host": "x", "extra": {"properties": "a=b"}}, "extra.properties: is no JSON object"),
     ],
@@ -81,19 +85,68 @@ def test_a_connection_that_says_too_little_is_refused(fields: dict[str, Any], me
         lake_document(lake(**fields))
 
 
-def test_the_test_button_opens_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = {
-        "conn_type": "rfr_lake",
-        "host": f"sqlite:///{tmp_path}/c.db",
-        "extra": json.dumps({"warehouse": "w"}),
-    }
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
-    assert LakeHook("lake").test_connection() == (True, "The catalog has 0 namespaces")
+def ask_button(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> tuple[bool, str]:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", **connection}))
+    return LakeHook("lake").test_connection()
 
 
-def test_the_test_button_names_an_error_by_its_kind_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = f"sqlite:///{tmp_path}/missing/s3cret.db"
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", "host": host}))
-    passed, message = LakeHook("lake").test_connection()
+def test_the_test_button_opens_the_catalog_and_writes_below_the_warehouse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = tmp_path / "warehouse"
+    extra = {"warehouse": f"file://{warehouse}"}
+    said = ask_button(monkeypatch, host=f"sqlite:///{tmp_path}/c.db", extra=extra)
+    assert said == (True, "The catalog has 0 namespaces, and the warehouse can be written")
+    assert warehouse.is_dir()
+    assert not list(warehouse.iterdir())
+
+
+def test_the_test_button_says_why_a_catalog_cant_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"warehouse": "/data/w"}
+    passed, message = ask_button(monkeypatch, host=f"sqlite:///{tmp_path}/missing/c.db", extra=extra)
     assert not passed
-    assert "s3cret" not in message
+    assert message == "The catalog can't be opened: (sqlite3.OperationalError) unable to open database file"
+
+
+@pytest.mark.parametrize("password", ["s3cret-31f0", "p@ss/31f0"])
+def test_a_reason_names_no_secret(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    from airflow_provider_rfr.lake import catalog
+
+    def refuse(name: str, **properties: str) -> None:
+        raise OSError(f"no route to {properties['uri']} for {password}\nwith a trace")
+
+    monkeypatch.setattr(catalog, "load_catalog", refuse)
+    host, extra = "postgresql+psycopg2://db/lake", {"warehouse": "/data/w"}
+    passed, message = ask_button(monkeypatch, host=host, login="me", password=password, extra=extra)
+    assert not passed
+    assert message.startswith("The catalog can't be opened: no route to postgresql+psycopg2://me:")
+    assert "31f0" not in message
+    assert "trace" not in message
+
+
+def test_the_test_button_finds_a_warehouse_that_cant_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    extra = {"warehouse": f"file://{tmp_path}/file/warehouse"}
+    passed, message = ask_button(monkeypatch, host=f"sqlite:///{tmp_path}/c.db", extra=extra)
+    assert not passed
+    assert message.startswith("The catalog works, but nothing can be written below the warehouse: ")
+    assert "Not a directory" in message
+
+
+def test_the_test_button_finds_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = {"s3_endpoint": "http://127.0.0.1:9", "s3_access_key_id": "AK", "s3_secret_access_key": "canary-5c0e"}
+    extra = {"warehouse": "s3://nobucket/w", "s3_region": "eu-west-1", **store}
+    passed, message = ask_button(monkeypatch, host=f"sqlite:///{tmp_path}/c.db", extra=extra)
+    assert not passed
+    assert message.startswith("The catalog works, but nothing can be written below the warehouse: ")
+    assert "canary" not in message
+
+
+def test_the_name_of_a_rest_catalogs_warehouse_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the catalog knows where it is."""
+    document = lake_document(lake(host="https://c.example.com", extra={"catalog_type": "rest", "warehouse": "prod"}))
+    monkeypatch.chdir(tmp_path)
+    assert _try_warehouse(document.properties) is False
+    assert not list(tmp_path.iterdir())

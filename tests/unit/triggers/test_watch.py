@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from airflow_provider_rfr.hooks.cluster_driver import DriverState
@@ -119,7 +121,8 @@ def test_without_driver_and_ledger_it_is_lost(refresh: Refresh, watch: RefreshWa
 def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_told(
     refresh: Refresh, watch: RefreshWatch, clock: Clock, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_LAKE", '{"conn_type": "rfr_lake", "host": "sqlite:////nowhere/secret/c.db"}')
+    lake = {"conn_type": "rfr_lake", "host": "sqlite:////nowhere/secret/c.db", "extra": {"warehouse": "/nowhere"}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
     clock.now += 2 * LOST_SECONDS
     assert watch.look() is None
     assert [line for line in lines if "ledger" in line] == [
