@@ -56,7 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             home.mkdir()
             with Receiver() as receiver:
                 webhook.write_triggers(triggers, receiver)
-                environment = {"RFR_TRIGGERS_FILE": str(triggers)}
+                environment = {
+                    "RFR_TRIGGERS_FILE": str(triggers),
+                    "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
+                }
                 gone = None if keep else Path(folder)
                 stack = AirflowStack(home, ROOT / "dags", connections(api, lake), environment, folder=gone)
                 with stack as airflow:

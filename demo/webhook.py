@@ -29,7 +29,6 @@ def write_triggers(path: Path, receiver: Receiver) -> None:
             "run": "{{dag_run_id}}",
         },
         "signing": {"secrets": [SECRET]},
-        "allowedHosts": ["127.0.0.1"],
     }
     path.write_text(yaml.safe_dump({"triggers": {"config": {"onCommit": endpoint}}}, sort_keys=False))
 

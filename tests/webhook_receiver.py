@@ -14,10 +14,13 @@ from typing import Any
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.courier import Courier
 
 LAKE, TABLE = "rfr", "raw.orders"
+LOOPBACK = ("127.0.0.1", "localhost")
 
 
 @dataclass
@@ -168,12 +171,17 @@ def key(trigger: str = "hook", table: str = TABLE) -> EndpointKey:
 
 
 def endpoint(url: str, name: str = "hook", *, interval: str | None = None, **fields: Any) -> Endpoint:
-    """One endpoint that may call loopback."""
-    document = {"url": url, "allowedHosts": ["127.0.0.1", "localhost"], "timeout": "5s", **fields}
+    """One endpoint, for a courier that may call loopback."""
+    document = {"url": url, "timeout": "5s", **fields}
     if not {"payload", "payloadTemplate", "preset"} & set(document):
         document["payload"] = {"id": "{{delivery_id}}", "sequence": "{{sequence}}"}
     block: dict[str, Any] = {"config": {name: document}}
     return parse_triggers({**block, **({"interval": interval} if interval else {})}).config[name]
+
+
+def loopback_courier(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], **options: Any) -> Courier:
+    """A courier where the installation allows loopback, on which all receivers of tests are."""
+    return Courier(store, endpoints, **{"allowed_hosts": LOOPBACK, **options})
 
 
 def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("orders",)) -> list[CommitEvent]:

@@ -63,8 +63,6 @@ class WebhookHook(BaseHook):
 
     A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
     a DAG is parsed. So a corrected file is used by the next attempt.
-
-    :param allowed_hosts: private addresses that any endpoint may call, beside those of ``[rfr] webhook_allowed_hosts``
     """
 
     def __init__(
@@ -74,14 +72,12 @@ class WebhookHook(BaseHook):
         control_store_conn_id: str | None = None,
         *,
         folder: Path | None = None,
-        allowed_hosts: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self._triggers = triggers
         self._folder = folder
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
-        self._allowed_hosts = tuple(allowed_hosts)
         self._courier: Courier | None = None
         self._unread: dict[str, str] = {}
 
@@ -185,7 +181,7 @@ class WebhookHook(BaseHook):
             self.store,
             endpoints,
             connections=http_settings,
-            allowed_hosts=(*self._allowed_hosts, *configured_hosts()),
+            allowed_hosts=configured_hosts(),
             on_dead=on_dead,
             leaves_telling=leaves_telling,
         )
@@ -209,6 +205,6 @@ class WebhookHook(BaseHook):
 
 
 def configured_hosts() -> list[str]:
-    """Private hosts that the installation allows webhooks to call."""
+    """``[rfr] webhook_allowed_hosts``: the private hosts, addresses and networks that webhooks may call."""
     text = conf.get("rfr", "webhook_allowed_hosts", fallback="") or ""
     return [host.strip() for host in text.split(",") if host.strip()]

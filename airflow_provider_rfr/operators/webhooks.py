@@ -52,7 +52,6 @@ class CommitWebhookOperator(BaseOperator):
     :param deferrable: wait in the triggerer, so that no worker slot is held between attempts
     :param slot_seconds: with ``deferrable``: seconds for which quick retries are waited for in the slot
     :param on_dead: called for each delivery that is given up, at least once
-    :param allowed_hosts: private addresses that may be called
     :raises TriggerConfigError: every problem of the block, while the DAG is parsed
     :raises AirflowFailException: a delivery was given up whose endpoint says ``onFailure: block``
     :raises DeliveryError: commits of a table could not be read; what the others owe was delivered before
@@ -79,7 +78,6 @@ class CommitWebhookOperator(BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         slot_seconds: float = 30.0,
         on_dead: Callable[[DeadDelivery], None] | None = None,
-        allowed_hosts: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -93,7 +91,6 @@ class CommitWebhookOperator(BaseOperator):
         self.deferrable = deferrable
         self.slot_seconds = slot_seconds
         self.on_dead = on_dead
-        self.allowed_hosts = tuple(allowed_hosts)
         self._hook: WebhookHook | None = None
         if not (isinstance(triggers, str) and is_pending(triggers)):
             check_triggers(triggers, dag_folder(self))
@@ -144,7 +141,6 @@ class CommitWebhookOperator(BaseOperator):
             self.lake_conn_id,
             self.control_store_conn_id,
             folder=dag_folder(self),
-            allowed_hosts=self.allowed_hosts,
         )
 
     def _patience(self) -> float | None:

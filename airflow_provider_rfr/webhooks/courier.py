@@ -52,7 +52,8 @@ class Courier:
 
     :param endpoints: by lake, table and trigger; if they were sealed, of the opened block
     :param connections: asked for Airflow's HTTP connections, at delivery
-    :param allowed_hosts: names, addresses and networks that may be called although they are private, by any endpoint
+    :param allowed_hosts: names, addresses and networks that may be called although they are private; an endpoint's own
+        list narrows them
     :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
         attempts, so it may take its time. Without one nobody is told of what this courier gives up, later neither
     :param leaves_telling: ... but who comes next with an ``on_dead``

@@ -48,7 +48,6 @@ def receiver() -> Iterator[Receiver]:
             "payload": PAYLOAD,
             "onFailure": "block",
             "maxAttempts": 1,
-            "allowedHosts": ["127.0.0.1"],
         }
         file = Path(os.environ["AIRFLOW_HOME"]) / "triggers.json"
         file.write_text(json.dumps({"triggers": {"config": {"hook": endpoint}}}))
@@ -68,6 +67,7 @@ def dag(lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.Monk
         }
         for name, connection in connections.items():
             monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
         monkeypatch.setattr(after_publish, "BLOCKED_SECONDS", 1.0)
         yield importlib.import_module("tests.integration.dags.hooked_refresh").dag
 

@@ -90,7 +90,7 @@ def main(task: dict[str, Any]) -> None:
             outbox.enrol_table(store, catalog, LAKE, TABLE, endpoints)
         elif step == "deliver":
             print("delivering", flush=True)
-            courier = Courier(store, endpoints, lease_slack=1.0)
+            courier = Courier(store, endpoints, allowed_hosts=["127.0.0.1"], lease_slack=1.0)
             courier.deliver_due(until_empty=True, patience=20)
     store.close()
 

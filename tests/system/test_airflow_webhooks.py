@@ -49,7 +49,6 @@ def block(url: str, **more: Any) -> dict[str, Any]:
         "url": f"{url}/hook?token={CANARY}",
         "headers": {"Authorization": f"Bearer {CANARY}"},
         "payload": {"id": "{{delivery_id}}", "attempt": "{{attempt}}"},
-        "allowedHosts": ["127.0.0.1"],
         **more,
     }
     return {"triggers": {"config": {"hook": endpoint}}}
@@ -196,7 +195,7 @@ def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_deliver
 ) -> None:
     commit = publish(open_catalog(story.lake.settings), "raw.starts", 7)
     start = {"dag_id": "started", "username": USER, "password": PASSWORD}
-    endpoint = {"preset": "airflow-dag-run", "with": start, "allowedHosts": ["127.0.0.1"]}
+    endpoint = {"preset": "airflow-dag-run", "with": start}
     with api_server(story) as url:
         file = write(tmp_path, {"config": {"start": {**endpoint, "url": url}}})
         run(story, "deliver", "starts", triggers_file=file, target="raw.starts")

@@ -105,7 +105,7 @@ class Endpoint(TriggerModel):
     :ivar signing: Standard Webhooks
     :ivar ordering: ``strict``: an event waits until the one before it is delivered
     :ivar enabled: false: nothing is sent
-    :ivar allowed_hosts: names, addresses and networks that may be called although they are private
+    :ivar allowed_hosts: of the private hosts that the installation allows, those that may be called; empty for all
     """
 
     camel_case_only: ClassVar[frozenset[str]] = frozenset({"timeout_secs", "max_retries"})

@@ -1,8 +1,8 @@
 """Which addresses a webhook may be sent to.
 
 Whoever may write a trigger must not be able to reach what only this machine can reach. So what is not on the internet
-is denied, unless it is allowed by name. Asked for the address that a connection is about to be made to, it can't be
-got round by a name that resolves to something else the second time.
+is denied, unless the installation allows it; a trigger can only narrow that. Asked for the address that a connection
+is about to be made to, it can't be got round by a name that resolves to something else the second time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# What a name in the allow-list does not open: cloud metadata and what is no single machine.
-_NEVER_BY_NAME: Final = tuple(
+# Cloud metadata, and what is no single machine. Neither a name nor a network that happens to hold it opens one.
+_RESERVED: Final = tuple(
     map(
         ipaddress.ip_network,
         (
@@ -62,8 +62,8 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class AddressGuard:
-    """What is allowed besides the internet.
+class HostList:
+    """Private hosts that may be called.
 
     :ivar names: hosts, with or without a port, in small letters
     :ivar networks: any address in them, whatever the host is called
@@ -73,16 +73,50 @@ class AddressGuard:
     networks: tuple[Network, ...] = ()
 
     @classmethod
-    def of(cls, *lists: Iterable[str]) -> AddressGuard:
+    def of(cls, entries: Iterable[str]) -> HostList:
         """From entries like ``airflow.internal``, ``localhost:8080``, ``10.1.2.3``, ``[::1]:80`` or ``10.0.0.0/8``."""
         names: set[str] = set()
         networks: list[Network] = []
-        for entry in (each.strip().lower() for entries in lists for each in entries):
+        for entry in (each.strip().lower() for each in entries):
             try:
                 networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
             except ValueError:
                 names.add(entry.removesuffix("."))
         return cls(frozenset(names), tuple(networks))
+
+    def lists(self, host: str, port: int, found: Address, special: Iterable[Address]) -> bool:
+        """Whether all that is special about an address is allowed.
+
+        :param special: the address itself, or what is wrapped in it
+        """
+        name = host.lower().strip("[]").removesuffix(".")
+        by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
+        return all(
+            (by_name and not _is_reserved(each))
+            or any(
+                (each in network or found in network) and (not _is_reserved(each) or _names_reserved(network))
+                for network in self.networks
+            )
+            for each in special
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AddressGuard:
+    """What is allowed besides the internet.
+
+    :ivar installation: what any endpoint may call
+    :ivar endpoint: the part of it that this one may call; None for all of it
+    """
+
+    installation: HostList = HostList()
+    endpoint: HostList | None = None
+
+    @classmethod
+    def of(cls, installation: Iterable[str] = (), endpoint: Iterable[str] = ()) -> AddressGuard:
+        """From the lists of both; an endpoint without a list narrows nothing."""
+        narrower = tuple(endpoint)
+        return cls(HostList.of(installation), HostList.of(narrower) if narrower else None)
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
         """Why nothing may be sent there, in words for a log; None if it may.
@@ -91,18 +125,29 @@ class AddressGuard:
         :param address: that the host resolved to, and that is about to be connected to
         """
         found = ipaddress.ip_address(address.partition("%")[0])
-        inner = _all_meant(found)
-        if any(each in network for each in (found, *inner) for network in self.networks):
+        special = [each for each in _all_meant(found) if _kind(each) is not None]
+        if not self.installation.lists(host, port, found, special):
+            lacking = "[rfr] webhook_allowed_hosts of Airflow's configuration"
+        elif self.endpoint is not None and not self.endpoint.lists(host, port, found, special):
+            lacking = "the trigger's allowedHosts"
+        else:
             return None
-        kind = next((kind for kind in map(_kind, inner) if kind is not None), None)
-        if kind is None:
-            return None
-        name = host.lower().strip("[]").removesuffix(".")
-        by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
-        if by_name and not any(each in network for each in inner for network in _NEVER_BY_NAME):
-            return None
-        remedy = "the address or its network" if by_name else "the host"
-        return f"{host} is {found}, a {kind} address; allowed_hosts has to list {remedy}"
+        what = "this address or a reserved network" if any(map(_is_reserved, special)) else "the host or its network"
+        named = host if host.strip("[]") == str(found) else f"{host} ({found})"
+        return f"{named} is a {_kind(special[0])} address; {lacking} has to list {what}"
+
+
+def _is_reserved(address: Address) -> bool:
+    return any(address in network for network in _RESERVED)
+
+
+def _names_reserved(network: Network) -> bool:
+    """Whether it is there for reserved addresses, and does not only happen to hold some, as 0.0.0.0/0 does."""
+    return network.num_addresses == 1 or any(_is_within(network, each) for each in _RESERVED)
+
+
+def _is_within(network: Network, other: Network) -> bool:
+    return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
 
 
 def _all_meant(address: Address) -> tuple[Address, ...]:
@@ -124,7 +169,7 @@ def _all_meant(address: Address) -> tuple[Address, ...]:
 
 def _kind(address: Address) -> str | None:
     """What is special about it; None for an address of the internet."""
-    if any(address in network for network in _NEVER_BY_NAME):
+    if _is_reserved(address):
         return "reserved or metadata"
     if address.is_loopback:
         return "loopback"

@@ -92,7 +92,7 @@ class Call:
 def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterable[str] = ()) -> Call:
     """How to call the endpoint.
 
-    :param allowed_hosts: allowed for every endpoint
+    :param allowed_hosts: private hosts that the installation allows
     :raises ConfigurationError: the endpoint is still sealed, or there is no address
     """
     if holds_sealed_text(endpoint.dump()):

@@ -18,6 +18,8 @@ from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
 
+pytestmark = pytest.mark.usefixtures("webhooks_on_loopback")
+
 CANARY = "canary-7f3a9c"
 
 
@@ -32,7 +34,6 @@ def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
         "url": f"{receiver.url}/hook?token={CANARY}",
         "headers": {"Authorization": f"Bearer {CANARY}"},
         "payload": {"table": "{{materialization_name}}", "documents": "{{totals.documents}}", "id": "{{delivery_id}}"},
-        "allowedHosts": ["127.0.0.1"],
         **more,
     }
     return {"config": {"hook": endpoint}}
@@ -247,3 +248,12 @@ def test_a_file_that_is_not_there_is_told_while_the_dag_is_parsed() -> None:
 def test_a_start_that_is_unknown_is_told_while_the_dag_is_parsed(receiver: Receiver) -> None:
     with pytest.raises(ConfigurationError, match="start_from: 'now' is unknown"):
         operator(block(receiver), start_from="now")
+
+
+def test_a_block_can_t_open_what_the_installation_does_not(
+    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish("raw.orders")
+    monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "")
+    assert operator(block(receiver, allowedHosts=["127.0.0.1", "0.0.0.0/0"])).execute({})["dead"] == 1
+    assert receiver.requests == []

@@ -78,7 +78,7 @@ def test_the_internet_is_open(address: str) -> None:
 def test_everything_else_is_closed(address: str) -> None:
     refusal = AddressGuard().refusal("example.com", 443, address)
     assert refusal is not None
-    assert "allowed_hosts has to list the host" in refusal
+    assert "[rfr] webhook_allowed_hosts of Airflow's configuration has to list" in refusal
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,45 @@ def test_a_host_is_opened_by_its_name(entry: str) -> None:
 def test_a_name_never_opens_metadata_but_its_address_does(address: str) -> None:
     by_name = AddressGuard.of(["airflow.internal"]).refusal("airflow.internal", 80, address)
     assert by_name is not None
-    assert "the address or its network" in by_name
+    assert "this address or a reserved network" in by_name
     assert AddressGuard.of([address.partition("%")[0]]).refusal("any.host", 80, address) is None
 
 
+@pytest.mark.parametrize("address", METADATA)
+def test_a_network_that_only_happens_to_hold_metadata_does_not_open_it(address: str) -> None:
+    everything = AddressGuard.of(["0.0.0.0/0", "::/0", "100.64.0.0/10", "fd00::/8", "64:ff9b::/96", "2002::/16"])
+    refusal = everything.refusal("any.host", 80, address)
+    assert refusal is not None
+    assert "this address or a reserved network" in refusal
+
+
+def test_a_reserved_network_opens_what_is_in_it() -> None:
+    guard = AddressGuard.of(["169.254.170.0/24", "fd00:ec2::/64"])
+    assert guard.refusal("any.host", 80, "169.254.170.2") is None
+    assert guard.refusal("any.host", 80, "fd00:ec2::254") is None
+    assert guard.refusal("any.host", 80, "169.254.169.254") is not None
+
+
+def test_an_endpoint_opens_nothing_that_the_installation_does_not() -> None:
+    for own in (["169.254.169.254"], ["0.0.0.0/0"], ["10.0.0.1", "metadata.internal"]):
+        for address in ("169.254.169.254", "10.0.0.1", "127.0.0.1"):
+            refusal = AddressGuard.of([], own).refusal("metadata.internal", 80, address)
+            assert refusal is not None
+            assert "[rfr] webhook_allowed_hosts" in refusal
+
+
+def test_an_endpoint_narrows_what_the_installation_allows() -> None:
+    guard = AddressGuard.of(["10.0.0.0/8"], ["hooks.internal"])
+    assert guard.refusal("hooks.internal", 80, "10.1.2.3") is None
+    other = guard.refusal("other.internal", 80, "10.1.2.3")
+    assert other is not None
+    assert "the trigger's allowedHosts has to list the host" in other
+    assert guard.refusal("hooks.internal", 80, "192.168.0.1") is not None
+    assert guard.refusal("example.com", 443, "93.184.216.34") is None
+
+
 def test_a_network_is_opened_whatever_the_host_is_called() -> None:
-    guard = AddressGuard.of(["10.0.0.0/8"], ["fd12::/16", "[::1]"])
+    guard = AddressGuard.of(["10.0.0.0/8", "fd12::/16", "[::1]"])
     assert guard.refusal("any.host", 80, "10.9.8.7") is None
     assert guard.refusal("any.host", 80, "::ffff:10.9.8.7") is None
     assert guard.refusal("any.host", 80, "fd12::7") is None
@@ -124,7 +157,7 @@ def server():
 
 @pytest.mark.parametrize("spelling", ["127.0.0.1", "localhost", "2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
 def test_no_spelling_of_an_address_gets_by(server: Receiver, spelling: str) -> None:
-    with pytest.raises(AddressRefused, match=r"is (127\.0\.0\.1|::1), a loopback address"):
+    with pytest.raises(AddressRefused, match=r"(127\.0\.0\.1|::1)\)? is a loopback address"):
         connected(spelling, server.port)
     assert connected(spelling, server.port, "127.0.0.0/8") == "127.0.0.1"
 

@@ -26,7 +26,17 @@ from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Tally
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.soon import SOON, soon, wait_until
-from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
+from tests.webhook_receiver import (
+    FakeClock,
+    Received,
+    Receiver,
+    Reply,
+    endpoint,
+    events,
+    key,
+    loopback_courier,
+    receiver,
+)
 
 HOUR = 3600.0
 
@@ -47,7 +57,7 @@ class Post:
         enrol(self.store, events(*sequences, **event), self.endpoints)
 
     def courier(self, **options: Any) -> Courier:
-        return Courier(self.store, self.endpoints, **options)
+        return loopback_courier(self.store, self.endpoints, **options)
 
     def deliver(self, **options: Any) -> Tally:
         return self.courier(**options).deliver_due()
@@ -288,7 +298,7 @@ def test_a_connection_of_airflow_gives_address_and_credentials(post: Post, serve
         base = f"http://127.0.0.1:{server.port}/base"
         return ConnectionSettings(base, "robot", "hunter22", {"X-Team": "data"})
 
-    document = {"connection": "my_http", "payload": {}, "allowedHosts": ["127.0.0.1"]}
+    document = {"connection": "my_http", "payload": {}}
     post.endpoints[key()] = parse_triggers({"config": {"hook": document}}).config["hook"]
     post.commit(1, 2)
     post.drain(connections=connections)
@@ -608,14 +618,14 @@ def test_four_couriers_at_once_call_once_for_each_delivery(tmp_path: Path, serve
     tallies: list[Tally] = []
 
     def work() -> None:
-        tallies.append(Courier(open_store(f"sqlite:///{tmp_path}/control.db"), endpoints).deliver_due())
+        tallies.append(loopback_courier(open_store(f"sqlite:///{tmp_path}/control.db"), endpoints).deliver_due())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    Courier(first, endpoints).deliver_due(until_empty=True)
+    loopback_courier(first, endpoints).deliver_due(until_empty=True)
     assert len(server.ids) == len(set(server.ids)) == 120
     assert not sum(tally.lost for tally in tallies)
 
@@ -657,7 +667,7 @@ def test_a_go_ends_with_an_error_of_the_store_and_the_rows_come_again(
 
 
 def test_there_is_nothing_to_do_for_no_endpoints(post: Post) -> None:
-    assert Courier(post.store, {}).deliver_due(until_empty=True) == Tally()
+    assert loopback_courier(post.store, {}).deliver_due(until_empty=True) == Tally()
 
 
 def test_a_receiver_that_is_asked_by_two_names_gets_what_each_is_owed(post: Post, server: Receiver) -> None:

@@ -27,7 +27,17 @@ from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.delivery.rounds import Round
 from airflow_provider_rfr.webhooks.delivery.windows import merge_events
 from airflow_provider_rfr.webhooks.outbox import enrol
-from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
+from tests.webhook_receiver import (
+    FakeClock,
+    Received,
+    Receiver,
+    Reply,
+    endpoint,
+    events,
+    key,
+    loopback_courier,
+    receiver,
+)
 
 
 @pytest.fixture
@@ -40,7 +50,7 @@ def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = No
     store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
     endpoints = {key(): endpoint(url, **fields)}
     enrol(store, events(*sequences), endpoints)
-    return Courier(store, endpoints)
+    return loopback_courier(store, endpoints)
 
 
 @pytest.mark.parametrize("jump", [-86400.0 * 400, -3600.0, 3600.0, 86400.0 * 400])
@@ -181,7 +191,7 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
         elif step < 0.6:
             enrol(store, events(*committed), endpoints)
         elif step < 0.8:
-            Courier(store, endpoints).deliver_due()
+            loopback_courier(store, endpoints).deliver_due()
         elif step < 0.88:
             abandoned(store, endpoints, 25_000, interval, strict=strict)
         elif step < 0.97:
@@ -191,7 +201,7 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
     healthy[0] = True
     clock.sleep(100)
     enrol(store, events(*committed), endpoints)
-    while (due := Courier(store, endpoints).deliver_due().next_due) is not None:
+    while (due := loopback_courier(store, endpoints).deliver_due().next_due) is not None:
         clock.time = max(clock.time, due.timestamp()) + 0.001
     rows = {row.id: row for row in operations.deliveries(store, Selection(), None)}
     ended = [rows.get(row.merged_into or "", row) for row in rows.values()]
@@ -229,7 +239,7 @@ def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, tmp_pat
 
 def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/control.db", clock=FakeClock())
-    document = {"connection": "c", "payload": {}, "allowedHosts": ["127.0.0.1"]}
+    document = {"connection": "c", "payload": {}}
     endpoints = {key(): parse_triggers({"config": {"hook": document}}).config["hook"]}
     enrol(store, events(*range(1, 51)), endpoints)
     away = [True]
@@ -239,7 +249,7 @@ def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server:
             raise TimeoutError
         return ConnectionSettings(server.url)
 
-    courier = Courier(store, endpoints, connections=connections)
+    courier = loopback_courier(store, endpoints, connections=connections)
     courier.deliver_due(until_empty=True, patience=10)
     away[0] = False
     assert courier.deliver_due(until_empty=True).delivered >= 45
@@ -271,4 +281,4 @@ def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_
     document = {"config": {"hook": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
     store = open_store(f"sqlite:///{tmp_path}/control.db")
     with pytest.raises(ConfigurationError, match="is still sealed; open the triggers block"):
-        Courier(store, {key(): parse_triggers(document).config["hook"]})
+        loopback_courier(store, {key(): parse_triggers(document).config["hook"]})

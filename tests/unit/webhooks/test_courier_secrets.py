@@ -18,11 +18,21 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.courier import Courier
 from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings, resolve
 from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol
-from tests.webhook_receiver import LAKE, TABLE, FakeClock, Received, Receiver, Reply, events, receiver
+from tests.webhook_receiver import (
+    LAKE,
+    LOOPBACK,
+    TABLE,
+    FakeClock,
+    Received,
+    Receiver,
+    Reply,
+    events,
+    loopback_courier,
+    receiver,
+)
 
 HEADER = "canary-header-7f3a"
 PATH = "canary-path-91bc"
@@ -42,7 +52,7 @@ def server() -> Iterator[Receiver]:
 
 def document(url: str) -> dict[str, Any]:
     address = f"{url}/{PATH}/x?sig={quote(QUERY, safe='')}"
-    allowed = {"allowedHosts": ["127.0.0.1"], "timeout": "1s", "maxAttempts": 2}
+    allowed = {"timeout": "1s", "maxAttempts": 2}
     plain = {"headers": {"X-Key": HEADER, "Authorization": f"Bearer {HEADER}"}, "exposeHeaders": ["X-Key"]}
     return {
         "config": {
@@ -106,7 +116,7 @@ def test_no_secret_is_told_anywhere(
     written = document(base)
     if kind == "refused address":
         for each in written["config"].values():
-            del each["allowedHosts"]
+            each["allowedHosts"] = ["10.0.0.1"]
     told: list[DeadDelivery] = []
     with caplog.at_level(logging.DEBUG):
         shown = run(tmp_path, parse_triggers(written), base, told)
@@ -129,19 +139,19 @@ def run(folder: Path, block: Any, base: str, told: list[DeadDelivery]) -> str:
     def connections(name: str) -> ConnectionSettings:
         return ConnectionSettings(f"{base}/{PATH}", "robot", PASSWORD, {"X-Key": HEADER})
 
-    courier = Courier(store, endpoints, connections=connections, on_dead=told.append)
+    courier = loopback_courier(store, endpoints, connections=connections, on_dead=told.append)
     tally = courier.deliver_due(until_empty=True, patience=300)
     shown = [repr(courier), repr(tally), repr(endpoints), repr(store)]
     error = tally.error()
     if error is not None:
         shown += traceback.format_exception(error)
-    calls = [resolve(endpoint, connections) for endpoint in endpoints.values()]
+    calls = [resolve(endpoint, connections, LOOPBACK) for endpoint in endpoints.values()]
     shown += [repr(call) + repr(call.masker) for call in calls]
     shown += [repr(connections("c")), repr(operations.deliveries(store, limit=None))]
     for row in operations.deliveries(store, limit=None):
         shown.append(repr(operations.history(store, row.id)))
     for endpoint in endpoints.values():
-        answer = operations.test_fire(endpoint, events(3)[0], connections=connections)
+        answer = operations.test_fire(endpoint, events(3)[0], connections=connections, allowed_hosts=LOOPBACK)
         shown.append(repr(answer))
     return "\n".join(shown)
 
@@ -169,7 +179,9 @@ def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, mon
 
     monkeypatch.setattr(ControlStore, "run", failing)
     with pytest.raises(Exception, match="no such table") as caught:
-        Courier(store, endpoints, connections=lambda name: ConnectionSettings("nowhere", "a", PASSWORD)).deliver_due()
+        loopback_courier(
+            store, endpoints, connections=lambda name: ConnectionSettings("nowhere", "a", PASSWORD)
+        ).deliver_due()
     text = "".join(traceback.format_exception(caught.value))
     with pytest.raises(ConfigurationError) as sealed:
         resolve(

@@ -253,7 +253,10 @@ def test_refused_connections_and_unknown_names_are_told_in_words() -> None:
 def test_a_private_address_that_is_not_allowed_is_refused_for_good(server: Receiver) -> None:
     outcome = send(server.url, guard=AddressGuard())
     assert (outcome.reason, outcome.permanent) == ("address", True)
-    assert "a loopback address; allowed_hosts has to list the host" in outcome.detail
+    assert (
+        "a loopback address; [rfr] webhook_allowed_hosts of Airflow's configuration has to list the host"
+        in outcome.detail
+    )
     assert not server.received
 
 

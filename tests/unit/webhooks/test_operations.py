@@ -15,10 +15,21 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.courier import Courier
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
-from tests.webhook_receiver import LAKE, TABLE, FakeClock, Receiver, Reply, endpoint, events, key, receiver
+from tests.webhook_receiver import (
+    LAKE,
+    LOOPBACK,
+    TABLE,
+    FakeClock,
+    Receiver,
+    Reply,
+    endpoint,
+    events,
+    key,
+    loopback_courier,
+    receiver,
+)
 
 
 @pytest.fixture
@@ -53,7 +64,7 @@ def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
     server.answers(400)
     endpoints = owe(store, server.url, 1, 2, onFailure="block")
     assert operations.blocked_reason(store, LAKE, TABLE) is None
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     reason = operations.blocked_reason(store, LAKE, TABLE)
     assert reason.startswith("trigger hook of rfr.raw.orders: delivery ")
     assert "(HTTP 400), and 1 more; replay or cancel it" in reason
@@ -62,13 +73,13 @@ def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
     server.answers(200)
     assert len(operations.replay(store, Selection())) == 2
     assert operations.blocked_reason(store, LAKE, TABLE) is None
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert set(states(store).values()) == {"delivered"}
 
 
 def test_a_cancelled_delivery_blocks_no_more(store: ControlStore, server: Receiver) -> None:
     server.answers(400)
-    Courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    loopback_courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
     operations.cancel(store, Selection(), detail="by hand")
     assert operations.blocked_reason(store, LAKE, TABLE) is None
     (row,) = operations.deliveries(store)
@@ -78,14 +89,14 @@ def test_a_cancelled_delivery_blocks_no_more(store: ControlStore, server: Receiv
 @pytest.mark.parametrize("policy", ["dead_letter", "ignore"])
 def test_other_policies_block_nothing(store: ControlStore, server: Receiver, policy: str) -> None:
     server.answers(400)
-    Courier(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
+    loopback_courier(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
     assert operations.blocked_reason(store, LAKE, TABLE) is None
     assert operations.blocked_reason(store, LAKE, TABLE, ["hook"]) is not None, "today's configuration decides"
 
 
 def test_what_blocks_by_yesterday_s_configuration_alone_blocks_no_more(store: ControlStore, server: Receiver) -> None:
     server.answers(400)
-    Courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    loopback_courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
     assert operations.blocked_reason(store, LAKE, TABLE, []) is None
 
 
@@ -93,29 +104,29 @@ def test_what_is_cancelled_is_not_sent_and_can_be_replayed(store: ControlStore, 
     endpoints = owe(store, server.url, 1, 2)
     one = delivery_id("commit-1", "hook")
     assert operations.cancel(store, Selection(ids=[one])) == [one]
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert states(store) == {"commit-1": "cancelled", "commit-2": "delivered"}
     assert operations.replay(store, Selection()) == [], "without states it is what is dead"
     assert operations.replay(store, Selection(ids=[one], states=["cancelled"])) == [one]
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert states(store) == {"commit-1": "delivered", "commit-2": "delivered"}
 
 
 def test_what_was_delivered_can_be_sent_again(store: ControlStore, server: Receiver) -> None:
     endpoints = owe(store, server.url, 1)
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     operations.replay(store, Selection(states=["delivered"]))
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert server.ids == [delivery_id("commit-1", "hook")] * 2
 
 
 def test_what_is_pending_or_merged_is_not_replayed(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
     endpoints = owe(store, server.url, 1, 2, interval="60s")
     assert operations.replay(store, Selection(states=["pending", "merged"])) == []
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert operations.replay(store, Selection(states=["merged"])) == []
     assert len(operations.replay(store, Selection(states=["delivered"]))) == 1
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert len(server.ids) == 2
     assert len(set(server.ids)) == 1
 
@@ -131,7 +142,7 @@ def test_a_delivery_that_is_under_way_can_be_cancelled_and_its_end_says_nothing(
         return Reply(500)
 
     server.answers_by(slow)
-    courier = Courier(store, owe(store, server.url, 1))
+    courier = loopback_courier(store, owe(store, server.url, 1))
     tallies = []
     thread = threading.Thread(target=lambda: tallies.append(courier.deliver_due()))
     thread.start()
@@ -152,7 +163,7 @@ def test_the_oldest_pending_delivery_says_how_late_things_are(
     owe(store, server.url, 2)
     assert operations.oldest_pending_seconds(store) == pytest.approx(100)
     assert operations.oldest_pending_seconds(store, LAKE, "raw.items") == 0
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     assert operations.oldest_pending_seconds(store, LAKE, TABLE) == 0
 
 
@@ -160,7 +171,7 @@ def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlS
     with receiver() as broken:
         broken.answers(400)
         endpoints = {**owe(store, server.url, 1, 2), **owe(store, broken.url, 1, name="bad")}
-        Courier(store, endpoints).deliver_due()
+        loopback_courier(store, endpoints).deliver_due()
     assert operations.counts(store) == {"pending": 0, "delivered": 2, "dead": 1, "cancelled": 0, "merged": 0}
     assert operations.counts(store, Selection(trigger="bad"))["dead"] == 1
     assert [each.key.trigger for each in operations.deliveries(store, Selection(reason="http"))] == ["bad"]
@@ -179,7 +190,7 @@ def test_endpoints_are_paused_resumed_and_shown(store: ControlStore, server: Rec
 
 def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
     endpoints = owe(store, server.url, 1)
-    Courier(store, endpoints).deliver_due()
+    loopback_courier(store, endpoints).deliver_due()
     clock.sleep(86400)
     owe(store, server.url, 2)
     assert operations.forget(store, 3600) == 1
@@ -189,10 +200,10 @@ def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver,
 def test_a_test_fire_calls_once_and_leaves_no_row(store: ControlStore, server: Receiver) -> None:
     server.answers(Reply(500, b"no, hunter22hunter22"))
     made = endpoint(server.url, headers={"X-Key": "hunter22hunter22"})
-    answer = operations.test_fire(made, events(1)[0])
+    answer = operations.test_fire(made, events(1)[0], allowed_hosts=LOOPBACK)
     assert (answer.delivered, answer.status, answer.answer) == (False, 500, "no, ***")
     server.answers(200)
-    again = operations.test_fire(made, events(1)[0])
+    again = operations.test_fire(made, events(1)[0], allowed_hosts=LOOPBACK)
     assert again.delivered
     assert server.ids == [answer.delivery_id, again.delivery_id]
     assert operations.deliveries(store) == []

@@ -14,7 +14,17 @@ from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.courier import Courier
 from airflow_provider_rfr.webhooks.outbox import enrol
-from tests.webhook_receiver import FakeClock, Received, Receiver, Reply, endpoint, events, key, receiver
+from tests.webhook_receiver import (
+    FakeClock,
+    Received,
+    Receiver,
+    Reply,
+    endpoint,
+    events,
+    key,
+    loopback_courier,
+    receiver,
+)
 
 
 class Airflow:
@@ -55,7 +65,7 @@ def office(folder: Path, airflow: Airflow, *sequences: int, **fields: object) ->
     endpoints = {key(): endpoint(f"{base}/af", preset="airflow-dag-run", **{"with": login}, **fields)}
     store = open_store(f"sqlite:///{folder}/control.db", clock=FakeClock())
     enrol(store, events(*sequences), endpoints)
-    return Courier(store, endpoints)
+    return loopback_courier(store, endpoints)
 
 
 def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, tmp_path: Path) -> None:
