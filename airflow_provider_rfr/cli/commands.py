@@ -15,8 +15,11 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
     @wraps(work)
     def wrapped(args: Namespace) -> None:
+        from airflow_provider_rfr.hooks.fields import quiet_masking
+
         try:
-            code = work(args)
+            with quiet_masking():
+                code = work(args)
         except RfrError as error:
             print(error, file=sys.stderr)
             code = 1

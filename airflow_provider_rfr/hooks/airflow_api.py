@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.fields import read_connection
 
 if TYPE_CHECKING:
     from requests import Response
@@ -94,7 +95,7 @@ class AirflowApi(BaseHook):
 
     def _find(self) -> None:
         try:
-            connection = BaseHook.get_connection(self.airflow_api_conn_id)
+            connection = read_connection(self.airflow_api_conn_id)
         except AirflowNotFoundException:
             if self.airflow_api_conn_id != DEFAULT_CONN_ID:
                 raise ConfigurationError(

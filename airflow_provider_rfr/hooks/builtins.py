@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class BuiltinsHook(BaseHook):
     def lake(self) -> LakeDocument:
         """The lake's settings; their secrets are masked in logs from here on."""
         found = LakeHook(self._lake_conn_id).get_lake_document()
-        for value in found.secrets():
-            mask_secret(value)
+        mask_secrets(found.secrets())
         return found
 
     @cached_property
@@ -81,7 +80,7 @@ class BuiltinsHook(BaseHook):
         """The store's address with its password, for a driver's private file."""
         url = ControlStoreHook(self._control_store_conn_id).get_url()
         if url.password:
-            mask_secret(str(url.password))
+            mask_secrets([str(url.password)])
         return url.render_as_string(hide_password=False)
 
     @cached_property

@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow.sdk.log import mask_secret
-
 from airflow_provider_rfr.connections.registry import type_named
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionValidationError, RfrError
 from airflow_provider_rfr.hooks.connection_content import as_connection
+from airflow_provider_rfr.hooks.fields import mask_secrets
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.definition import Definition
@@ -213,8 +212,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mask(definition: Definition) -> None:
-    for text in secret_texts(definition):
-        mask_secret(text)
+    mask_secrets(secret_texts(definition))
 
 
 def masked(text: str, definition: Definition) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_rfr.connections.definition import Definition, parsed_extra
 from airflow_provider_rfr.connections.hashing import ContentHash
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.fields import read_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -48,7 +48,7 @@ def find_definition(name: str) -> Definition | None:
     :raises ConfigurationError: what is there is no connection
     """
     try:
-        return definition_of(BaseHook.get_connection(name))
+        return definition_of(read_connection(name))
     except AirflowNotFoundException:
         return None
     except (TypeError, ValueError) as error:

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.statement import SecretReference
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.fields import mask_secrets
 
 _NEVER = ("env:AIRFLOW_*", "env:AIRFLOW__*", "env:_AIRFLOW*")
 _BACKENDS = ("env", "variable", "file")
@@ -45,7 +45,7 @@ class SecretReader:
         value = reader(reference.key)
         if not value:
             raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
-        mask_secret(value)
+        mask_secrets([value])
         return value
 
 

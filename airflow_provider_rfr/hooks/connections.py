@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.hooks.airflow_api import AirflowApi
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.fields import mask_secrets
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.dependents import Dependent
@@ -53,9 +53,7 @@ class ConnectionsHook(BaseHook):
         """
         from airflow_provider_rfr.connections.alteration import execute
 
-        for value in (parameters or {}).values():
-            if isinstance(value, (str, dict, list)):
-                mask_secret(value)
+        mask_secrets(each for each in (parameters or {}).values() if isinstance(each, (str, dict, list)))
         world = self._world()
         try:
             return execute(world, statement, actor=actor, parameters=parameters)

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.fields import read_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -67,7 +68,7 @@ class ControlStoreHook(BaseHook):
         :raises ConfigurationError: the connection or the option names no database that can be used
         """
         try:
-            connection = BaseHook.get_connection(self.control_store_conn_id)
+            connection = read_connection(self.control_store_conn_id)
         except AirflowNotFoundException:
             if self.control_store_conn_id != DEFAULT_CONN_ID:
                 raise ConfigurationError(

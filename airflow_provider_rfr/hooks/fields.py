@@ -1,13 +1,17 @@
-"""Finding a connection, what its extra fields hold, and which of them are secret."""
+"""Finding a connection, what its extra fields hold, which of them are secret, and masking those."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.secret_names import is_secret
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -15,7 +19,54 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-__all__ = ["connection_named", "extras_of", "is_secret", "mapping_extra", "require_type"]
+__all__ = [
+    "connection_named",
+    "extras_of",
+    "is_secret",
+    "mapping_extra",
+    "mask_secrets",
+    "quiet_masking",
+    "read_connection",
+    "require_type",
+]
+
+_is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
+
+
+class _NoWordOfShortValues(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (_is_quiet.get() and "too short" in str(record.msg))
+
+
+for _package in ("airflow", "airflow.sdk"):
+    logging.getLogger(f"{_package}._shared.secrets_masker.secrets_masker").addFilter(_NoWordOfShortValues())
+
+
+@contextmanager
+def quiet_masking() -> Iterator[None]:
+    """Within it Airflow does not warn of values that are too short to be masked.
+
+    Airflow takes every extra field of a connection for a secret, so that ``type: sql`` would be warned of in each task.
+    """
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
+
+
+def mask_secrets(values: Iterable[Any]) -> None:
+    """Have Airflow mask these in logs from here on; none and empty ones are passed over."""
+    with quiet_masking():
+        for value in values:
+            if value:
+                mask_secret(value)
+
+
+def read_connection(conn_id: str) -> Connection:
+    """The connection; raises what Airflow raises where there is none."""
+    with quiet_masking():
+        return BaseHook.get_connection(conn_id)
 
 
 def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
@@ -25,7 +76,7 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
     :raises ConfigurationError: there is none
     """
     try:
-        return BaseHook.get_connection(conn_id)
+        return read_connection(conn_id)
     except AirflowNotFoundException:
         raise ConfigurationError(field, f"there is no connection {conn_id!r}", remedy) from None
 

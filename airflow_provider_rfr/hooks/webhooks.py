@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import DeliveryError, RfrError, TriggerConfigError, TriggerProblem
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 
@@ -87,8 +87,7 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.webhooks.sealing import open_sealed
 
         block = check_triggers(self._triggers, self._folder).opened(open_sealed)
-        for secret in block.secret_texts():
-            mask_secret(secret)
+        mask_secrets(block.secret_texts())
         return block
 
     @cached_property

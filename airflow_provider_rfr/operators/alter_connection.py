@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.connections.parser import parse_statement
 from airflow_provider_rfr.connections.python_form import (
@@ -28,6 +27,7 @@ from airflow_provider_rfr.exceptions import (
     StatementError,
 )
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
+from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.pending import is_pending
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ class AlterConnectionOperator(BaseOperator):
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
         """Render, and mask what is plain text where it should not be, before Airflow stores what it shows."""
         super().render_template_fields(context, jinja_env)
-        for text in plain_texts(self.statement, self.set):
-            mask_secret(text)
+        mask_secrets(plain_texts(self.statement, self.set))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it."""

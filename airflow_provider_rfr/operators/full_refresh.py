@@ -11,12 +11,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
 from airflow_provider_rfr.hooks.dag_folder import dag_folder
-from airflow_provider_rfr.hooks.fields import connection_named
+from airflow_provider_rfr.hooks.fields import connection_named, mask_secrets
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
@@ -263,8 +262,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
     def _read_source(self, lake: LakeDocument) -> SourceSettings:
         """What the API's connection says; from here on Airflow masks the secrets of both connections."""
         settings = ApiHook(self.api_conn_id).get_source_config() if self.api_conn_id else SourceSettings({}, {})
-        for value in (*settings.secrets.values(), *lake.secrets()):
-            mask_secret(value)
+        mask_secrets((*settings.secrets.values(), *lake.secrets()))
         return settings
 
     def _get_hook(self) -> RefreshSparkHook:

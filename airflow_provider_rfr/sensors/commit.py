@@ -7,12 +7,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
-from airflow.sdk import BaseHook, BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.commits import CommitsReader
 from airflow_provider_rfr.hooks.dag_folder import dag_folder
+from airflow_provider_rfr.hooks.fields import read_connection
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.pending import is_pending
 from airflow_provider_rfr.hooks.target_tables import table_names
@@ -120,7 +121,7 @@ class CommitSensor(BaseSensorOperator):
         return hook.owed(table_names(self.target))
 
     def _found(self, context: Context) -> dict[str, Any] | None:
-        reader = CommitsReader.of(BaseHook.get_connection(self.lake_conn_id))
+        reader = CommitsReader.of(read_connection(self.lake_conn_id))
         return reader.newest_after(table_names(self.target), self._after(context))
 
     def _after(self, context: Context) -> datetime:

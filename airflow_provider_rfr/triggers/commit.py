@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_rfr.hooks.commits import CommitsReader, Position
+from airflow_provider_rfr.hooks.fields import quiet_masking
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 _SEEN = "rfr_commit_seen"
@@ -116,4 +117,5 @@ class CommitReachedTrigger(BaseTrigger):
 
 async def _reader(lake_conn_id: str) -> CommitsReader:
     """A reader with the connection as it is now: one that was altered while we wait is used from the next look on."""
-    return CommitsReader.of(await BaseHook.aget_connection(lake_conn_id))
+    with quiet_masking():
+        return CommitsReader.of(await BaseHook.aget_connection(lake_conn_id))
