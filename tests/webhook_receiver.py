@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.store.endpoints import EndpointKey
@@ -65,6 +72,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.received: list[Received] = []
+        self.names: list[str] = []
         self.most_at_once = 0
         self.closing = threading.Event()
         self._answer: Callable[[Received], Reply] = lambda request: Reply()
@@ -146,6 +154,42 @@ def _handler_of(endpoint: Receiver) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+def write_certificates(folder: Path) -> Path:
+    """A certificate authority (``ca.pem``), and a certificate of its for ``localhost`` alone (``server.pem``)."""
+    now = datetime.now(timezone.utc)
+
+    def certificate(name: str, issuer: str, key: Any, signer: Any, *, ca: bool) -> x509.Certificate:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.KeyUsage(True, False, False, False, False, ca, ca, False, False), critical=True)
+            .sign(signer, hashes.SHA256())
+        )
+
+    root, leaf = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(certificate("test ca", "test ca", root, root, ca=True).public_bytes(pem))
+    private = leaf.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    served = certificate("localhost", "test ca", leaf, root, ca=False).public_bytes(pem)
+    (folder / "server.pem").write_bytes(private + served)
+    return folder
+
+
+def serve_tls(server: Receiver, folder: Path) -> None:
+    """From here on the receiver speaks TLS, at ``https://localhost:PORT``; names that clients ask for are kept."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    context.sni_callback = lambda sock, name, context: server.names.append(str(name))
+    server._server.socket = context.wrap_socket(server._server.socket, server_side=True, do_handshake_on_connect=False)
 
 
 class FakeClock:

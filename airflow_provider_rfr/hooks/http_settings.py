@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.fields import connection_named, extras_of
@@ -31,9 +32,9 @@ _NO_HEADERS = frozenset(
 
 
 def http_settings(conn_id: str) -> ConnectionSettings:
-    """Address, credentials and headers of the connection.
+    """Address, credentials, headers and trusted certificates (``verify``) of the connection.
 
-    :raises ConfigurationError: there is none, or it is of another type, or it has no address
+    :raises ConfigurationError: there is none, it is of another type, it has no address, or a header can't be sent
     """
     from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
 
@@ -48,5 +49,20 @@ def http_settings(conn_id: str) -> ConnectionSettings:
     base = host if "://" in host else f"{connection.schema or connection.conn_type}://{host}"
     if connection.port:
         base = f"{base.rstrip('/')}:{connection.port}"
-    headers = {name: str(value) for name, value in extras_of(connection).items() if name not in _NO_HEADERS}
-    return ConnectionSettings(base, connection.login or "", connection.password or "", headers)
+    extras = extras_of(connection)
+    headers = {name: str(value) for name, value in extras.items() if name not in _NO_HEADERS}
+    login, password = connection.login or "", connection.password or ""
+    try:
+        return ConnectionSettings(base, login, password, headers, _verify(extras))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"connection {conn_id}: {error.field}", error.problem, error.remedy) from None
+
+
+def _verify(extras: Mapping[str, Any]) -> bool | str:
+    """As Airflow's HTTP hook reads it; a form's field gives text."""
+    value = extras.get("verify", extras.get("verify_ssl", True))
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower(), value)
+    if not isinstance(value, bool):
+        raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
+    return value

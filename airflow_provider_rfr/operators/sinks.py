@@ -149,7 +149,5 @@ def _http_target(settings: Mapping[str, Any]) -> HttpTarget:
     found = http_settings(str(settings["connection"]))
     headers = CaseInsensitiveDict(found.credential)
     headers.update(found.headers)
-    for value in (found.password, *headers.values()):
-        if value:
-            mask_secret(value)
-    return HttpTarget(found.base_url, headers)
+    mask_secrets((found.password, *headers.values()))
+    return HttpTarget(found.base_url, headers, verify=found.verify)

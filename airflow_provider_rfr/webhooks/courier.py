@@ -59,7 +59,6 @@ class Courier:
     :param leaves_telling: ... but who comes next with an ``on_dead``
     :param clock: for tests
     :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
-    :param verify: of TLS: True, or the path of a bundle of certificates
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Courier:
         leaves_telling: bool = False,
         clock: Clock | None = None,
         lease_slack: float = LEASE_SLACK,
-        verify: bool | str = True,
     ) -> None:
         if lease_slack < _LEAST_SLACK:
             raise ConfigurationError("lease_slack", f"{lease_slack} is too little", f"at least {_LEAST_SLACK} seconds")
@@ -88,7 +86,6 @@ class Courier:
         self._tells = leaves_telling or on_dead is not None
         self._clock = clock or store.clock or SystemClock()
         self._slack = lease_slack
-        self._verify = verify
         self._owner = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._stopped = threading.Event()
         self._warned: set[EndpointKey] = set()
@@ -166,7 +163,6 @@ class Courier:
                 done,
                 self._clock,
                 slack=self._slack,
-                verify=self._verify,
             )
             lane.condition = Condition(max(rows[key].failing for key in keys.values()))
             lanes.append(lane)
@@ -178,8 +174,8 @@ class Courier:
         if step is None:
             return call, None
         # Kept from go to go, for as long as address and credentials are the same.
-        sign = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts)])
-        return call, self._tokens.setdefault(sign, TokenKeeper(step, call.guard))
+        sign = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
+        return call, self._tokens.setdefault(sign, TokenKeeper(step, call.guard, call.verify))
 
     def _tell(self, opening: Opening) -> None:
         if self._on_dead is not None and opening.rows:

@@ -164,14 +164,13 @@ def test_fire(
     *,
     connections: Connections = no_connections,  # noqa: PT028 - it is no test
     allowed_hosts: Iterable[str] = (),  # noqa: PT028
-    verify: bool | str = True,  # noqa: PT028
 ) -> TestAnswer:
     """Call the endpoint once, now, with an id of its own; the store hears nothing of it.
 
     :raises ConfigurationError: it can't be found out how to call it
     """
     call = resolve(endpoint, connections, allowed_hosts)
-    tokens = TokenKeeper(call.token_step, call.guard) if call.token_step is not None else None
+    tokens = TokenKeeper(call.token_step, call.guard, call.verify) if call.token_step is not None else None
     claim = Claim(
         delivery_id=uuid.uuid4().hex,
         endpoint_id=0,
@@ -182,7 +181,7 @@ def test_fire(
         owner="",
         started_at=int(time.time() * 1000),
     )
-    client = Client(verify)
+    client = Client()
     try:
         key = EndpointKey(event.lake, event.target, endpoint.name)
         result = attempt(call, claim, key, client, tokens, SystemClock())

@@ -97,7 +97,7 @@ def exchange(
 
 
 def _send(call: Call, headers: dict[str, str], body: bytes, client: Client, deadline: Deadline) -> Answer | NoAnswer:
-    return client.send(Request(call.endpoint.method, call.url, headers, body), deadline, call.guard)
+    return client.send(Request(call.endpoint.method, call.url, headers, body, call.verify), deadline, call.guard)
 
 
 def _event(claim: Claim) -> CommitEvent:

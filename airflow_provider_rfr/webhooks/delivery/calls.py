@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import SecretStr
@@ -17,11 +19,18 @@ from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.mistakes import shown
 from airflow_provider_rfr.webhooks.configuration.preset_base import Preset, TokenStep
 from airflow_provider_rfr.webhooks.configuration.secret_values import holds_sealed_text
+from airflow_provider_rfr.webhooks.configuration.web import check_headers
 from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
 from airflow_provider_rfr.webhooks.delivery.http import host_of
 from airflow_provider_rfr.webhooks.delivery.masking import Masker, secrets_of_url
+
+_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Where an installation says which certificates it trusts, in the order of requests and curl."""
+
+_PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +38,22 @@ class ConnectionSettings:
     """What an Airflow connection of type HTTP gives.
 
     :ivar headers: of every request
+    :ivar verify: whether the server's certificate is checked, or the path of a bundle or folder of those to trust
+    :raises ConfigurationError: a header, or a password that is sent as one, is none that a triggers block may have
     """
 
     base_url: str = field(repr=False)
     login: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    verify: bool | str = True
+
+    def __post_init__(self) -> None:
+        for name, headers in (("header", self.headers), ("password", self.credential)):
+            for found in check_headers(headers):
+                field = f"{name} {shown(found['loc'][0])}" if headers is self.headers else name
+                context = getattr(found["type"], "context", None) or {}
+                raise ConfigurationError(field, context["problem"], context["remedy"])
 
     @property
     def credential(self) -> dict[str, str]:
@@ -58,6 +77,7 @@ class Call:
     :ivar headers: without the token of a token step
     :ivar exposed: header values that templates may print
     :ivar token_step: how a token is got, where one is needed
+    :ivar verify: what TLS trusts: True for the usual certificates, False for anybody's, or the path of others
     """
 
     endpoint: Endpoint
@@ -66,6 +86,7 @@ class Call:
     exposed: Mapping[str, str] = field(repr=False)
     guard: AddressGuard
     token_step: TokenStep | None
+    verify: bool | str
     secrets: tuple[str, ...] = field(repr=False)
 
     @property
@@ -93,7 +114,7 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     """How to call the endpoint.
 
     :param allowed_hosts: private hosts that the installation allows
-    :raises ConfigurationError: the endpoint is still sealed, or there is no address
+    :raises ConfigurationError: the endpoint is still sealed, there is no address, or no such bundle of certificates
     """
     if holds_sealed_text(endpoint.dump()):
         raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
@@ -115,8 +136,20 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
         exposed=endpoint.exposed_headers(given),
         guard=AddressGuard.of(allowed_hosts, endpoint.allowed_hosts),
         token_step=step,
-        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, url, dict(headers), connection.password))),
+        verify=_trusted(connection.verify),
+        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, base, dict(headers), connection))),
     )
+
+
+def _trusted(verify: bool | str) -> bool | str:
+    """What the connection says, and where it says nothing the environment, as for curl and requests."""
+    source = "connection: verify"
+    if verify is True:
+        source = next((name for name in _BUNDLES if os.environ.get(name)), "")
+        verify = os.environ[source] if source else True
+    if isinstance(verify, str) and not os.path.exists(verify):
+        raise ConfigurationError(source, f"there is no {verify!r}", "name a file or folder of certificates in PEM")
+    return verify
 
 
 def _base(endpoint: Endpoint, connection: ConnectionSettings, preset: Preset | None) -> str:
@@ -146,16 +179,24 @@ def _credential(preset: Preset | None, connection: ConnectionSettings) -> dict[s
 
 
 def _secrets(
-    endpoint: Endpoint, preset: Preset | None, step: TokenStep | None, url: str, headers: dict[str, str], password: str
+    endpoint: Endpoint,
+    preset: Preset | None,
+    step: TokenStep | None,
+    base: str,
+    headers: dict[str, str],
+    connection: ConnectionSettings,
 ) -> Iterator[str]:
-    yield from secrets_of_url(url)
+    # What a preset adds to the address are names, the very words that an answer has to tell.
+    yield from secrets_of_url(base)
     public = preset.headers() if preset is not None else {}
-    yield from (value for name, value in headers.items() if public.get(name) != value)
-    yield from ([password] if password else [])
+    for name, value in headers.items():
+        if public.get(name) != value and name.lower() not in _PUBLIC_HEADERS:
+            yield value
+    yield from ([connection.password] if connection.password else [])
     if preset is not None:
         values = [getattr(preset, name) for name in type(preset).model_fields]
         yield from (value.get_secret_value() for value in values if isinstance(value, SecretStr))
     if endpoint.signing is not None:
         yield from (secret.get_secret_value() for secret in endpoint.signing.secrets)
     if step is not None:
-        yield from step.body.values()
+        yield from (value for value in step.body.values() if value != connection.login)

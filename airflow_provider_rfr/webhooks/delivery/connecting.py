@@ -133,11 +133,19 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 class GuardedAdapter(HTTPAdapter):
-    """What a session sends through. It knows no proxy: that one would connect, and nobody would look at the address."""
+    """What a session sends through. It knows no proxy: that one would connect, and nobody would look at the address.
+
+    :param is_checking: whether certificates are looked at
+    """
+
+    def __init__(self, *, is_checking: bool, **options: Any) -> None:
+        self._is_checking = is_checking
+        super().__init__(**options)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """With our connections."""
         context = create_urllib3_context()
+        context.check_hostname = self._is_checking
         context.sslsocket_class = TlsSocket
         super().init_poolmanager(*args, ssl_context=context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}

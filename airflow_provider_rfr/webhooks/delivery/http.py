@@ -39,12 +39,16 @@ _DEFAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: everything but the method may be secret."""
+    """What is sent: address, headers and body may be secret.
+
+    :ivar verify: what TLS trusts: True for the usual certificates, False for anybody's, or the path of others
+    """
 
     method: str
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
+    verify: bool | str = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ for _part in ("connection", "connectionpool", "poolmanager", "response", "util.r
 class Client:
     """Sends the requests of one thread; it keeps its connection for the next request."""
 
-    def __init__(self, verify: bool | str = True) -> None:
-        self._verify = verify
+    def __init__(self) -> None:
+        self._verify: bool | str = True
         self._kept: GuardedAdapter | None = None
         self._used = 0.0
         self._pid = 0
@@ -100,7 +104,7 @@ class Client:
         if prepared is None:
             return NoAnswer("request", f"the request to {host} can't be written", permanent=True)
         with attempt_of_this_thread(deadline, guard):
-            outcome = self._exchange(prepared, host)
+            outcome = self._exchange(prepared, host, request.verify)
         self._used = time.monotonic()
         if isinstance(outcome, NoAnswer):
             self.close()
@@ -114,11 +118,11 @@ class Client:
             self._kept.close()
             self._kept = None
 
-    def _exchange(self, prepared: requests.PreparedRequest, host: str) -> Answer | NoAnswer:
+    def _exchange(self, prepared: requests.PreparedRequest, host: str, verify: bool | str) -> Answer | NoAnswer:
         problem: Exception
         try:
             # Not session.send: that would read the body of a redirect, of any size.
-            response = self._adapter().send(prepared, stream=True, verify=self._verify, proxies={})
+            response = self._adapter(verify).send(prepared, stream=True, verify=verify, proxies={})
             with contextlib.closing(response):
                 return Answer(response.status_code, CaseInsensitiveDict(response.headers), _read(response))
         except (requests.RequestException, HTTPError, OSError, ValueError, AddressRefused, zlib.error) as error:
@@ -126,11 +130,14 @@ class Client:
         # Told out here and without the exception: its text holds the address.
         return _no_answer(problem, host)
 
-    def _adapter(self) -> GuardedAdapter:
+    def _adapter(self, verify: bool | str) -> GuardedAdapter:
         adapter = self._kept
-        if adapter is None or self._pid != os.getpid():
-            # A forked process must not speak on its parent's connection.
-            adapter = self._kept = GuardedAdapter(pool_connections=2, pool_maxsize=1, max_retries=0)
+        if adapter is None or self._pid != os.getpid() or self._verify != verify:
+            # A forked process must not speak on its parent's connection, and a context only ever trusts more.
+            self._verify = verify
+            adapter = self._kept = GuardedAdapter(
+                is_checking=verify is not False, pool_connections=2, pool_maxsize=1, max_retries=0
+            )
             self._pid = os.getpid()
         elif time.monotonic() - self._used > _LONGEST_IDLE:
             # Servers close idle connections, and a request that meets that counts as failed.

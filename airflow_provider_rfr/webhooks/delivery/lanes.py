@@ -73,7 +73,6 @@ class Lane:
         clock: Clock,
         *,
         slack: float,
-        verify: bool | str,
     ) -> None:
         self.endpoint = endpoint
         self.keys = keys
@@ -84,7 +83,6 @@ class Lane:
         self._done = done
         self._clock = clock
         self._slack = slack
-        self._verify = verify
         self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._taken_at = 0.0
@@ -176,7 +174,7 @@ class Lane:
         thread.start()
 
     def _run(self) -> None:
-        client = Client(self._verify)
+        client = Client()
         while (ticket := self._tickets.get()) is not None:
             began = self._taken_at = time.monotonic()
             try:

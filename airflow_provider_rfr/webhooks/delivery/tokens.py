@@ -15,9 +15,10 @@ from airflow_provider_rfr.webhooks.delivery.http import Answer, Client, NoAnswer
 class TokenKeeper:
     """One endpoint's token, for all threads that call it. It has no repr that would show it."""
 
-    def __init__(self, step: TokenStep, guard: AddressGuard) -> None:
+    def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str = True) -> None:
         self._step = step
         self._guard = guard
+        self._verify = verify
         self._lock = threading.Lock()
         self._token: str | None = None
 
@@ -50,9 +51,8 @@ class TokenKeeper:
     def _fetch(self, client: Client, deadline: Deadline) -> str | NoAnswer:
         body = json.dumps(dict(self._step.body)).encode()
         host = host_of(self._step.url)
-        answer = client.send(
-            Request("POST", self._step.url, {"Accept": "application/json"}, body), deadline, self._guard
-        )
+        request = Request("POST", self._step.url, {"Accept": "application/json"}, body, self._verify)
+        answer = client.send(request, deadline, self._guard)
         if isinstance(answer, NoAnswer):
             return NoAnswer("token", f"no token: {answer.detail}", answer.permanent)
         token = _at(answer, self._step.pointer)

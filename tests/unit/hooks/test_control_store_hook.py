@@ -90,6 +90,46 @@ def test_extra_fields_are_headers_but_for_the_options_of_requests(monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    ("extra", "verify"),
+    [
+        ({}, True),
+        ({"verify": False}, False),
+        ({"verify": "false"}, False),
+        ({"verify": "/etc/ssl/company.pem"}, "/etc/ssl/company.pem"),
+        ({"verify_ssl": False}, False),
+    ],
+)
+def test_verify_is_read_as_airflow_s_own_hook_reads_it(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], verify: bool | str
+) -> None:
+    connect(monkeypatch, "hooks", conn_type="http", host="a", extra=extra)
+    assert http_settings("hooks").verify == verify
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"extra": {"Transfer-Encoding": "chunked"}}, "header Transfer-Encoding: is set by the delivery itself"),
+        ({"extra": {"Host": "evil"}}, "header Host: is set by the delivery itself"),
+        ({"extra": {"webhook-signature": "v1,canary"}}, "header webhook-signature: is set by the delivery itself"),
+        ({"extra": {"X-A": "1", "x-a": "2"}}, "header x-a: stands twice"),
+        ({"extra": {"X-A": "canary\r\nX-B: 1"}}, "header X-A: has a line break"),
+        ({"extra": {"X A": "canary"}}, "is no header name"),
+        ({"password": "canary\n"}, "password: begins or ends|password: has a line break"),
+        ({"extra": {"verify": 3}}, "verify: is neither true, false nor text"),
+    ],
+)
+def test_headers_of_a_connection_are_checked_as_those_of_a_block(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], told: str
+) -> None:
+    connect(monkeypatch, "hooks", conn_type="http", host="a", **fields)
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        http_settings("hooks")
+    assert str(refused.value).startswith("connection hooks: ")
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("fields", "told"),
     [({"conn_type": "postgres", "host": "db"}, "is of type 'postgres'"), ({"conn_type": "http"}, "host: is empty")],
 )

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gzip
 import logging
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
 from airflow_provider_rfr.webhooks.delivery.deadline import Deadline
 from airflow_provider_rfr.webhooks.delivery.http import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
 from tests.soon import SOON
-from tests.webhook_receiver import Receiver, Reply, receiver
+from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 
 GUARD = AddressGuard.of(["127.0.0.1", "localhost"])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -37,9 +31,15 @@ def server() -> Iterator[Receiver]:
 
 
 def send(
-    url: str, *, seconds: float = 5.0, client: Client | None = None, guard: AddressGuard = GUARD, **headers: str
+    url: str,
+    *,
+    seconds: float = 5.0,
+    client: Client | None = None,
+    guard: AddressGuard = GUARD,
+    verify: bool | str = True,
+    **headers: str,
 ) -> Answer | NoAnswer:
-    return (client or Client()).send(Request("POST", url, headers, b'{"a":1}'), Deadline(seconds), guard)
+    return (client or Client()).send(Request("POST", url, headers, b'{"a":1}', verify), Deadline(seconds), guard)
 
 
 def raw(server: Receiver, write: Callable[[socket.socket], None]) -> None:
@@ -286,51 +286,28 @@ def test_urllib3_logs_no_address(server: Receiver, caplog: pytest.LogCaptureFixt
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate authority, and a certificate of its for ``localhost`` alone."""
-    folder = tmp_path_factory.mktemp("tls")
-    now = datetime.datetime.now(datetime.timezone.utc)
-
-    def certificate(name: str, issuer: str, key, signer, *, ca: bool) -> x509.Certificate:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.KeyUsage(True, False, False, False, False, ca, ca, False, False), critical=True)
-            .sign(signer, hashes.SHA256())
-        )
-
-    root, leaf = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(certificate("test ca", "test ca", root, root, ca=True).public_bytes(pem))
-    private = leaf.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    served = certificate("localhost", "test ca", leaf, root, ca=False).public_bytes(pem)
-    (folder / "server.pem").write_bytes(private + served)
-    return folder
+    return write_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
 def secure(server: Receiver, certificates: Path) -> Receiver:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.pem")
-    server.names = []
-    context.sni_callback = lambda sock, name, context: server.names.append(name)
-    server._server.socket = context.wrap_socket(server._server.socket, server_side=True, do_handshake_on_connect=False)
+    serve_tls(server, certificates)
     return server
 
 
 def test_tls_is_checked_by_the_host_s_name_and_not_by_the_address(secure: Receiver, certificates: Path) -> None:
-    client = Client(str(certificates / "ca.pem"))
-    assert send(f"https://localhost:{secure.port}/", client=client).status == 200
+    client, verify = Client(), str(certificates / "ca.pem")
+    assert send(f"https://localhost:{secure.port}/", client=client, verify=verify).status == 200
     assert secure.names == ["localhost"]
-    by_address = send(f"https://127.0.0.1:{secure.port}/", client=client)
+    by_address = send(f"https://127.0.0.1:{secure.port}/", client=client, verify=verify)
     assert (by_address.reason, len(secure.received)) == ("tls", 1)
     assert "no safe connection to https://127.0.0.1" in by_address.detail
+
+
+def test_what_one_request_trusts_the_next_one_of_the_same_client_does_not(secure: Receiver, certificates: Path) -> None:
+    client, url = Client(), f"https://localhost:{secure.port}/"
+    for verify, reason in ((str(certificates / "ca.pem"), None), (True, "tls"), (False, None), (True, "tls")):
+        assert getattr(send(url, client=client, verify=verify), "reason", None) == reason
 
 
 def test_a_certificate_of_nobody_we_know_is_refused(secure: Receiver) -> None:
@@ -349,7 +326,7 @@ def test_a_handshake_that_never_ends_is_cut_at_the_deadline() -> None:
 
 def test_a_dripping_answer_in_tls_is_cut_at_the_deadline(secure: Receiver, certificates: Path) -> None:
     raw(secure, drip(*(bytes([byte]) for byte in OK * 3)))
-    outcome = send(f"https://localhost:{secure.port}/", seconds=1.0, client=Client(str(certificates / "ca.pem")))
+    outcome = send(f"https://localhost:{secure.port}/", seconds=1.0, verify=str(certificates / "ca.pem"))
     assert outcome.reason == "timeout"
 
 
