@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
-import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 MOST_KEPT: Final = 2048
 MOST_TOLD: Final = 500
 MASK: Final = "***"
 _SHORTEST: Final = 4
 _LONG_SEGMENT: Final = 8
+_LONGEST_ESCAPE: Final = 13
+_NAMES: Final = {"&": ("amp",), "<": ("lt",), ">": ("gt",), '"': ("quot",), "'": ("apos",)}
+_SHORT: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token", "apikey", "key"})
-_HEX: Final = re.compile("%[0-9A-F]{2}")
-_ESCAPED_IN_JSON: Final = (
-    ("", ""),
-    ("/", "\\/"),
-    ("&<>", "\\u{:04x}"),
-    ("&<>'=", "\\u{:04x}"),
-    ("&<>'\"+`", "\\u{:04X}"),
-)
-"""Of Python, PHP, Go, Gson and .NET."""
+_WORD: Final = re.compile(r"[a-z]+(?:[-_.][a-z]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # What names itself a secret is masked although nobody told us of it.
 _NAMED: Final = re.compile(
@@ -38,18 +31,18 @@ _NAMED: Final = re.compile(
 class Masker:
     """Knows the secrets of one endpoint; it has no repr that would show them."""
 
-    __slots__ = ("_longest", "_spellings")
+    __slots__ = ("_longest", "_patterns")
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        spellings = {spelling for secret in secrets for part in _parts(secret) for spelling in _spellings(part)}
-        self._spellings = sorted((each for each in spellings if len(each) >= _SHORTEST), key=len, reverse=True)
-        self._longest = len(self._spellings[0]) if self._spellings else 0
+        parts = {part for secret in secrets for part in _parts(secret) if len(part) >= _SHORTEST}
+        # The longest first, so that nothing is left of a secret that another one is a part of.
+        self._patterns = [re.compile(_pattern(part)) for part in sorted(parts, key=len, reverse=True)]
+        self._longest = max(map(len, parts), default=0) * _LONGEST_ESCAPE
 
     def mask(self, text: str) -> str:
         """The text without the secrets."""
-        # The longest first, so that nothing is left of a secret that another one is a part of.
-        for spelling in self._spellings:
-            text = text.replace(spelling, MASK)
+        for pattern in self._patterns:
+            text = pattern.sub(MASK, text)
         return text
 
     def kept(self, body: bytes) -> str:
@@ -77,7 +70,7 @@ def plain(text: str) -> str:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """What of an address may be secret: user, password, values of the query, long segments of the path."""
+    """What of an address may be secret: user, password, values of the query, the path and its longer segments."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -85,21 +78,28 @@ def secrets_of_url(url: str) -> Iterator[str]:
     yield from (each for each in (parts.username, parts.password) if each)
     if parts.path.strip("/"):
         yield parts.path
-    yield from (each for each in parts.path.split("/") if len(each) >= _LONG_SEGMENT)
+    for each in parts.path.split("/"):
+        # A plain word, such as "services" of Slack's addresses, is worth reading in an answer.
+        if len(each) >= _LONG_SEGMENT and not _WORD.fullmatch(each):
+            yield each
     if parts.query:
         yield parts.query
         yield from (value for _, value in parse_qsl(parts.query))
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """The secret, and those that it consists of: ``Bearer x``, or a login in base64."""
-    yield secret
-    words = secret.split()
-    for word in words:
-        if len(words) > 1 and word.lower() not in _SCHEMES:
-            yield word
-        if len(words) == 2 and words[0].lower() == "basic":
-            yield from _login(word)
+    """The secret, what follows its scheme (``Bearer x``, a login in base64), and how an address or base64 has it."""
+    found = [secret]
+    scheme, _, value = secret.partition(" ")
+    if scheme.lower() in _SCHEMES:
+        found.append(value.strip())
+    if scheme.lower() == "basic":
+        found += _login(value.strip())
+    for part in found:
+        yield part
+        yield unquote(part)
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(part.encode()).decode().rstrip("=")
 
 
 def _login(word: str) -> Iterator[str]:
@@ -111,35 +111,24 @@ def _login(word: str) -> Iterator[str]:
     yield text.partition(":")[2]
 
 
-def _spellings(part: str) -> Iterator[str]:
-    """As it may come back: quoted for an address, for JSON or for a page, or in base64."""
-    yield part
-    yield unquote(part)
-    for text in (quote(part, safe=""), quote(part), quote(part, safe="!'()*~"), quote_plus(part)):
-        yield text
-        yield _HEX.sub(lambda found: found[0].lower(), text)
-    for text in _in_json(part):
-        yield text
-        yield json.dumps(text)[1:-1]
-    yield from _in_html(part)
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield encode(part.encode()).decode().rstrip("=")
-
-
-def _in_json(part: str) -> Iterator[str]:
-    """As the usual libraries write it: what is more than quotes and backslashes, each escapes in its own way."""
-    for is_ascii in (True, False):
-        for marks, escape in _ESCAPED_IN_JSON:
-            letters = (escape.format(ord(each)) if each in marks else _json(each, is_ascii) for each in part)
-            yield "".join(letters)
+def _pattern(part: str) -> str:
+    """Matches the text however its characters come back, escaped for an address, for JSON or for a page."""
+    return "".join(each if each.isascii() and each.isalnum() else _escaped(each) for each in part)
 
 
 @lru_cache(maxsize=1024)
-def _json(letter: str, is_ascii: bool) -> str:
-    return json.dumps(letter, ensure_ascii=is_ascii)[1:-1]
-
-
-def _in_html(part: str) -> Iterator[str]:
-    yield html.escape(part, quote=False)
-    for double, single in (("&quot;", "&#x27;"), ("&quot;", "&#39;"), ("&#34;", "&#39;"), ("&quot;", "&apos;")):
-        yield html.escape(part, quote=False).replace('"', double).replace("'", single)
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    forms = [
+        # JSON in JSON has more of them.
+        rf"\\{{0,7}}{re.escape(letter)}",
+        "".join(rf"\\{{1,7}}u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)),
+        "".join(f"%{byte:02x}" for byte in letter.encode("utf-8", "surrogatepass")),
+        rf"&(?:amp;)?#(?:0*{ord(letter)}|x0*{ord(letter):x});",
+        *(f"&(?:amp;)?{name};" for name in _NAMES.get(letter, ())),
+    ]
+    if letter == " ":
+        forms.append(r"\+")
+    if letter in _SHORT:
+        forms.append(rf"\\{{1,7}}{_SHORT[letter]}")
+    return f"(?i:{'|'.join(forms)})"

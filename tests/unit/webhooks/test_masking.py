@@ -10,6 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
+from airflow_provider_rfr.webhooks.config import parse_triggers
+from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings, resolve
 from airflow_provider_rfr.webhooks.delivery.masking import MOST_KEPT, Masker, secrets_of_url
 from tests.soon import assert_grows_in_proportion
 
@@ -132,3 +134,23 @@ def test_a_long_secret_is_masked_wherever_it_stands() -> None:
             kept = Masker([secret]).kept(b"." * before + secret.encode() * copies + b"tail" * 1000)
             assert secret[:12] not in kept
             assert secret[-12:] not in kept
+
+
+def test_words_that_an_answer_has_to_tell_stay_visible() -> None:
+    endpoint = parse_triggers(
+        {
+            "config": {
+                "a": {
+                    "connection": "c",
+                    "preset": "airflow-dag-run",
+                    "with": {"dagId": "build_marts_2024"},
+                    "headers": {"User-Agent": "loader", "X-Team": "Data Platform canary77"},
+                }
+            }
+        }
+    ).config["a"]
+    settings = ConnectionSettings("https://airflow.example.com/services/k3y-of-team", "airflow", "hunter22")
+    masker = resolve(endpoint, lambda name: settings).masker
+    told = "Dag with dag_id: 'build_marts_2024' not found by airflow, services or loader of the Platform"
+    assert masker.kept(told.encode()) == told
+    assert masker.mask("Data Platform canary77, k3y-of-team, hunter22") == "***, ***, ***"
