@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.log import mask_secret
 from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.dag_folder import dag_folder
+from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators.restarts import running_with
