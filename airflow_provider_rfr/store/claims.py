@@ -61,6 +61,8 @@ class Wish:
     :ivar lease: milliseconds for which it wants them
     :ivar interval: milliseconds between two windows of an endpoint; 0 for every commit by itself
     :ivar strict: one at a time, in the order of the commits
+    :ivar probe: first what was tried already, so that with an endpoint that is down a delivery uses up its attempts and
+        somebody hears of it, rather than each of a long backlog being tried once
     """
 
     endpoint_ids: tuple[int, ...]
@@ -68,6 +70,7 @@ class Wish:
     lease: int
     interval: int = 0
     strict: bool = False
+    probe: bool = False
 
 
 class Window(NamedTuple):
@@ -96,6 +99,8 @@ def claim(
         query = query.where(or_(_D.started_at.is_not(None), _D.commits > 1))
     if wish.strict:
         query = query.where(~is_behind())
+    if wish.probe:
+        query = query.order_by(None).order_by(_D.failures.desc(), _D.due_at, _D.sequence)
     rows = list(connection.execute(query.limit(wish.room)))
     if wish.interval:
         for endpoint in able[: max(0, wish.room - len(rows))]:

@@ -109,6 +109,7 @@ class Lane:
             lease=int(self.lease * 1000),
             interval=int(self.endpoint.interval * 1000),
             strict=self.endpoint.ordering is Ordering.STRICT,
+            probe=is_probed(self.condition.failing),
         )
 
     def put(self, claims: list[Claim], claimed_at: float) -> None:

@@ -539,6 +539,24 @@ def test_who_could_not_be_told_is_told_the_next_time(
 
 
 def test_nobody_is_told_of_what_may_be_ignored(post: Post, server: Receiver) -> None:
+def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few_tries(
+    post: Post, server: Receiver
+) -> None:
+    tries: list[int] = []
+
+    def told(dead: DeadDelivery) -> None:
+        tries.append(len(server.received))
+
+    server.answers(503)
+    post.owe(server.url, *range(1, 201))
+    while not tries:
+        assert len(server.received) < 100, "each of the backlog is tried, and nobody hears of any"
+        tally = post.deliver(on_dead=told)
+        post.clock.time = tally.next_due.timestamp()
+    assert tries[0] <= 25
+    assert post.clock.time - FakeClock().time < 120
+
+
     server.answers(400)
     post.owe(server.url, 1, onFailure="ignore")
     told: list[DeadDelivery] = []
