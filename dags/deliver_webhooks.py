@@ -1,7 +1,8 @@
 """Deliver commit webhooks: a ready DAG for what refreshes, and anybody else, have published.
 
-Each run notes the commits that nobody noted yet and sends what is due. Between attempts no worker slot is held. Any
-number of runs may overlap: a delivery is under way in one of them only.
+Each run notes the commits that nobody noted yet, sends what is due, waits half a minute for quick retries, and leaves
+what is still pending to the next run. Any number of runs may overlap: a delivery is under way in one of them only.
+A run in which a delivery is given up fails, so that Airflow's alerts tell somebody; the data is published all the same.
 
 Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, the form, or else `triggers.yaml` beside this
 file), the connection `rfr_lake_default`, and in production a connection `rfr_control_store` to PostgreSQL. While there
@@ -69,7 +70,8 @@ with DAG(
         triggers="{{ params.triggers_file }}",
         target="{{ params.target }}",
         start_from="{{ params.start_from }}",
-        deferrable=True,
+        wait=False,
+        fail_on_dead=True,
         pre_execute=skip_without_triggers,
         retries=3,
         retry_delay=timedelta(seconds=30),

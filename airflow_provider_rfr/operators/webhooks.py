@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
 from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.pending import is_pending
@@ -22,11 +22,12 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_tri
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery
+    from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Tally
 
-LONGEST_DEFERRAL = timedelta(minutes=15)
+LONGEST_PAUSE = timedelta(minutes=15)
 """So that what was replayed, resumed or corrected meanwhile is not left waiting for the next long pause."""
 _COUNTED = ("delivered", "failed", "dead")
+_MOST_TOLD = 10
 
 
 class CommitWebhookOperator(BaseOperator):
@@ -36,8 +37,13 @@ class CommitWebhookOperator(BaseOperator):
     time. Any number of these may run at once. Returns the counts of deliveries: noted, delivered, failed (attempts
     that were repeated), dead, pending.
 
-    The block is no template, and neither stored nor shown by Airflow, so it may hold secrets; connections
-    (``connection:``) and sealed files are the better place for them.
+    Once all that is due has been sent, the task fails, without a retry, where an endpoint says ``onFailure: block`` and
+    its delivery was given up, where a setting is wrong (a private address, a connection that is not there), and with
+    ``fail_on_dead`` for whatever was given up. The data is published all the same, and what waits for its next attempt
+    is left to the next run.
+
+    A block that is written into the DAG's file is no template, but the file is stored in Airflow's database and shown
+    under *Code*, addresses and headers included. Secrets belong into connections (``connection:``) or a sealed file.
 
     :param triggers: a triggers block, or the path of a file with one, beside the DAG's file if relative (a path is
         templated)
@@ -47,14 +53,18 @@ class CommitWebhookOperator(BaseOperator):
     :param control_store_conn_id: connection of the control store; None for the usual one (templated)
     :param start_from: for an endpoint that is new to a table: ``latest`` begins with its newest commit, ``earliest``
         with the oldest that there is
-    :param wait: wait for retries and intervals until nothing is pending; else what is not delivered at once is left to
-        the next run
-    :param deferrable: wait in the triggerer, so that no worker slot is held between attempts
-    :param slot_seconds: with ``deferrable``: seconds for which quick retries are waited for in the slot
-    :param on_dead: called for each delivery that is given up, at least once
+    :param wait: wait for retries and intervals until nothing is pending; else what is not delivered within
+        ``slot_seconds`` is left to the next run
+    :param deferrable: wait in the triggerer; else the task is rescheduled for the next attempt, and its counts begin
+        at 0 again. No worker slot is held between attempts either way
+    :param slot_seconds: seconds for which quick retries are waited for in the slot
+    :param on_dead: called for each delivery that is given up, at least once; what it raises fails the task, and it is
+        called for that delivery again
+    :param fail_on_dead: fail the task for each delivery that is given up, those of ``onFailure: ignore`` excepted; also
+        for what a refresh gave up right after its publish
     :raises TriggerConfigError: every problem of the block, while the DAG is parsed
-    :raises AirflowFailException: a delivery was given up whose endpoint says ``onFailure: block``
-    :raises DeliveryError: commits of a table could not be read; what the others owe was delivered before
+    :raises AirflowFailException: a delivery was given up or refused, as above
+    :raises DeliveryError: commits of a table could not be read, or ``on_dead`` raised; the rest was delivered before
     """
 
     template_fields: Sequence[str] = (
@@ -78,6 +88,7 @@ class CommitWebhookOperator(BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         slot_seconds: float = 30.0,
         on_dead: Callable[[DeadDelivery], None] | None = None,
+        fail_on_dead: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -91,6 +102,8 @@ class CommitWebhookOperator(BaseOperator):
         self.deferrable = deferrable
         self.slot_seconds = slot_seconds
         self.on_dead = on_dead
+        self.fail_on_dead = fail_on_dead
+        self._is_killed = False
         self._hook: WebhookHook | None = None
         if not (isinstance(triggers, str) and is_pending(triggers)):
             check_triggers(triggers, dag_folder(self))
@@ -101,39 +114,62 @@ class CommitWebhookOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Note and deliver."""
-        return self._go(dict.fromkeys(("noted", *_COUNTED), 0), [])
+        return self._go(dict.fromkeys(("noted", *_COUNTED), 0))
 
-    def resume(
-        self, context: Context, event: Any, counts: Mapping[str, int], blocking: Sequence[str]
-    ) -> dict[str, int]:
+    def resume(self, context: Context, event: Any, counts: Mapping[str, int]) -> dict[str, int]:
         """Go on after a pause between attempts."""
-        return self._go(counts, blocking)
+        return self._go(counts)
 
     def on_kill(self) -> None:
         """Claim nothing more; what is claimed and not sent goes back."""
+        self._is_killed = True
         if self._hook is not None:
             self._hook.stop()
 
-    def _go(self, before: Mapping[str, int], blocking: Sequence[str]) -> dict[str, int]:
+    def _go(self, before: Mapping[str, int]) -> dict[str, int]:
         _check_start(self.start_from)
         hook = self._hook = self._new_hook()
         tables = hook.all_tables() if self.target is None else table_names(self.target)
         noted = hook.enrol(tables, "earliest" if self.start_from == "earliest" else "latest")
-        tally = hook.deliver(tables, patience=self._patience(), on_dead=self.on_dead)
+        told: list[DeadDelivery] = []
+        tally = hook.deliver(tables, patience=self.slot_seconds, on_dead=self._notifier(told))
         counts = {name: before[name] + getattr(tally, name) for name in _COUNTED}
         counts["noted"] = before["noted"] + noted
         for failure in tally.failures:
             self.log.error("Given up: %s", failure)
-        blocking = [*blocking, *(str(failure) for failure in tally.failures if failure.on_failure == "block")]
-        if self.wait and self.deferrable and tally.next_due is not None:
-            self._defer_until(tally.next_due, {"counts": counts, "blocking": blocking})
-        if blocking:
-            raise AirflowFailException(
-                f"{'; '.join(blocking)}; the next refresh of the table waits until the delivery is replayed or"
-                " cancelled (airflow rfr triggers replay | cancel)"
-            )
+        self._raise_failed(tally, told)
+        if self.wait and tally.next_due is not None and not self._is_killed:
+            self._pause_until(tally.next_due, counts)
         hook.raise_unread()
         return {**counts, "pending": tally.pending}
+
+    def _notifier(self, told: list[DeadDelivery]) -> Callable[[DeadDelivery], None] | None:
+        """What is called for each of the dead; none where nobody asks, so that none is counted as told."""
+
+        def note(dead: DeadDelivery) -> None:
+            if self.on_dead is not None:
+                self.on_dead(dead)
+            told.append(dead)
+
+        return note if self.fail_on_dead or self.on_dead is not None else None
+
+    def _raise_failed(self, tally: Tally, told: Sequence[DeadDelivery]) -> None:
+        wanted = [each for each in tally.failures if each.on_failure == "block"]
+        wanted += [each for each in tally.refusals if each.on_failure != "ignore" and each not in wanted]
+        problems = [str(each) for each in wanted]
+        if self.fail_on_dead:
+            known = {each.detail for each in wanted}
+            problems += [f"{each.key}: {each.detail}" for each in told if each.detail not in known]
+        if problems:
+            different = list(dict.fromkeys(problems))
+            more = f"; and {len(different) - _MOST_TOLD} more" if len(different) > _MOST_TOLD else ""
+            blocks = "the next refresh of the table waits until then; " * any(e.on_failure == "block" for e in wanted)
+            raise AirflowFailException(
+                f"{'; '.join(different[:_MOST_TOLD])}{more}. The data is published; {blocks}once the cause is removed,"
+                " what was given up has to be replayed or cancelled (airflow rfr triggers replay | cancel)"
+            )
+        if tally.untold:
+            raise DeliveryError(f"on_dead raised {'; '.join(tally.untold[:_MOST_TOLD])}; it is called again")
 
     def _new_hook(self) -> WebhookHook:
         return WebhookHook(
@@ -143,15 +179,14 @@ class CommitWebhookOperator(BaseOperator):
             folder=dag_folder(self),
         )
 
-    def _patience(self) -> float | None:
-        if not self.wait:
-            return 0.0
-        return self.slot_seconds if self.deferrable else None
-
-    def _defer_until(self, moment: datetime, state: Mapping[str, Any]) -> None:
-        latest = datetime.now(timezone.utc) + LONGEST_DEFERRAL
+    def _pause_until(self, moment: datetime, counts: Mapping[str, int]) -> None:
+        latest = datetime.now(timezone.utc) + LONGEST_PAUSE
         self.log.info("The next attempt is due at %s; the slot is free until then", moment.isoformat())
-        self.defer(trigger=DateTimeTrigger(moment=min(moment, latest)), method_name="resume", kwargs=dict(state))
+        if not self.deferrable:
+            raise AirflowRescheduleException(min(moment, latest))  # type: ignore[no-untyped-call]
+        self.defer(
+            trigger=DateTimeTrigger(moment=min(moment, latest)), method_name="resume", kwargs={"counts": dict(counts)}
+        )
 
 
 def _check_start(start_from: str) -> None:

@@ -107,7 +107,7 @@ class Courier:
         except BaseException as error:
             round_.abandon(settling=not isinstance(error, Exception))
             raise
-        self._tell(opening)
+        round_.tally.untold = self._tell(opening)
         return self._summed_up(round_, opening)
 
     def stop(self) -> None:
@@ -177,9 +177,10 @@ class Courier:
         sign = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
         return call, self._tokens.setdefault(sign, TokenKeeper(step, call.guard, call.verify))
 
-    def _tell(self, opening: Opening) -> None:
-        if self._on_dead is not None and opening.rows:
-            tell_of_deaths(self._store, [row.id for row in opening.rows.values()], self._on_dead)
+    def _tell(self, opening: Opening) -> list[str]:
+        if self._on_dead is None or not opening.rows:
+            return []
+        return tell_of_deaths(self._store, [row.id for row in opening.rows.values()], self._on_dead)
 
     def _summed_up(self, round_: Round, opening: Opening) -> Tally:
         tally = round_.tally

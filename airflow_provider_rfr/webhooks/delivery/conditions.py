@@ -9,7 +9,7 @@ from typing import Final
 from airflow_provider_rfr.store.settling import Ending, Result
 from airflow_provider_rfr.webhooks.delivery.schedules import rest_after
 
-_FAILURES: Final = frozenset({"connection", "timeout", "tls", "token", "redirect", "configuration"})
+_FAILURES: Final = frozenset({"connection", "timeout", "tls", "token", "redirect", "configuration", "lookup"})
 _BUSY: Final = frozenset({408, 429})
 
 

@@ -191,9 +191,11 @@ class Lane:
         claim = ticket.claim
         try:
             call, tokens = self.resolved()
+        except RfrError as error:
+            return self._failed(claim, "configuration", f"it can't be found out how to call it: {error}")
         except Exception as error:  # noqa: BLE001 - secrets backends raise anything; their texts may tell secrets
-            told = str(error) if isinstance(error, RfrError) else type(error).__name__
-            return self._failed(claim, "configuration", f"it can't be found out how to call it: {told}")
+            told = f"it can't be found out how to call it: {type(error).__name__}"
+            return self._failed(claim, "lookup", told)
         if time.monotonic() + float(self.endpoint.timeout) > ticket.until:
             # It waited too long: the lease could run out while the endpoint is at it.
             return Result(claim, Ending.UNSENT)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from airflow_provider_rfr.store.deliveries import set_told, untold_deaths
 from airflow_provider_rfr.store.engine import ControlStore
@@ -14,23 +16,29 @@ log = logging.getLogger(__name__)
 Notifier = Callable[[DeadDelivery], None]
 
 
-def tell_of_deaths(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> int:
-    """Call the notifier for each of the dead that it was not called for; returns for how many.
+def tell_of_deaths(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
+    """Call the notifier for each of the dead that it was not called for; returns what it raised, in words.
 
-    What it raises is logged by its kind, and it is called for that delivery again the next time.
+    It is called again the next time for a delivery for which it raised.
     """
     with store.read() as connection:
         found = untold_deaths(connection, endpoint_ids)
-    told = 0
+    failed = []
     for row in found:
         try:
             notifier(DeadDelivery.of(row))
         except Exception as error:  # noqa: BLE001 - anybody's code; its texts may tell secrets
-            log.error("the notifier failed for delivery %s: %s", row.id, type(error).__name__)
+            failed.append(f"{_raised(error)} for delivery {row.id}")
+            log.error("on_dead raised %s", failed[-1])
             continue
         _note(store, row.id)
-        told += 1
-    return told
+    return failed
+
+
+def _raised(error: Exception) -> str:
+    """The kind and the place, without the text."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _note(store: ControlStore, delivery_id: str) -> None:

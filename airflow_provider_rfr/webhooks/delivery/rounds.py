@@ -24,6 +24,7 @@ from airflow_provider_rfr.webhooks.delivery.windows import merge_events
 _LOOK: Final = 0.1
 _LINGER: Final = 0.008
 _MOST: Final = 128
+_REFUSED: Final = frozenset({"address", "configuration"})
 
 
 class Round:
@@ -157,7 +158,9 @@ def _values(lane: Lane, condition: Condition, now: int) -> dict[str, Any]:
 
 
 def _failure(done: Done, result: Result) -> Failure | None:
-    if result.ending is not Ending.DEAD:
+    is_refusal = result.reason in _REFUSED
+    if result.ending is not Ending.DEAD and not is_refusal:
         return None
-    key = done.lane.keys[result.claim.endpoint_id]
-    return Failure(key.trigger, done.lane.host, result.detail or result.reason or "", result.on_failure or "")
+    lane, detail = done.lane, result.detail or result.reason or ""
+    key = lane.keys[result.claim.endpoint_id]
+    return Failure(key.trigger, lane.host, detail, lane.endpoint.on_failure.value, is_refusal)

@@ -50,12 +50,16 @@ class DeadDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A delivery that was given up in this go."""
+    """A delivery that was given up in this go, or that was refused here and never sent.
+
+    :ivar is_refusal: a setting is wrong (a private address, a connection), so that no retry helps until it is corrected
+    """
 
     trigger: str
     host: str
     detail: str
     on_failure: str
+    is_refusal: bool = False
 
     def __str__(self) -> str:
         return f"{self.trigger} ({self.host}/...): {self.detail}"
@@ -74,6 +78,8 @@ class Tally:
     :ivar pending: deliveries that are left, of the triggers in the configuration
     :ivar next_due: when the next of them can be sent; None for none
     :ivar failures: of what was given up, at most one for each trigger and reason
+    :ivar refusals: of what was not sent because a setting is wrong, given up or not
+    :ivar untold: what ``on_dead`` raised, and for which delivery; it is called for them again the next time
     """
 
     delivered: int = 0
@@ -85,10 +91,14 @@ class Tally:
     pending: int = 0
     next_due: datetime | None = None
     failures: list[Failure] = field(default_factory=list)
+    refusals: list[Failure] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
 
     def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
         """Count what was written to the store."""
         for result, failure in results:
+            if failure is not None and failure.is_refusal and failure not in self.refusals:
+                self.refusals.append(failure)
             if result.claim.delivery_id in lost:
                 self.lost += 1
             elif result.ending is Ending.DELIVERED:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
 from airflow_provider_rfr.operators import CommitWebhookOperator, after_publish
@@ -92,7 +92,7 @@ def test_retries_are_waited_for(lake: Lake, receiver: Receiver) -> None:
 def test_not_waiting_leaves_retries_to_the_next_run(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
     receiver.answer = failing(1)
-    counts = operator(block(receiver), wait=False).execute({})
+    counts = operator(block(receiver), wait=False, slot_seconds=0).execute({})
     assert counts == {"noted": 1, "delivered": 0, "failed": 1, "dead": 0, "pending": 1}
 
 
@@ -118,6 +118,19 @@ def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, rece
     }
 
 
+def test_without_a_triggerer_the_slot_is_free_between_attempts_too(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = failing(1)
+    task = operator(block(receiver), slot_seconds=0.1)
+    with pytest.raises(AirflowRescheduleException) as rescheduled:
+        task.execute({})
+    moment = rescheduled.value.reschedule_date
+    assert moment - datetime.now(timezone.utc) < timedelta(seconds=10)
+    while datetime.now(timezone.utc) < moment:
+        pass
+    assert task.execute({})["delivered"] == 1
+
+
 def test_a_task_that_is_killed_claims_nothing_more(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
     task = operator(block(receiver, maxAttempts=50))
@@ -139,6 +152,72 @@ def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Recei
     counts = operator(block(receiver), on_dead=told.append).execute({})
     assert (counts["dead"], counts["pending"]) == (1, 0)
     assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "hook"), 400)]
+
+
+def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    triggers = block(receiver)
+    triggers["config"]["quiet"] = block(receiver, onFailure="ignore")["config"]["hook"]
+    receiver.answer = lambda request: (401, b"")
+    told: list[Any] = []
+    red = operator(triggers, fail_on_dead=True, on_dead=told.append)
+    with pytest.raises(AirflowFailException, match=r"hook of rfr.raw.orders: HTTP 401. The data is published; once"):
+        red.execute({})
+    assert [each.key.trigger for each in told] == ["hook"]
+    assert red.execute({})["dead"] == 0, "it was told; the next run is red for what is new"
+    receiver.answer = lambda request: (200, b"")
+    lake.publish("raw.orders")
+    assert red.execute({})["delivered"] == 2
+
+
+def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_turns_red(
+    lake: Lake, receiver: Receiver
+) -> None:
+    lake.publish("raw.orders")
+    triggers = block(receiver)
+    triggers["config"]["slow"] = block(receiver, retry={"schedule": "standard"})["config"]["hook"]
+    receiver.answer = lambda request: (401 if len(receiver.requests) == 1 else 503, b"")
+    task = operator(triggers, fail_on_dead=True, deferrable=True, slot_seconds=0)
+    with pytest.raises(AirflowFailException, match="HTTP 401"):
+        task.execute({})
+
+
+def test_what_the_refresh_itself_gave_up_turns_the_task_red(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"")
+    after_publish.deliver(block(receiver), "lake", ["raw.orders"], None)
+    with pytest.raises(AirflowFailException, match="HTTP 400"):
+        operator(block(receiver), fail_on_dead=True).execute({})
+
+
+def test_an_on_dead_that_raises_fails_the_task_and_is_called_again(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = lambda request: (400, b"")
+
+    def broken(dead: Any) -> None:
+        raise KeyError(CANARY)
+
+    for _ in range(2):
+        with pytest.raises(
+            DeliveryError, match=r"on_dead raised KeyError \(test_webhook_operator.py, line \d+\)"
+        ) as red:
+            operator(block(receiver), on_dead=broken).execute({})
+        assert CANARY not in str(red.value)
+    told: list[Any] = []
+    assert operator(block(receiver), on_dead=told.append).execute({})["dead"] == 0
+    assert len(told) == 1
+
+
+def test_a_connection_that_is_not_there_fails_the_task_at_once_and_loses_nothing(
+    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish("raw.orders")
+    triggers = {"config": {"hook": {"connection": "gone", "payload": {"n": 1}, "maxAttempts": 5}}}
+    task = operator(triggers, deferrable=True, slot_seconds=0)
+    with pytest.raises(AirflowFailException, match="there is no connection 'gone'; make one of type http"):
+        task.execute({})
+    monkeypatch.setenv("AIRFLOW_CONN_GONE", json.dumps({"conn_type": "http", "host": receiver.url}))
+    assert operator(triggers).execute({})["delivered"] == 1
 
 
 def test_what_the_refresh_itself_gave_up_right_after_its_publish_is_told_by_the_operator(
@@ -211,7 +290,7 @@ def test_a_corrected_file_is_used_by_the_next_attempt(lake: Lake, receiver: Rece
     file = tmp_path / "triggers.json"
     file.write_text(json.dumps(block(receiver, headers={"X": "wrong"})))
     receiver.answer = lambda request: (200 if request.headers.get("x") == "right" else 500, b"")
-    task = operator(str(file), wait=False)
+    task = operator(str(file), wait=False, slot_seconds=0)
     assert task.execute({})["failed"] == 1
     file.write_text(json.dumps(block(receiver, headers={"X": "right"}, maxAttempts=9)))
     while task.execute({})["delivered"] == 0:
@@ -255,5 +334,9 @@ def test_a_block_can_t_open_what_the_installation_does_not(
 ) -> None:
     lake.publish("raw.orders")
     monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "")
-    assert operator(block(receiver, allowedHosts=["127.0.0.1", "0.0.0.0/0"])).execute({})["dead"] == 1
+    with pytest.raises(AirflowFailException, match=r"\[rfr\] webhook_allowed_hosts"):
+        operator(block(receiver, allowedHosts=["127.0.0.1", "0.0.0.0/0"])).execute({})
+    lake.publish("raw.orders")
+    ignored = operator(block(receiver, allowedHosts=["127.0.0.1"], onFailure="ignore")).execute({})
+    assert ignored["dead"] == 1
     assert receiver.requests == []
