@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -53,3 +53,46 @@ def check_names(names: Sequence[str], path: str, *, top_level: bool = False) -> 
         if top_level and folded in SYSTEM_COLUMNS.names:
             raise ConfigurationError(path, f"{name!r} is a system column", "rename the field by a transformation")
         seen[folded] = name
+
+
+def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> None:
+    """:func:`check_names`, and no name that is also the path to an inner field: ``a.b`` beside ``a: {b}``.
+
+    :raises ConfigurationError: naming both
+    """
+    check_names([column.name for column in columns], path, top_level=top_level)
+    for name, one, other in _clashes(columns):
+        raise ConfigurationError(
+            path,
+            f"{name!r} would be a name of two columns, in {one.name!r} and in {other.name!r}",
+            "rename or remove one of them by a transformation: a dot in a name and the way into an object look alike",
+        )
+
+
+def with_distinct_names(columns: Sequence[pa.Field]) -> list[pa.Field]:
+    """The columns; an object or a list that has a name in common with another column is kept as JSON text."""
+    mixed = {column.name for _, *both in _clashes(columns) for column in both if pa.types.is_nested(column.type)}
+    return [json_text_field(column.name) if column.name in mixed else column for column in columns]
+
+
+def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
+    """The names by which engines reach a column and all that is in it; a list's fields with ``element`` and without."""
+    yield name
+    if pa.types.is_list(kind):
+        yield from full_names(f"{name}.element", kind.value_type)
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        for each in kind:
+            yield from full_names(f"{name}.{each.name}", each.type)
+
+
+def _clashes(columns: Sequence[pa.Field]) -> list[tuple[str, pa.Field, pa.Field]]:
+    """Names that two columns have in common, with the columns."""
+    seen: dict[str, pa.Field] = {}
+    found = []
+    for column in columns:
+        for name in dict.fromkeys(full_names(column.name, column.type)):
+            other = seen.setdefault(name.casefold(), column)
+            if other is not column:
+                found.append((name, other, column))
+    return found

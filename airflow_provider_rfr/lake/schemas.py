@@ -26,7 +26,10 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS, check_names, is_json_text
+from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS, check_columns, is_json_text
+
+JSON_TEXT_DOC = "JSON text"
+"""The comment, in the table, of a column of JSON texts."""
 
 _PRIMITIVES: dict[pa.DataType, IcebergType] = {
     pa.bool_(): BooleanType(),
@@ -46,9 +49,9 @@ _PRIMITIVES: dict[pa.DataType, IcebergType] = {
 def with_system_columns(schema: pa.Schema) -> pa.Schema:
     """The columns of rows with the system columns behind them.
 
-    :raises ConfigurationError: a column has a system column's name, or differs from another by case only
+    :raises ConfigurationError: as :func:`~airflow_provider_rfr.lake.columns.check_columns`
     """
-    check_names(schema.names, "schema", top_level=True)
+    check_columns(list(schema), "schema", top_level=True)
     return pa.schema([*schema, *SYSTEM_COLUMNS])
 
 
@@ -97,4 +100,4 @@ def _fields(fields: list[pa.Field], next_id: Callable[[], int]) -> list[NestedFi
 
 def column_doc(field: pa.Field) -> str | None:
     """The comment of a column in the table."""
-    return "JSON text" if is_json_text(field) else None
+    return JSON_TEXT_DOC if is_json_text(field) else None

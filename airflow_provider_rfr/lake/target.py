@@ -6,6 +6,7 @@ generation published already? has a newer one been?), and only then repeated.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from airflow_provider_rfr.lake.commits import (
     without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout
-from airflow_provider_rfr.lake.evolution import Policy, apply_evolution, plan_evolution
+from airflow_provider_rfr.lake.evolution import EvolutionPlan, Policy, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import target_schema
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
 
+log = logging.getLogger(__name__)
+
 PUBLISHED_PROPERTY = "rfr.published"
-LEDGER_KEY, GENERATION_KEY = "rfr.ledger", "rfr.generation"
+LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class _Wanted:
     rows: pa.Schema
     policy: Policy
     inferred: bool
+    rows_stay: bool
 
 
 class TargetTable:
@@ -91,14 +95,15 @@ class TargetTable:
             return None
         return Publication(ledger, int(summary[GENERATION_KEY]), int(summary["snapshot-id"]), summary)
 
-    def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool) -> FileTarget:
+    def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool, rows_stay: bool) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
 
+        :param rows_stay: the commit will leave rows of the table as they are, so that they need their columns
         :raises SchemaEvolutionError: the table can't take the columns
         """
-        self._wanted = _Wanted(wanted, policy, inferred)
+        self._wanted = _Wanted(wanted, policy, inferred, rows_stay)
         transaction = self._transaction()
-        rows = self._evolve(transaction)
+        rows = self._evolve(transaction).rows
         metadata, table = transaction.table_metadata, transaction._table
         self._layout = layout = FileLayout(metadata.schema(), metadata.spec(), dict(metadata.properties))
         folder = metadata.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
@@ -119,8 +124,10 @@ class TargetTable:
         :raises TargetChangedError: somebody gave the table other columns since the files were planned
         """
         transaction = self._transaction()
-        self._evolve(transaction)
+        changes = str(self._evolve(transaction))
         self._check_layout(transaction)
+        if changes:
+            summary = {**summary, SCHEMA_CHANGES_KEY: changes}
         if mode == "append":
             snapshot_id = self._append(transaction, files, summary)
         elif replace_where is None:
@@ -135,6 +142,8 @@ class TargetTable:
             transaction.commit_transaction()
         except (CommitFailedException, TableAlreadyExistsError) as error:
             raise CommitConflictError(str(error)) from error
+        if changes:
+            log.info("%s: the schema changed: %s", self.name, changes)
         return snapshot_id
 
     def _transaction(self) -> Transaction:
@@ -157,17 +166,17 @@ class TargetTable:
         if not same or now.spec().fields != planned.spec.fields:
             raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
-    def _evolve(self, transaction: Transaction) -> pa.Schema:
-        """Stage the schema changes; returns the columns to read rows as."""
-        assert self._wanted is not None
-        wanted, policy, inferred = self._wanted.rows, self._wanted.policy, self._wanted.inferred
+    def _evolve(self, transaction: Transaction) -> EvolutionPlan:
+        """Stage the schema changes, none for a new table."""
+        wanted = self._wanted
+        assert wanted is not None
         if self._table is None:
-            return wanted
-        plan = plan_evolution(transaction.table_metadata.schema(), wanted, policy, inferred=inferred)
-        if plan.changes:
-            with transaction.update_schema() as update:
-                apply_evolution(update, plan)
-        return plan.rows
+            return EvolutionPlan((), wanted.rows)
+        metadata = transaction.table_metadata
+        pinned = None if wanted.rows_stay else pinned_columns(metadata)
+        plan = plan_evolution(metadata.schema(), wanted.rows, wanted.policy, inferred=wanted.inferred, pinned=pinned)
+        apply_evolution(transaction, plan)
+        return plan
 
     def _append(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
         with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:

@@ -36,7 +36,7 @@ NO_RETRY = {
     "SourceChangedError": "set on_source_change to restart or accept, and clear the task",
     "SchemaError": "correct the schema and clear the task: no page is fetched again",
     "TypeMismatchError": "correct the schema, or on_type_error, and clear the task: no page is fetched again",
-    "SchemaEvolutionError": "change the table, or set schema_evolution, and clear the task: no page is fetched again",
+    "SchemaEvolutionError": "change the table, or set on_schema_change, and clear the task: no page is fetched again",
     "PublishRefusedError": "if the source is right, relax allow_empty or max_shrink and clear the task",
     "FencedError": "another run refreshes this table; let it finish",
     "PreflightError": "",

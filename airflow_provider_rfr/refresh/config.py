@@ -38,8 +38,8 @@ class OnTypeError(str, Enum):
     NULL = "null"
 
 
-class SchemaEvolution(str, Enum):
-    """Whether the publish may add and widen columns of the table."""
+class OnSchemaChange(str, Enum):
+    """Whether the publish may change the table's columns: add, widen, and replace where all rows are replaced."""
 
     EVOLVE = "evolve"
     FAIL = "fail"
@@ -77,7 +77,7 @@ class RefreshOptions(_Document):
     :ivar on_repeated_page: what to do where a page has the content of an earlier page of its chain
     :ivar on_type_error: fail, or null with the change noted in ``_rfr_meta``
     :ivar max_offenders: offending values that a type error lists
-    :ivar schema_evolution: whether columns of the table may be added and widened
+    :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit
     :ivar allow_empty: whether a refresh without rows may be published
     :ivar max_shrink: share of the last published rows (0 to 1) that may vanish; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
@@ -96,7 +96,7 @@ class RefreshOptions(_Document):
     on_repeated_page: OnRepeatedPage = OnRepeatedPage.FAIL
     on_type_error: OnTypeError = OnTypeError.FAIL
     max_offenders: int = Field(default=10, ge=1, le=1000)
-    schema_evolution: SchemaEvolution = SchemaEvolution.EVOLVE
+    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
     allow_empty: bool = False
     max_shrink: float | None = Field(default=0.5, ge=0, le=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)

@@ -28,7 +28,7 @@ from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.commit_summary import commit_event, commit_summary
-from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig
 from airflow_provider_rfr.refresh.guards import check_guards, type_mismatch
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
@@ -149,7 +149,10 @@ class Publisher:
     def _plan(self, rows: int) -> tuple[list[PublishTask], FileTarget]:
         schema = self._stream.json_schema
         wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
-        target = self._target.prepare(wanted, self._options.schema_evolution.value, inferred=schema is None)
+        options = self._options
+        rows_stay = options.mode is PublishMode.APPEND or options.replace_where is not None
+        policy = options.on_schema_change.value
+        target = self._target.prepare(wanted, policy, inferred=schema is None, rows_stay=rows_stay)
         header = self._header()
         family = f"rfr-{self._ledger.id[:8]}-g{header.generation}-"
         target = replace(target, family=family, label=f"e{header.epoch}-")

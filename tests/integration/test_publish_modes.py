@@ -283,7 +283,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_fetched_again_after_the_correc
     def config(**options: Any) -> Any:
         return runner.config(source=source_of(api, misfits), streams=list(misfits), options=options)
 
-    failed = errors_by_stream(runner.run(config(schema_evolution="fail", max_offenders=4), expect=FAILED))
+    failed = errors_by_stream(runner.run(config(on_schema_change="fail", max_offenders=4), expect=FAILED))
     assert {name: error["type"] for name, error in failed.items()} == {
         "corrected": "TypeMismatchError",
         "nulled": "TypeMismatchError",

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
+from airflow_provider_rfr.lake.target import TargetTable
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, Lake, Runner, shop
@@ -57,7 +59,7 @@ SPARK_SQL = """
 import json, sys
 from pyspark.sql import SparkSession
 
-settings, catalogs = json.loads(sys.stdin.read())
+settings, catalogs, first = json.loads(sys.stdin.read())
 builder = SparkSession.builder.master("local[2]").appName("a user's notebook").config("spark.ui.enabled", "false")
 for name, value in settings.items():
     builder = builder.config(name, value)
@@ -73,21 +75,32 @@ for catalog in catalogs:
     spark.sql(f"create view {catalog}.raw.large as select id from {table} where amount > 5000")
     left = spark.sql(f"select count(*) from {table}").first()[0]
     view = spark.sql(f"select count(*) from {catalog}.raw.large").first()[0]
+    retyped = spark.table(f"{catalog}.raw.retyped")
+    old = spark.sql(f"select id, a from {catalog}.raw.retyped version as of {first[catalog]}")
+    types = {
+        "kinds": dict(retyped.dtypes),
+        "rows": [list(row) for row in retyped.select("id", "a").orderBy("id").collect()],
+        "old_kinds": dict(old.dtypes),
+        "old_rows": [list(row) for row in old.orderBy("id").collect()],
+    }
     tables = [row.tableName for row in spark.sql(f"show tables in {catalog}.raw").collect()]
-    found[catalog] = {"rows": list(rows), "kinds": kinds, "left": left, "view": view, "tables": tables}
+    found[catalog] = {"rows": list(rows), "kinds": kinds, "left": left, "view": view, "tables": tables, "types": types}
 print(json.dumps(found, default=str))
 """
 
 
-def spark_sql(lakes: list[LakeSettings]) -> dict[str, Any]:
-    """One session on the catalogs of all lakes, as a user would start it."""
+def spark_sql(lakes: list[LakeSettings], first: dict[str, int]) -> dict[str, Any]:
+    """One session on the catalogs of all lakes, as a user would start it.
+
+    :param first: the oldest snapshot of the table ``raw.retyped``, by catalog
+    """
     each = [spark_sql_settings(lake) for lake in lakes]
     packages = {name: None for settings in each for name in settings["spark.jars.packages"].split(",")}
     settings = {key: value for one in each for key, value in one.items()}
     settings["spark.jars.packages"] = ",".join(packages)
     ended = subprocess.run(
         [sys.executable, "-c", SPARK_SQL],
-        input=json.dumps([settings, [lake.name for lake in lakes]]),
+        input=json.dumps([settings, [lake.name for lake in lakes], first]),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -100,8 +113,8 @@ def spark_sql(lakes: list[LakeSettings]) -> dict[str, Any]:
     return dict(json.loads(ended.stdout.strip().splitlines()[-1]))
 
 
-def duckdb_ids(lake: Lake, table: str) -> list[int]:
-    """The ids that DuckDB reads, without the network."""
+def duckdb_rows(lake: Lake, table: str, columns: str) -> list[tuple[Any, ...]]:
+    """What DuckDB reads, without the network."""
     connection = duckdb.connect()
     for name in ("avro", "iceberg"):
         spec = importlib.util.find_spec(f"duckdb_extension_{name}")
@@ -111,9 +124,29 @@ def duckdb_ids(lake: Lake, table: str) -> list[int]:
         connection.execute(f"INSTALL '{extension}'")
         connection.execute(f"LOAD {name}")
     metadata = lake.table(table).metadata_location
-    found = connection.execute(f"SELECT id FROM iceberg_scan('{metadata}')").fetchall()
+    found = connection.execute(f"SELECT {columns} FROM iceberg_scan('{metadata}')").fetchall()
     connection.close()
-    return sorted(number for (number,) in found)
+    return sorted(found)
+
+
+def duckdb_ids(lake: Lake, table: str) -> list[int]:
+    return [number for (number,) in duckdb_rows(lake, table, "id")]
+
+
+def publish_retyped(lake: Lake) -> int:
+    """Publish integers, then decimals and other types, into one table; returns the first snapshot's id."""
+    generations = [
+        pa.table({"id": [1, 2], "a": [1, 2], "s": [{"x": 1}, {"x": 2}]}),
+        pa.table({"id": [1, 2], "a": [1.5, 2.0], "s": [{"x": "one"}, {"x": "two"}]}),
+    ]
+    snapshots = []
+    for generation, rows in enumerate(generations, start=1):
+        target = TargetTable(open_catalog(lake.settings), "raw.retyped")
+        files = target.prepare(rows.schema, "evolve", inferred=True, rows_stay=False)
+        described = [stored.describe(files.layout) for stored, _ in files.write(rows)]
+        publication = ("ledger", generation)
+        snapshots.append(target.commit(described, publication, mode="replace", replace_where=None, summary={}))
+    return snapshots[0]
 
 
 @dataclass
@@ -175,7 +208,7 @@ def stories(api: SampleApi, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for runner, config in zip(runners, configs, strict=True):
             runner.run(config)
             stories[runner.lake.name].first = checksum_of(runner.lake.rows("raw.orders"))
-        found = spark_sql([lake.settings for lake in lakes])
+        found = spark_sql([lake.settings for lake in lakes], {lake.name: publish_retyped(lake) for lake in lakes})
         for story in stories.values():
             story.change(found[story.lake.name])
         api.set_faults({"kind": "edit", "path": "/orders"})
@@ -197,6 +230,21 @@ def test_spark_sql_reads_the_published_table_with_its_types(
     assert found["kinds"]["_rfr_generation"] == "bigint"
     assert found["view"] > 0
     assert "orders" in found["tables"]
+
+
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_spark_sql_and_duckdb_read_a_table_whose_column_types_were_replaced(
+    catalog: str, stories: dict[str, Story]
+) -> None:
+    types = stories[catalog].found["types"]
+    assert (types["kinds"]["a"], types["kinds"]["s"], types["old_kinds"]["a"]) == (
+        "double",
+        "struct<x:string>",
+        "bigint",
+    )
+    assert types["rows"] == [[1, 1.5], [2, 2.0]]
+    assert types["old_rows"] == [[1, 1], [2, 2]]
+    assert duckdb_rows(stories[catalog].lake, "raw.retyped", "id, a, s.x") == [(1, 1.5, "one"), (2, 2.0, "two")]
 
 
 @pytest.mark.parametrize("catalog", CATALOGS)

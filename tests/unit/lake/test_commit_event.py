@@ -194,7 +194,7 @@ def test_of_the_snapshots_of_a_partial_replace_one_alone_tells_the_event(tmp_pat
     catalog.create_namespace("raw")
     catalog.create_table("raw.t", wanted).append(pa.table({"day": ["a", "b"], "n": [1, 2]}, wanted))
     target = TargetTable(catalog, "raw.t")
-    target.prepare(wanted, "evolve", inferred=False)
+    target.prepare(wanted, "evolve", inferred=False, rows_stay=True)
     summary = {"rfr.ledger": "l", "rfr.generation": "1", **FULL.to_summary()}
     last = target.commit([], ("l", 1), mode="replace", replace_where="day = 'a'", summary=summary)
     snapshots = catalog.load_table("raw.t").metadata.snapshots

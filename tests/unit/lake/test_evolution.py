@@ -1,15 +1,22 @@
-"""A published table takes new rows by name: columns are added and widened, and the rest is refused."""
+"""A published table takes new rows by name: columns are added and widened.
+
+Another type replaces the column where the commit replaces all rows, and is refused where rows stay.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -26,7 +33,8 @@ from pyiceberg.types import (
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
 from airflow_provider_rfr.lake.columns import TIMESTAMP, is_json_text, json_text_field
-from airflow_provider_rfr.lake.evolution import EvolutionPlan, apply_evolution, plan_evolution
+from airflow_provider_rfr.lake.evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
+from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schemas import file_schema, iceberg_type, target_schema, with_system_columns
 
 
@@ -113,26 +121,42 @@ def test_a_column_is_widened_where_the_format_allows_it(current: Any, wanted: pa
     assert changes(plan_evolution(table_with(("a", current)), pa.schema([("a", wanted)]), "evolve")) == change
 
 
-@pytest.mark.parametrize(
-    ("current", "wanted"),
-    [
-        (LongType(), pa.float64()),
-        (LongType(), pa.string()),
-        (StringType(), pa.int64()),
-        (DecimalType(9, 2), pa.decimal128(12, 3)),
-        (DecimalType(9, 2), pa.decimal128(8, 2)),
-        (DateType(), TIMESTAMP),
-        (TimestampType(), TIMESTAMP),
-        (StringType(), TIMESTAMP),
-        (StructType(NestedField(50, "x", LongType())), pa.string()),
-        (StringType(), struct(x=pa.int64())),
-        (ListType(50, LongType()), pa.list_(pa.string())),
-        (ListType(50, LongType()), pa.int64()),
-    ],
-)
-def test_every_other_change_of_type_is_refused(current: Any, wanted: pa.DataType) -> None:
-    with pytest.raises(SchemaEvolutionError, match=r"a(\.element)?: the table has .*, the rows have"):
+OTHER_TYPES = [
+    (LongType(), pa.float64()),
+    (LongType(), pa.string()),
+    (LongType(), pa.decimal128(12, 2)),
+    (StringType(), pa.int64()),
+    (DoubleType(), pa.decimal128(12, 2)),
+    (DecimalType(9, 2), pa.decimal128(12, 3)),
+    (DecimalType(9, 2), pa.float64()),
+    (DateType(), TIMESTAMP),
+    (TimestampType(), TIMESTAMP),
+    (StringType(), TIMESTAMP),
+    (StructType(NestedField(50, "x", LongType())), pa.string()),
+    (StringType(), struct(x=pa.int64())),
+    (ListType(50, LongType()), pa.list_(pa.string())),
+    (ListType(50, LongType()), pa.int64()),
+]
+
+
+@pytest.mark.parametrize(("current", "wanted"), OTHER_TYPES)
+def test_every_other_change_of_type_is_refused_where_rows_stay(current: Any, wanted: pa.DataType) -> None:
+    with pytest.raises(SchemaEvolutionError, match="a: the table has .*, the rows have .* keeps other rows"):
         plan_evolution(table_with(("a", current)), pa.schema([("a", wanted)]), "evolve")
+
+
+@pytest.mark.parametrize(("current", "wanted"), OTHER_TYPES)
+def test_every_other_change_of_type_replaces_the_column_where_all_rows_are_replaced(
+    current: Any, wanted: pa.DataType
+) -> None:
+    plan = plan_evolution(table_with(("a", current)), pa.schema([("a", wanted)]), "evolve", pinned={})
+    assert [str(change).split()[:2] for change in plan.changes] == [["replace", "a"]]
+    assert plan.rows.field("a").type == wanted
+
+
+def test_a_replacement_is_a_change_that_the_policy_fail_refuses() -> None:
+    with pytest.raises(SchemaEvolutionError, match=r"replace a long by double.*on_schema_change is fail"):
+        plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.float64())]), "fail", pinned={})
 
 
 def test_the_error_names_every_column_that_does_not_fit_and_what_to_do() -> None:
@@ -148,6 +172,8 @@ def test_rows_are_read_in_the_tables_type_where_it_holds_more() -> None:
     plan = plan_evolution(table_with(("a", DoubleType())), pa.schema([("a", pa.int64())]), "fail")
     assert plan.changes == ()
     assert plan.rows.field("a").type == pa.float64()
+    plan = plan_evolution(table_with(("a", DecimalType(9, 2))), pa.schema([("a", pa.decimal128(8, 2))]), "fail")
+    assert plan.rows.field("a").type == pa.decimal128(9, 2)
 
 
 @pytest.mark.parametrize("wanted", [pa.int64(), pa.bool_(), pa.float64()])
@@ -163,14 +189,41 @@ def test_a_string_column_becomes_json_text_for_inferred_shapes(wanted: pa.DataTy
     assert is_json_text(plan.rows.field("a"))
 
 
+def test_a_column_of_json_texts_goes_on_holding_json_where_texts_are_inferred() -> None:
+    old = target_schema(pa.schema([json_text_field("a")]))
+    assert is_json_text(plan_evolution(old, pa.schema([("a", pa.string())]), "fail", inferred=True).rows.field("a"))
+
+
 def test_the_policy_fail_names_the_changes_it_refuses() -> None:
-    with pytest.raises(SchemaEvolutionError, match=r"add b string.*schema_evolution is fail"):
+    with pytest.raises(SchemaEvolutionError, match=r"add b string.*on_schema_change is fail"):
         plan_evolution(table_with(("a", LongType())), pa.schema([("a", pa.int64()), ("b", pa.string())]), "fail")
 
 
 def test_a_column_that_differs_by_case_from_the_tables_is_refused() -> None:
     with pytest.raises(SchemaEvolutionError, match="the table has 'Id'"):
         plan_evolution(table_with(("Id", LongType())), pa.schema([("ID", pa.int64())]), "evolve")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        ({"Id": 1}, {"ID": 1}, ["add ID long", "drop Id long"]),
+        ({"a.b": 1}, {"a": {"b": 1}}, ["add a struct", "drop a.b long"]),
+        ({"a": {"b": 1}}, {"a.b": 1}, ["add a.b long", "drop a struct"]),
+        ({"a": {"b": 1, "c": 1}}, {"a": {"c": 1}, "a.b": 1}, ["add a.b long", "drop a.b long"]),
+        ({"l": [{"x": 1}], "s": "t"}, {"l.x": 1, "s": "t"}, ["add l.x long", "drop l list<struct>"]),
+    ],
+)
+def test_a_column_that_rows_lack_goes_where_its_name_can_t_be_told_from_one_of_theirs(
+    lake: SqlCatalog, before: Any, after: Any, change: list[str]
+) -> None:
+    rows = [infer_records(json.dumps(each).encode()).to_arrow() for each in (before, after)]
+    table = lake.create_table("raw.names", target_schema(rows[0]))
+    assert evolve(table, rows[1], rows_stay=False) == change
+    assert plan_evolution(table.schema(), rows[1], "fail").changes == ()
+    other = lake.create_table("raw.kept", target_schema(rows[0]))
+    with pytest.raises(SchemaEvolutionError, match="engines can't tell them apart"):
+        evolve(other, rows[1])
 
 
 def test_a_required_column_that_rows_lack_is_refused_and_one_they_have_is_not() -> None:
@@ -181,11 +234,24 @@ def test_a_required_column_that_rows_lack_is_refused_and_one_they_have_is_not() 
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> Table:
+def lake(tmp_path: Path) -> SqlCatalog:
     catalog = SqlCatalog("rfr", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     catalog.create_namespace("raw")
+    return catalog
+
+
+@pytest.fixture
+def published(lake: SqlCatalog) -> Table:
     rows = pa.schema([("id", pa.int32()), ("s", struct(x=pa.float32())), ("l", pa.list_(struct(a=pa.int64())))])
-    return catalog.create_table("raw.t", target_schema(rows))
+    return lake.create_table("raw.t", target_schema(rows))
+
+
+def evolve(table: Table, wanted: pa.Schema, *, rows_stay: bool = True) -> list[str]:
+    pinned = None if rows_stay else pinned_columns(table.metadata)
+    plan = plan_evolution(table.schema(), wanted, "evolve", pinned=pinned)
+    with table.transaction() as transaction:
+        apply_evolution(transaction, plan)
+    return changes(plan)
 
 
 def test_a_plan_is_applied_to_a_real_table(published: Table) -> None:
@@ -197,8 +263,7 @@ def test_a_plan_is_applied_to_a_real_table(published: Table) -> None:
             json_text_field("free"),
         ]
     )
-    with published.update_schema() as update:
-        apply_evolution(update, plan_evolution(published.schema(), wanted, "evolve"))
+    evolve(published, wanted)
     schema = published.schema()
     assert str(schema.find_type("id")) == "long"
     assert str(schema.find_type("s.x")) == "double"
@@ -206,3 +271,51 @@ def test_a_plan_is_applied_to_a_real_table(published: Table) -> None:
     assert str(schema.find_type("l.element.b")) == "timestamptz"
     assert schema.find_field("free").doc == "JSON text"
     assert plan_evolution(schema, wanted, "fail").changes == ()
+
+
+def test_replaced_columns_get_new_ids_at_their_old_places_and_the_others_stay(published: Table) -> None:
+    before = published.schema()
+    rows = pa.schema([("l", pa.list_(struct(a=pa.string()))), ("s", struct(x=pa.string())), ("id", pa.string())])
+    assert evolve(published, rows, rows_stay=False) == [
+        "replace l.element.a long by string",
+        "replace s.x float by string",
+        "replace id int by string",
+    ]
+    after = published.schema()
+    assert after.column_names == before.column_names
+    for name in ("id", "s.x", "l.element.a"):
+        assert str(after.find_type(name)) == "string"
+        assert after.find_field(name).field_id > before.highest_field_id
+    for name in ("s", "l", "l.element", "_rfr_generation"):
+        assert after.find_field(name).field_id == before.find_field(name).field_id
+
+
+def test_a_list_of_other_values_is_replaced_as_a_whole(lake: SqlCatalog) -> None:
+    table = lake.create_table("raw.lists", target_schema(pa.schema([("l", pa.list_(pa.int64()))])))
+    wanted = pa.schema([("l", pa.list_(pa.float64()))])
+    assert evolve(table, wanted, rows_stay=False) == ["replace l list<long> by list<double>"]
+    assert str(table.schema().find_type("l")) == "list<double>"
+
+
+def test_a_replaced_column_stays_required_and_keeps_its_comment(lake: SqlCatalog) -> None:
+    table = lake.create_table("raw.strict", Schema(NestedField(1, "id", LongType(), required=True, doc="the key")))
+    evolve(table, pa.schema([("id", pa.string())]), rows_stay=False)
+    column = table.schema().find_field("id")
+    assert (str(column.field_type), column.required, column.doc) == ("string", True, "the key")
+
+
+def test_a_column_that_the_table_itself_refers_to_is_not_replaced(lake: SqlCatalog) -> None:
+    columns = [NestedField(n, name, LongType(), required=True) for n, name in enumerate("abcd", start=1)]
+    schema = Schema(*columns, identifier_field_ids=[3])
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "a_bucket"))
+    table = lake.create_table("raw.t2", schema, partition_spec=spec, sort_order=SortOrder(SortField(2)))
+    with table.update_spec() as update:
+        update.remove_field("a_bucket")
+    with pytest.raises(SchemaEvolutionError) as caught:
+        evolve(table, pa.schema([(name, pa.string()) for name in "abcd"]), rows_stay=False)
+    for column, why in {"a": "is, or was, partitioned by it", "b": "is sorted by it", "c": "it identifies"}.items():
+        assert f"{column}: the table has long, the rows have string, and the old column can't be dropped: " in str(
+            caught.value
+        )
+        assert why in str(caught.value)
+    assert "; d: " not in str(caught.value)

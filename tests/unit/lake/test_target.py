@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +28,7 @@ def catalog(tmp_path: Path) -> SqlCatalog:
 
 def written(target: TargetTable, rows: pa.Table) -> list[DataFile]:
     """The rows in files, planned for the table as the target knows it."""
-    files = target.prepare(rows.schema, "evolve", inferred=False)
+    files = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=True)
     return [stored.describe(files.layout) for stored, _ in files.write(rows)]
 
 
@@ -64,6 +66,59 @@ def test_a_commit_that_left_the_columns_alone_is_no_reason_to_write_again(catalo
     tuesday.reload()
     commit(tuesday, second, "tuesday")
     assert catalog.load_table(NAME).scan().to_arrow().num_rows == 3
+
+
+def publish(target: TargetTable, rows: pa.Table, generation: int) -> int:
+    """Replace the whole table."""
+    files = replacing(target, rows)
+    summary = {"rfr.ledger": "ledger", "rfr.generation": str(generation)}
+    return target.commit(files, ("ledger", generation), mode="replace", replace_where=None, summary=summary)
+
+
+def replacing(target: TargetTable, rows: pa.Table) -> list[DataFile]:
+    files = target.prepare(rows.schema, "evolve", inferred=True, rows_stay=False)
+    return [stored.describe(files.layout) for stored, _ in files.write(rows)]
+
+
+def test_a_column_changes_its_type_with_the_rows_in_one_commit_and_old_snapshots_keep_theirs(
+    catalog: SqlCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = publish(target := TargetTable(catalog, NAME), pa.table({"a": [1, 2], "b": ["x", "y"]}), 1)
+    target.reload()
+    opened = catalog.load_table(NAME)
+    replacing(target, rows := pa.table({"a": [1.5, 2.0], "b": ["x", "y"]}))
+    assert catalog.load_table(NAME).metadata_location == opened.metadata_location, "changed before the commit"
+    second = publish(target, rows, 2)
+    table = catalog.load_table(NAME)
+    assert len(table.metadata.metadata_log) == len(opened.metadata.metadata_log) + 1
+    assert table.scan().to_arrow()["a"].to_pylist() == [1.5, 2.0]
+    assert table.schema().column_names[:2] == ["a", "b"]
+    for old in (opened.scan(), table.scan(snapshot_id=first)):
+        assert old.to_arrow()["a"].to_pylist() == [1, 2]
+        assert old.to_arrow().schema.field("a").type == pa.int64()
+    summary = table.snapshot_by_id(second).summary
+    assert summary["rfr.schema-changes"] == "replace a long by double"
+    assert "raw.daily: the schema changed: replace a long by double" in caplog.messages
+    assert "rfr.schema-changes" not in table.snapshot_by_id(first).summary.additional_properties
+
+
+@pytest.mark.parametrize("columns", [{}, {"c": [True]}])
+def test_a_change_of_type_that_met_another_commit_is_planned_again(catalog: SqlCatalog, columns: Any) -> None:
+    publish(TargetTable(catalog, NAME), pa.table({"a": [1]}), 1)
+    slow, fast = TargetTable(catalog, NAME), TargetTable(catalog, NAME)
+    files = replacing(slow, rows := pa.table({"a": [1.5]}))
+    publish(fast, pa.table({"a": [7], **columns}), 2)
+    args: Any = {"mode": "replace", "replace_where": None, "summary": {}}
+    with pytest.raises(CommitConflictError):
+        slow.commit(files, ("ledger", 3), **args)
+    slow.reload()
+    if columns:
+        with pytest.raises(TargetChangedError):
+            slow.commit(files, ("ledger", 3), **args)
+        files = replacing(slow, rows)
+    slow.commit(files, ("ledger", 3), **args)
+    assert catalog.load_table(NAME).scan().to_arrow()["a"].to_pylist() == [1.5]
 
 
 def test_each_ledger_s_publication_is_found_behind_those_of_others(catalog: SqlCatalog) -> None:
