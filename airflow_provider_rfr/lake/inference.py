@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.columns import check_names, json_text_field
+from airflow_provider_rfr.lake.columns import check_names, json_text_field, with_distinct_names
 
 MAX_DEPTH = 16
 """Objects and lists further down are kept as JSON text."""
@@ -67,14 +67,15 @@ class InferredSchema:
 
         Values that disagree become text: numbers and booleans among strings by a string column, which keeps strings
         as they are; objects or lists among others by a column of JSON texts. An integer beyond 64 bits makes its
-        column a string, which is lossless where a double would round ids.
+        column a string, which is lossless where a double would round ids. An object beside a field whose name is the
+        way into it (``a.b`` beside ``a: {b}``) is kept as JSON text.
 
         :raises ConfigurationError: names that differ by case only, or a system column's name
         """
         columns = [_column(name, self.fields[name], 1) for name in sorted(self.fields)]
         found = [column for column in columns if column is not None]
         check_names([column.name for column in found], "schema", top_level=True)
-        return pa.schema(found)
+        return pa.schema(with_distinct_names(found))
 
 
 def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
@@ -237,4 +238,4 @@ def _nested_column(name: str, seen: InferredSchema, depth: int) -> pa.Field | No
         check_names([column.name for column in found], name)
     except ConfigurationError:
         return json_text_field(name)
-    return pa.field(name, pa.struct(found)) if found else None
+    return pa.field(name, pa.struct(with_distinct_names(found))) if found else None

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.columns import JSON_TEXT, TIMESTAMP, check_names, is_json_text
+from airflow_provider_rfr.lake.columns import JSON_TEXT, TIMESTAMP, check_columns, is_json_text
 
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SCALARS = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
@@ -31,7 +31,7 @@ def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
         raise ConfigurationError(
             name, "declares no columns", "write an object with properties, or leave the schema out to infer it"
         )
-    check_names([field.name for field in found.type], name, top_level=True)
+    check_columns(list(found.type), name, top_level=True)
     return pa.schema(list(found.type))
 
 
@@ -72,15 +72,11 @@ class _Reader:
             raise ConfigurationError(place, f"{_short(properties)} is no mapping of columns", "write name: schema")
         if not properties:
             return JSON_TEXT
-        check_names([str(key) for key in properties], place)
-        return _field(
-            pa.struct(
-                [
-                    self.column_type(inner, f"{place}.{key}", seen).with_name(str(key))
-                    for key, inner in properties.items()
-                ]
-            )
-        )
+        columns = [
+            self.column_type(inner, f"{place}.{key}", seen).with_name(str(key)) for key, inner in properties.items()
+        ]
+        check_columns(columns, place)
+        return _field(pa.struct(columns))
 
     def _array(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> pa.Field:
         items = schema.get("items")
@@ -106,7 +102,7 @@ class _Reader:
         if not all(pa.types.is_struct(field.type) for field in found):
             return _joined(found)
         merged = {inner.name: inner for field in found for inner in field.type}
-        check_names(list(merged), f"{path}.allOf")
+        check_columns(list(merged.values()), f"{path}.allOf")
         return _field(pa.struct(list(merged.values())))
 
     def _reference(self, reference: Any, path: str, seen: tuple[str, ...]) -> pa.Field:

@@ -74,8 +74,11 @@ class Refresh:
         self._stopping = stopping
         source = config.source.as_source()
         self._stream: PagedStream = as_paged(load_stream(source, stream_name))
-        if part is not None and (schema := self._stream.json_schema) is not None:
-            check_columns(str(config.options.replace_where), arrow_schema(schema, "json_schema"))
+        if (schema := self._stream.json_schema) is not None:
+            # Before a page is read: columns that no table can have, and a filter over columns that the rows lack.
+            columns = arrow_schema(schema, "json_schema")
+            if part is not None:
+                check_columns(str(config.options.replace_where), columns)
         # Executors elsewhere have no such file.
         self._source = inline_source(source)
         name = config.target_of(stream_name)

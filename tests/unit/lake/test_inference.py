@@ -18,6 +18,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
 from airflow_provider_rfr.lake.columns import is_json_text
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, MAX_FIELDS, InferredSchema, infer_records, merge
+from airflow_provider_rfr.lake.schemas import target_schema
 from tests.profile import examples
 
 
@@ -97,6 +98,25 @@ def test_an_object_used_as_a_map_is_json_text() -> None:
 def test_columns_that_no_table_can_have_are_refused(record: Any) -> None:
     with pytest.raises(ConfigurationError, match="by a transformation"):
         infer_records(lines(record)).to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("record", "texts"),
+    [
+        ({"a.b": 1, "a": {"b": 2}}, ["a"]),
+        ({"A.B": 1, "a": {"b": 2}}, ["a"]),
+        ({"a.b.c": 1, "a": {"b.c": 2}, "a.b": {"c": 3}}, ["a", "a.b"]),
+        ({"l": [{"x": 1}], "l.x": 2}, ["l"]),
+        ({"l": [1], "l.element": 2}, ["l"]),
+        ({"a.c": 1, "a": {"b": 2}}, []),
+        ({"s": {"a.b": 1, "a": {"b": 2}}}, ["s.a"]),
+    ],
+)
+def test_an_object_with_a_name_in_common_with_another_field_is_json_text(record: Any, texts: list[str]) -> None:
+    schema = infer_records(lines(record)).to_arrow()
+    inner = [(f"{each.name}.{one.name}", one) for each in schema if pa.types.is_struct(each.type) for one in each.type]
+    assert [name for name, one in [*((each.name, each) for each in schema), *inner] if is_json_text(one)] == texts
+    assert len(target_schema(schema).fields) == len(schema) + 3
 
 
 @pytest.mark.parametrize("block", [b"", b"null", b"5\n[1]", b"{broken", b"{}\nnull\n{}"])

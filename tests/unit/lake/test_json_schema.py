@@ -109,6 +109,10 @@ def test_a_local_reference_is_followed_and_a_recursive_one_ends_as_json_text() -
         ({"$ref": "#/definitions/none"}, "schema.properties.a.$ref"),
         ({"properties": {"Id": {"type": "string"}, "ID": {"type": "string"}}}, "schema.properties.a.properties"),
         ({"properties": {"": {"type": "string"}}}, "schema.properties.a.properties"),
+        (
+            {"properties": {"b.C": {"type": "string"}, "b": {"properties": {"c": {"type": "string"}}}}},
+            "schema.properties.a.properties",
+        ),
     ],
 )
 def test_what_is_no_schema_is_refused_with_its_place(declared: Any, path: str) -> None:
@@ -141,3 +145,12 @@ def test_a_nested_field_may_have_a_system_columns_name() -> None:
 def test_names_that_differ_by_case_only_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="differ by case only"):
         arrow_schema({"properties": {"straße": {"type": "string"}, "STRASSE": {"type": "string"}}})
+
+
+def test_a_name_with_a_dot_that_is_also_the_way_into_an_object_is_refused_naming_both() -> None:
+    inner = {"properties": {"b": {"type": "integer"}}}
+    with pytest.raises(
+        ConfigurationError, match=r"'a\.b' would be a name of two columns, in 'a\.b' and in 'a'"
+    ) as caught:
+        arrow_schema({"properties": {"a.b": {"type": "integer"}, "a": inner}})
+    assert "rename or remove one" in str(caught.value)
