@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import RetryDecision, RetryPolicy
 
-from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError
-from airflow_provider_rfr.operators.checkpoints.keeper import EXCUSED
-from airflow_provider_rfr.operators.outcome import NO_RETRY
+from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError, RfrError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,11 +47,11 @@ class RefreshRetryPolicy(RetryPolicy):
         """Runs in the worker, once the try has failed."""
         if isinstance(exception, RateLimitedError):
             return self._after(exception.retry_after)
-        hopeless = next((kind.__name__ for kind in type(exception).__mro__ if kind.__name__ in NO_RETRY), None)
-        if hopeless is not None:
-            return RetryDecision.fail(f"{hopeless}: a retry would meet the same")
-        if isinstance(exception, EXCUSED):
-            return RetryDecision.default()
+        if isinstance(exception, RfrError):
+            if not exception.retryable:
+                return RetryDecision.fail(f"{type(exception).__name__}: a retry would meet the same")
+            if exception.excused:
+                return RetryDecision.default()
         stalled = _stalled(context)
         if _tries(try_number, max_tries, context) > 1 and stalled is not None and stalled >= self.stalled_tries:
             return RetryDecision.fail(f"no progress since the last try ({stalled} in a row brought no page)")

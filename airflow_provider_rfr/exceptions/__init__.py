@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose.
+"""Every error this package raises on purpose. Whether a retry may help, and what to do, is said by each class.
 
 ::
 
@@ -38,6 +38,7 @@
     │   └── ReconciliationError      fetched, staged and published counts differ
     ├── PublishRefusedError          a guard (empty, shrunken) stopped the publish
     ├── RefreshBusyError             another run is at the same refresh, and on_busy is fail
+    ├── CatalogError                 the lake's catalog does not answer, or refuses
     ├── SparkJobError                Spark could not start, or could not finish a job
     ├── RefreshStoppedError          the refresh was told to stop; the next attempt goes on
     ├── RefreshFailedError           partitions failed; what was fetched stays for the retry
@@ -89,6 +90,7 @@ from airflow_provider_rfr.exceptions.connections import (
     StatementError,
 )
 from airflow_provider_rfr.exceptions.refresh import (
+    CatalogError,
     FencedError,
     LedgerError,
     PublishRefusedError,
@@ -148,6 +150,7 @@ __all__ = [
     "ReconciliationError",
     "PublishRefusedError",
     "RefreshBusyError",
+    "CatalogError",
     "SparkJobError",
     "TemplateError",
     "RefreshStoppedError",

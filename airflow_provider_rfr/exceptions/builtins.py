@@ -64,12 +64,16 @@ class PlanError(RfrError):
 class StalePlanError(PlanError):
     """The plan was made from a state that is no longer the present one."""
 
+    retryable = False
+
 
 class BlockedPlanError(PlanError):
     """Something stops the plan; nothing was done.
 
     :ivar problems: everything that stops it, by object
     """
+
+    retryable = False
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)

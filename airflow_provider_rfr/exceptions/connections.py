@@ -69,6 +69,8 @@ class AlterationRefusedError(AlterConnectionError):
     :ivar problems: all of them, in the statement's order
     """
 
+    retryable = False
+
     def __init__(self, connection: str, problems: Sequence[AlterationProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__(connection, "\n".join(map(str, self.problems)))
@@ -80,13 +82,19 @@ class AlterationRefusedError(AlterConnectionError):
 class ConnectionNotFoundError(AlterConnectionError):
     """There is no such connection."""
 
+    retryable = False
+
 
 class ConnectionShadowedError(AlterConnectionError):
     """What is used comes from a place that can't be written; editing the database would change nothing."""
 
+    retryable = False
+
 
 class ConnectionRightsError(AlterConnectionError):
     """The caller lacks a right; nothing was read that needs it."""
+
+    retryable = False
 
 
 class ConnectionValidationError(AlterConnectionError):

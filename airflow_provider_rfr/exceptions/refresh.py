@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_rfr.exceptions.base import RfrError, rebuild
+from airflow_provider_rfr.exceptions.base import EXIT_FENCED, RfrError, rebuild
 
 
 class SchemaError(RfrError):
     """Rows, declared schema and table don't fit together."""
+
+    retryable = False
+    refuses_generation = True
+    advice = "correct it and clear the task: pages are fetched again only where a transformation or the source changed"
 
 
 class TypeMismatchError(SchemaError):
@@ -42,6 +46,11 @@ class FencedError(LedgerError):
     :ivar newer_epoch: the one that took over
     """
 
+    retryable = False
+    exit_code = EXIT_FENCED
+    outcome = "fenced"
+    advice = "another run refreshes this table; let it finish"
+
     def __init__(self, message: str, *, epoch: int, newer_epoch: int) -> None:
         self.message = message
         self.epoch = epoch
@@ -55,13 +64,25 @@ class FencedError(LedgerError):
 class ReconciliationError(LedgerError):
     """Fetched, staged and published counts differ; nothing was published."""
 
+    refuses_generation = True
+
 
 class PublishRefusedError(RfrError):
     """A guard stopped the publish; readers keep the old table, the ledger keeps the new rows."""
 
+    retryable = False
+    refuses_generation = True
+    advice = "if the source is right, relax allow_empty or max_shrink and clear the task"
+
 
 class RefreshBusyError(RfrError):
     """Another run is at the same refresh; nothing was read or written."""
+
+    excused = True
+
+
+class CatalogError(RfrError):
+    """The lake's catalog does not answer, or refuses; the message names it, without its password."""
 
 
 class SparkJobError(RfrError):
@@ -70,6 +91,9 @@ class SparkJobError(RfrError):
 
 class RefreshStoppedError(RfrError):
     """The refresh was told to stop; what was read is committed and the next attempt goes on."""
+
+    excused = True
+    outcome = "stopped"
 
 
 class RefreshFailedError(RfrError):

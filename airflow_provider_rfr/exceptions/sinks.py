@@ -21,9 +21,13 @@ class SinkError(RfrError):
 class SinkHeldError(SinkError):
     """Its source was replaced, and somebody has to decide what becomes of it."""
 
+    retryable = False
+
 
 class CursorExpiredError(SinkError):
     """Snapshots that it has not sent are gone. Which rows they brought can't be known any more."""
+
+    retryable = False
 
 
 class SinkDeliveryError(SinkError):

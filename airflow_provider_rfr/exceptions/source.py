@@ -64,12 +64,17 @@ class SourceError(RfrError):
 class AuthenticationError(SourceError):
     """The API does not accept the credentials."""
 
+    retryable = False
+    advice = "check the credentials and clear the task: it goes on where it stopped"
+
 
 class RateLimitedError(SourceError):
     """The API asks for a longer wait than the refresh may spend.
 
     :ivar retry_after: seconds to wait
     """
+
+    excused = True
 
     def __init__(self, message: str, *, retry_after: float, **context: Any) -> None:
         super().__init__(message, **context)
@@ -86,6 +91,9 @@ class RepeatedPageError(SourceError):
 
 class SourceChangedError(RfrError):
     """A committed page reads differently now, and ``on_source_change`` is ``fail``."""
+
+    retryable = False
+    advice = "set on_source_change to restart or accept, and clear the task"
 
 
 class ReadInterrupted(Exception):

@@ -94,6 +94,11 @@ class FileStore:
             raise FileNotFoundError(location)
         return int(info.size)
 
+    def exists(self, location: str) -> bool:
+        """Whether there is such an object."""
+        filesystem, path = self._open(location)
+        return bool(filesystem.get_file_info(path).type == pafs.FileType.File)
+
     def list(self, prefix: str) -> list[tuple[str, int]]:
         """Location and bytes of every object below the folder ``prefix``; empty where there is none."""
         filesystem, path = self._open(prefix)

@@ -79,6 +79,14 @@ class TargetTable:
         """See the table as it is now."""
         self._table = load_table(self._catalog, self.name)
 
+    @property
+    def columns(self) -> str | None:
+        """Text that is another one when the table's columns or its partitioning are; None without a table."""
+        if self._table is None:
+            return None
+        metadata = self._table.metadata
+        return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
+
     def published(self, ledger: str) -> Publication | None:
         """The newest publication from this ledger.
 

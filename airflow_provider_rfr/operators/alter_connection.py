@@ -18,14 +18,7 @@ from airflow_provider_rfr.connections.python_form import (
     statement_of,
     switch,
 )
-from airflow_provider_rfr.exceptions import (
-    AlterationRefusedError,
-    ConfigurationError,
-    ConnectionNotFoundError,
-    ConnectionRightsError,
-    ConnectionShadowedError,
-    StatementError,
-)
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.pending import is_pending
@@ -35,16 +28,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_rfr.connections.statement import Statement, Value
-
-
-FINAL = (
-    AlterationRefusedError,
-    ConnectionNotFoundError,
-    ConnectionRightsError,
-    ConnectionShadowedError,
-    StatementError,
-)
-"""What a retry would only meet again; a conflict, and an upstream that is away, may have passed by then."""
 
 
 class AlterConnectionOperator(BaseOperator):
@@ -146,7 +129,9 @@ class AlterConnectionOperator(BaseOperator):
         hook = ConnectionsHook(self.airflow_api_conn_id, self.control_store_conn_id, tell=self.log.info)
         try:
             outcome = hook.execute(self._wanted(), actor=_actor(context), parameters=self._values)
-        except FINAL as error:
+        except RfrError as error:
+            if error.retryable:
+                raise
             raise AirflowFailException(str(error)) from None
         for line in outcome.lines():
             self.log.info("%s", line)

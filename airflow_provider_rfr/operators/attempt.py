@@ -108,7 +108,7 @@ class Attempt:
     def is_refused(self) -> bool:
         """Whether a publish was refused for what was read, as of the last look."""
         statuses = [self._reader.latest(table) for table in self.tables.values()]
-        return any(status is not None and status.refused for status in statuses)
+        return any(status is not None and status.refused_under is not None for status in statuses)
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         self.lineage = replace(self.lineage, figures=outcome.figures_by_table(result))

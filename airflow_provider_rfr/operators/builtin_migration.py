@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, RfrError, StalePlanError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.fields import connection_named
@@ -129,13 +129,10 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
     def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context) -> dict[str, Any]:
         ti = context["ti"]
         actor = f"{ti.dag_id} {ti.run_id} {ti.task_id}"
-        try:
-            if plan.applicable and hook.needs_spark(plan):
-                done = self._submit(hook, plan, actor, context)
-            else:
-                done = applied_result(hook.apply(plan, actor=actor))
-        except (BlockedPlanError, StalePlanError) as error:
-            raise AirflowFailException(str(error)) from None
+        if plan.applicable and hook.needs_spark(plan):
+            done = self._submit(hook, plan, actor, context)
+        else:
+            done = applied_result(hook.apply(plan, actor=actor))
         self.log.info("Deploy %s: %s, registry at revision %s", done["deploy_id"], done["state"], done["revision"])
         told = {done["deploy_id"]: plan, **hook.done_by(actor)}
         tell_sources(context, self.lake_conn_id, told)

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
-from airflow_provider_rfr.exceptions import RefreshFailedError
+from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, PublishRefusedError, RefreshFailedError
 from airflow_provider_rfr.hooks.cluster_driver import (
     ClusterDriver,
     ClusterManager,
@@ -24,11 +24,8 @@ from airflow_provider_rfr.triggers.deferred import DeferredRefresh, End, Ending
 log = logging.getLogger(__name__)
 
 _KEPT = "what was read is kept for the next attempt"
-_MEANINGS = {
-    2: "ConfigurationError",
-    3: "FencedError",
-}
-"""Exit codes of the application that a retry would only meet again."""
+_MEANINGS = {kind.exit_code: kind for kind in (ConfigurationError, FencedError)}
+"""What a driver's exit code says where nothing else can be known; the others say nothing."""
 
 
 def prepare(hook: RefreshSparkHook, rm_auth: Any) -> bool:
@@ -109,7 +106,7 @@ class EndedDriver:
             return told
         if refused:
             why = "the publish was refused for what was read; see the driver's log"
-            return AirflowFailException(f"{why}; {outcome.NO_RETRY['PublishRefusedError']}")
+            return AirflowFailException(f"{why}; {PublishRefusedError.advice}")
         return self._by_exit_code(lines)
 
     def _by_exit_code(self, lines: Sequence[str]) -> Exception:
@@ -126,7 +123,7 @@ class EndedDriver:
         told += f" (its log: {report.url})" if report.url else ""
         meaning = _MEANINGS.get(report.exit_code or 0)
         if meaning is not None:
-            return AirflowFailException(f"{told}; {outcome.NO_RETRY[meaning]}")
+            return AirflowFailException(f"{told}; {meaning.advice}")
         return RefreshFailedError(f"{told.rstrip('. ')}; {_KEPT}")
 
     def _masked(self, text: str) -> str:

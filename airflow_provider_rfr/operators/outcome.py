@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr import exceptions
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    PreflightError,
-    RateLimitedError,
-    RefreshFailedError,
-    RfrError,
-)
+from airflow_provider_rfr.exceptions import RateLimitedError, RefreshFailedError, RfrError
 from airflow_provider_rfr.refresh.header import PREFIX
 
 if TYPE_CHECKING:
@@ -28,20 +22,6 @@ _TOLD_BY_COMMIT = ("generation", "pages", "rows", "attempts", "partitions")
 RUN_KEY = f"{PREFIX}run-key"
 """What the target's commits name their run by."""
 MAX_SENTENCE = 2_000
-
-NO_RETRY = {
-    "ConfigurationError": "correct it and clear the task",
-    "SourceDefinitionError": "correct it and clear the task",
-    "AuthenticationError": "check the credentials and clear the task: it goes on where it stopped",
-    "SourceChangedError": "set on_source_change to restart or accept, and clear the task",
-    "SchemaError": "correct the schema and clear the task: no page is fetched again",
-    "TypeMismatchError": "correct the schema, or on_type_error, and clear the task: no page is fetched again",
-    "SchemaEvolutionError": "change the table, or set on_schema_change, and clear the task: no page is fetched again",
-    "PublishRefusedError": "if the source is right, relax allow_empty or max_shrink and clear the task",
-    "FencedError": "another run refreshes this table; let it finish",
-    "PreflightError": "",
-}
-"""Errors that a retry would only meet again, and what helps instead."""
 
 
 def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,10 +95,9 @@ def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     message = one_line(str(error.get("message") or kind))
     told = message if not stream or message.startswith(f"{stream}:") else f"{stream}: {message}"
     told += f" (and {more} more)" if more else ""
-    final = kind if kind in NO_RETRY else cause
-    if final in NO_RETRY:
-        remedy = str(error.get("remedy") or NO_RETRY[final])
-        return AirflowFailException(_sentence(told, remedy))
+    final = next((known for known in map(class_named, (kind, cause)) if not known.retryable), None)
+    if final is not None:
+        return AirflowFailException(_sentence(told, str(error.get("remedy") or final.advice)))
     sentence = _sentence(told, str(error.get("remedy") or ""))
     if "RateLimitedError" in (kind, cause):
         return RateLimitedError(sentence, retry_after=float(error.get("retry_after") or 0.0))
@@ -142,7 +121,9 @@ def final(refresh: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Run the refresh; what a retry would only meet again is raised as Airflow's own final error."""
     try:
         return refresh()
-    except (ConfigurationError, PreflightError) as error:
+    except RfrError as error:
+        if error.retryable:
+            raise
         raise AirflowFailException(one_line(str(error))) from None
 
 
@@ -170,14 +151,17 @@ def one_line(text: str) -> str:
 
 def _retryable(kind: str, sentence: str) -> RfrError:
     """Our own class where it takes a bare message, so that retry policies can tell errors apart."""
+    found = class_named(kind)
+    try:
+        return RefreshFailedError(sentence) if found is RfrError else found(sentence)
+    except TypeError:
+        return RefreshFailedError(sentence)
+
+
+def class_named(kind: str) -> type[RfrError]:
+    """The class of an error that a driver told by its name; the base for one that is not of this package."""
     found = getattr(exceptions, kind, None)
-    if isinstance(found, type) and issubclass(found, RfrError):
-        try:
-            made = found(sentence)
-        except TypeError:
-            return RefreshFailedError(sentence)
-        return made
-    return RefreshFailedError(sentence)
+    return found if isinstance(found, type) and issubclass(found, RfrError) else RfrError
 
 
 def _sentence(told: str, remedy: str) -> str:

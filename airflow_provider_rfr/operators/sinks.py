@@ -83,8 +83,6 @@ class SinkOperator(BaseOperator):
             self._stopping.set()
 
     def _run_all(self) -> dict[str, dict[str, Any]]:
-        from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkHeldError
-
         self._stopping = threading.Event()
         hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
@@ -98,7 +96,7 @@ class SinkOperator(BaseOperator):
         if not errors:
             return done
         told = "; ".join(map(str, errors))
-        if all(isinstance(each, (SinkHeldError, CursorExpiredError, ConfigurationError)) for each in errors):
+        if not any(each.retryable for each in errors):
             raise AirflowFailException(told)
         raise RfrError(told)
 

@@ -12,21 +12,16 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    FencedError,
-    RefreshFailedError,
-    RefreshStoppedError,
-    RfrError,
-)
+from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, RfrError
+from airflow_provider_rfr.exceptions.base import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FENCED
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
-from airflow_provider_rfr.refresh.errors import redact, secret_properties, secret_values
+from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm_archive import write_in_background
 
 log = logging.getLogger("airflow_provider_rfr")
 
-EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 0, 1, 2, 3
+EXIT_OK = 0
 GRACE_SECONDS = 30.0
 TOTALS = (
     "pages",
@@ -48,7 +43,7 @@ class Application:
         self._config = config
         self._began = began
         self._stopping = threading.Event()
-        self._secrets = secret_values(config.source.secrets, secret_properties(config.lake.plain_properties()))
+        self._secrets = secrets_of(config)
         self._figures: list[dict[str, Any]] = []
         self._cluster = Cluster(
             "rfr full refresh " + ", ".join(config.streams), preload=config.source.class_path is None
@@ -168,12 +163,8 @@ def progress_line(stream: str, report: Any) -> str:
 
 def exit_code(errors: list[tuple[str, BaseException]]) -> int:
     """0, or what kind of error ended it; a configuration error outweighs the others, since no retry helps."""
-    kinds = [error for _, error in errors]
-    if any(isinstance(error, ConfigurationError) for error in kinds):
-        return EXIT_CONFIGURATION
-    if any(isinstance(error, FencedError) for error in kinds):
-        return EXIT_FENCED
-    return EXIT_FAILED if kinds else EXIT_OK
+    codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
+    return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=EXIT_OK)
 
 
 def say(line: str) -> None:

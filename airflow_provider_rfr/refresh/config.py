@@ -64,6 +64,12 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False)
 
 
+_OF_THE_READING = (
+    *("concurrency", "round_seconds", "round_bytes", "requests_per_second", "head_start", "max_offenders"),
+    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart"),
+)
+
+
 class RefreshOptions(_Document):
     """How a refresh runs.
 
@@ -103,6 +109,10 @@ class RefreshOptions(_Document):
     on_busy: OnBusy = OnBusy.WAIT
     force_restart: bool = False
     head_start: bool = True
+
+    def publish_rules(self) -> dict[str, Any]:
+        """The options that decide what a publish makes of the rows that were read."""
+        return self.model_dump(mode="json", exclude=set(_OF_THE_READING))
 
     @model_validator(mode="after")
     def _filter_goes_with_replace(self) -> RefreshOptions:

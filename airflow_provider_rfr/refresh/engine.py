@@ -8,28 +8,27 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
-    AuthenticationError,
-    ConfigurationError,
     FencedError,
-    PublishRefusedError,
     RefreshFailedError,
     RefreshStoppedError,
+    RfrError,
     SourceChangedError,
     SourceError,
-    TypeMismatchError,
+    SparkJobError,
 )
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.row_filter import check_columns, part_of
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.busy import must_wait
+from airflow_provider_rfr.refresh.busy import OtherRun, SignsOfLife
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
 from airflow_provider_rfr.refresh.figures import Phase, RefreshFigures
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.moves import Moves
-from airflow_provider_rfr.refresh.opening import Opening, decide, fingerprints_of
+from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide, fingerprints_of
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
@@ -40,12 +39,9 @@ from airflow_provider_rfr.streams.plan import unique_slices
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.publish import Publisher
-
 log = logging.getLogger(__name__)
 
 NAMED_FAILURES = 20
-FINAL = (AuthenticationError, ConfigurationError, SourceChangedError)
 BUSY_POLL_SECONDS = 2.0
 
 
@@ -84,6 +80,9 @@ class Refresh:
         name = config.target_of(stream_name)
         self._target = TargetTable(catalog, name)
         self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
+        self._prints: Fingerprints
+        self._refused_under: str | None = None
+        self._secrets = secrets_of(config)
         self.figures = RefreshFigures(stream_name, name)
 
     @property
@@ -102,17 +101,23 @@ class Refresh:
         except FencedError:
             raise
         except Exception as error:
-            self._tell_if_fenced(error)
+            self._end(error)
+            if isinstance(error, SparkJobError) and self._stopping.is_set():
+                # What stops the driver stops its Spark, too, and the job that ran knows of nothing else.
+                raise RefreshStoppedError(
+                    f"{self.figures.stream}: stopped; what was read is kept, the next attempt goes on"
+                ) from error
             raise
 
-    def _tell_if_fenced(self, error: Exception) -> None:
-        """Whatever went wrong: where another attempt holds the refresh, that is the cause to tell."""
+    def _end(self, error: Exception) -> None:
+        """Say in the ledger that nobody is at it any more; where another attempt is, that is the cause to tell."""
+        told = redact(f"{type(error).__name__}: {error}", self._secrets)
         try:
-            self._ledger.check_epoch()
+            self._ledger.end(told, self._refused_under)
         except FencedError as fenced:
             raise fenced from error
-        except Exception:
-            log.debug("the ledger can't be asked who holds it", exc_info=True)
+        except Exception as failure:  # noqa: BLE001 - each catalog fails in its own way
+            log.warning("the ledger can't be told that this attempt is over (%s)", redact(str(failure), self._secrets))
 
     def _run(self) -> RefreshFigures:
         with self._phase("wait"):
@@ -121,23 +126,31 @@ class Refresh:
             book = self._open()
         if book is None:
             return self.figures
-        with self._phase("read"):
-            self._read(book)
-        with self._phase("spark_start"):
-            self._cluster.context  # noqa: B018 - waits, and raises what the start raised
+        with SignsOfLife(self._ledger, self._config.options):
+            with self._phase("read"):
+                self._read(book)
+            with self._phase("spark_start"):
+                self._cluster.context  # noqa: B018 - waits, and raises what the start raised
+            with self._phase("publish"):
+                outcome = self._publish(book)
         with self._phase("publish"):
-            try:
-                outcome = self._publisher(book).publish()
-            except (PublishRefusedError, TypeMismatchError):
-                self._ledger.commit([], refused=True)
-                raise
             self._finish(outcome)
         return self.figures
 
+    def _publish(self, book: PartitionBook) -> PublishOutcome:
+        from airflow_provider_rfr.refresh.publish import Publisher
+
+        try:
+            return Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config).publish()
+        except Exception as error:
+            if refuses_generation(error):
+                self._refused_under = self._prints.rules
+            raise
+
     def _wait_for_others(self) -> None:
         """Let another run's refresh of this table end, as ``on_busy`` says."""
-        key, options, told = self._config.run.key, self._config.options, False
-        while (why := must_wait(self.figures.target, self._ledger.header, key, options)) is not None:
+        other, told = OtherRun(self.figures.target, self._config.run.key, self._config.options), False
+        while (why := other.must_wait(self._ledger.header, lambda: self._ledger.has_ended)) is not None:
             if not told:
                 log.info("%s; waiting for it, since on_busy is wait", why)
                 told = True
@@ -147,7 +160,7 @@ class Refresh:
             self._target.reload()
 
     def _open(self) -> PartitionBook | None:
-        prints = fingerprints_of(self._stream, self._moves)
+        prints = self._prints = fingerprints_of(self._stream, self._moves, self._config.options, self._target.columns)
         header = self._ledger.header
         found = self._target.published(self._ledger.id)
         on_target = header is not None and found is not None and found.generation == header.generation
@@ -202,11 +215,6 @@ class Refresh:
                 f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done;"
                 " the next attempt goes on"
             )
-
-    def _publisher(self, book: PartitionBook) -> Publisher:
-        from airflow_provider_rfr.refresh.publish import Publisher
-
-        return Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config)
 
     def _finish(self, outcome: PublishOutcome) -> None:
         self._mark_published(outcome)
@@ -267,8 +275,12 @@ def failure(stream: str, book: PartitionBook) -> BaseException:
         failures,
     )
     # What a retry can mend is told as the cause, so that a 403 of one partition does not end the retries of all.
-    error.__cause__ = next((one for one in book.failed.values() if not isinstance(one, FINAL)), first)
+    error.__cause__ = next((one for one in book.failed.values() if not _is_final(one)), first)
     return error
+
+
+def _is_final(error: BaseException) -> bool:
+    return isinstance(error, RfrError) and not error.retryable
 
 
 def _reason(error: BaseException) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError
 from airflow_provider_rfr.streams.rest.redaction import Redactor
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.config import RefreshConfig
 
 _SECRET_NAME = re.compile("secret|password|token|credential|access-key|account-key|sas", re.IGNORECASE)
 
@@ -28,6 +31,16 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
     )
 
 
+def refuses_generation(error: BaseException) -> bool:
+    """Whether the same rows would meet this error of a publish again.
+
+    Of errors that are not of this package, what the machine and the network do passes; all else is about the rows.
+    """
+    if isinstance(error, RfrError):
+        return error.refuses_generation
+    return not isinstance(error, (OSError, EOFError, MemoryError))
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     """``text`` with every secret value taken out, also as it looks in an address, in JSON and in basic auth."""
     return Redactor(list(secrets)).text(text)
@@ -44,6 +57,11 @@ def secret_values(*containers: Any) -> list[str]:
         elif container is not None and len(str(container)) >= 4 and not isinstance(container, bool):
             found.append(str(container))
     return found
+
+
+def secrets_of(config: RefreshConfig) -> list[str]:
+    """Every secret value that a refresh knows: of its source and of its catalog."""
+    return secret_values(config.source.secrets, secret_properties(config.lake.plain_properties()))
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

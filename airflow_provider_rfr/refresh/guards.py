@@ -38,6 +38,6 @@ def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> Type
     more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
     return TypeMismatchError(
         f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
-        " nothing is fetched again; or set on_type_error to null",
+        " nothing is fetched again; or set on_type_error to null. A fix by a transformation fetches all pages again",
         offenders,
     )

@@ -35,7 +35,10 @@ class LedgerHeader:
     :ivar read_fingerprint: of what decides which requests are made
     :ivar publish_fingerprint: of what decides how rows are typed
     :ivar progressed_at: when pages were last added; a take-over alone is no progress
-    :ivar refused: the publish was refused for what was read, and would be again
+    :ivar refused_under: digest of what the publish was refused under; while that stays, so does the refusal. None
+        where it was not refused
+    :ivar ended_at: when the attempt ended, None while it works or where it was killed
+    :ivar error: what it ended with, without secrets
     :ivar run_key: the run that holds the generation
     :ivar records: records on live chains
     :ivar pages: page rows committed, superseded chains included
@@ -52,7 +55,9 @@ class LedgerHeader:
     opened_at: datetime
     committed_at: datetime
     progressed_at: datetime | None = None
-    refused: bool = False
+    refused_under: str | None = None
+    ended_at: datetime | None = None
+    error: str | None = None
     run_key: str | None = None
     attempts: int = 1
     rounds: int = 0
@@ -75,10 +80,10 @@ class LedgerHeader:
         }
 
     def advanced(self, **changes: Any) -> LedgerHeader:
-        """The header of the next commit."""
+        """The header of the next commit; who commits has not ended, unless that is what it says."""
         now = datetime.now(timezone.utc)
         progress = now if changes.get("pages", self.pages) > self.pages else self.progressed_at
-        return replace(self, committed_at=now, progressed_at=progress, **changes)
+        return replace(self, committed_at=now, progressed_at=progress, **{"ended_at": None, "error": None, **changes})
 
 
 def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
@@ -115,7 +120,9 @@ _PARSERS: dict[str, Any] = {
     "opened_at": datetime.fromisoformat,
     "committed_at": datetime.fromisoformat,
     "progressed_at": datetime.fromisoformat,
-    "refused": lambda text: text == "true",
+    "refused_under": str,
+    "ended_at": datetime.fromisoformat,
+    "error": str,
 }
 _FIELDS = {
     name: (PREFIX + name.replace("_", "-"), _PARSERS.get(name, int)) for name in LedgerHeader.__dataclass_fields__

@@ -8,13 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.exceptions import (
-    FencedError,
-    PublishRefusedError,
-    RefreshFailedError,
-    RefreshStoppedError,
-    TypeMismatchError,
-)
+from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord
 from airflow_provider_rfr.lake.history import append_once
@@ -32,11 +26,6 @@ log = logging.getLogger(__name__)
 REFRESHES: Final = "rfr_system.refresh_history"
 COMMITS: Final = "rfr_system.commit_history"
 MOST_FAILURES: Final = 1000
-_OUTCOMES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...]] = (
-    (FencedError, "fenced"),
-    (RefreshStoppedError, "stopped"),
-    ((PublishRefusedError, TypeMismatchError), "refused"),
-)
 
 
 def record_attempt(
@@ -96,7 +85,7 @@ def _attempt(
         "part": config.options.replace_where or "",
         "stream": figures.stream,
         "epoch": figures.epoch,
-        "outcome": outcome(error),
+        "outcome": outcome(error, refused=ours and header is not None and header.refused_under is not None),
         "error_type": type(error).__name__ if error is not None else None,
         "error": redact(str(error), secrets) if error is not None else None,
         "started_at": began,
@@ -117,11 +106,14 @@ _OF_THE_HEADER: Final = (
 )
 
 
-def outcome(error: BaseException | None) -> str:
-    """``published``, ``fenced``, ``stopped``, ``refused`` or ``failed``."""
-    if error is None:
-        return "published"
-    return next((name for kinds, name in _OUTCOMES if isinstance(error, kinds)), "failed")
+def outcome(error: BaseException | None, *, refused: bool) -> str:
+    """``published``, ``fenced``, ``stopped``, ``refused`` or ``failed``.
+
+    :param refused: the ledger says that the publish refused what was read
+    """
+    if error is None or refused:
+        return "refused" if refused else "published"
+    return error.outcome if isinstance(error, RfrError) else RfrError.outcome
 
 
 def _failures(error: BaseException | None, secrets: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -8,6 +8,7 @@ of it was written.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,10 +36,11 @@ OPENING_PREFIX = "open-"
 _OPENING_ROWS_A_FILE = 50_000
 _TRIES = 8
 _TRIM_EVERY = 8
+_LONGEST_ERROR = 2_000
 
 
 class Ledger:
-    """One attempt's hold on the newest generation.
+    """One attempt's hold on the newest generation; commits may be made from two threads.
 
     :ivar header: as of our last commit
     """
@@ -46,6 +48,8 @@ class Ledger:
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
         self._commits = 0
+        self._committed: float | None = None
+        self._lock = threading.RLock()
         self.header = read_header(table.summary(GENERATION_KEY))
 
     @property
@@ -112,7 +116,7 @@ class Ledger:
                 epoch=held.epoch + 1,
                 attempts=held.attempts + 1,
                 publish_fingerprint=publish_fingerprint,
-                refused=False,
+                refused_under=None,
                 run_key=run_key or held.run_key,
                 pages=rows + sum(table.num_rows for table in tables),
                 records=book.records,
@@ -131,12 +135,41 @@ class Ledger:
 
         :raises FencedError: another attempt took over
         """
-        header = self._held().advanced(**changes)
-        self._commit([f"{self.folder}/{name}" for name in names], header, expected=self._held())
-        self._commits += 1
-        if self._commits % _TRIM_EVERY == 0:
-            self._table.trim()
+        with self._lock:
+            header = self._held().advanced(**changes)
+            self._commit([f"{self.folder}/{name}" for name in names], header, expected=self._held())
+            self._commits += 1
+            if self._commits % _TRIM_EVERY == 0:
+                self._table.trim()
         return header
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since our last commit; 0 before there is one."""
+        return 0.0 if self._committed is None else time.monotonic() - self._committed
+
+    def end(self, error: str, refused_under: str | None = None) -> None:
+        """Say that this attempt is over and holds nobody up; nothing where it never held the generation.
+
+        :param refused_under: what the publish refused its rows under; None where it did not
+        :raises FencedError: another attempt took over
+        """
+        if self._committed is None or self._held().state is not RefreshState.OPEN:
+            return
+        refused = {} if refused_under is None else {"refused_under": refused_under}
+        try:
+            self.commit([], ended_at=datetime.now(timezone.utc), error=error[:_LONGEST_ERROR], **refused)
+        except FencedError:
+            raise
+        except Exception:
+            # The catalog is lost, perhaps; its files may be there all the same.
+            self.store.write(self._end_mark(), b"")
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the attempt that holds the generation said that it is over, in the ledger or beside it."""
+        return self._held().ended_at is not None or self.store.exists(self._end_mark())
 
     def read_pages(self, columns: Sequence[str]) -> pa.Table | None:
         """Some columns of all committed page rows of the generation; None for no pages."""
@@ -144,7 +177,8 @@ class Ledger:
 
     def page_files(self) -> list[str]:
         """Locations of the generation's committed files that hold pages."""
-        return [name for name in self._table.committed_files(self._held().generation) if not _is_opening(name)]
+        with self._lock:
+            return [name for name in self._table.committed_files(self._held().generation) if not _is_opening(name)]
 
     def look_again(self) -> None:
         """See what others did since; only before a generation is opened or taken over."""
@@ -153,7 +187,8 @@ class Ledger:
 
     def check_epoch(self) -> None:
         """Look whether nobody took the generation over; raises :class:`FencedError`."""
-        self._reload_expecting(self.header)
+        with self._lock:
+            self._reload_expecting(self.header)
 
     def collect(self, keep_generations: int = 1) -> None:
         """After the publish: forget older generations and what late writers left."""
@@ -216,6 +251,7 @@ class Ledger:
                     raise
                 raise CommitConflictError(str(error)) from error
         self.header = header
+        self._committed = time.monotonic()
 
     def _reload_open(self, before: LedgerHeader) -> None:
         """Look again at the generation that is to be taken over; somebody may have finished or replaced it."""
@@ -239,6 +275,9 @@ class Ledger:
                 epoch=expected.epoch if expected else 0,
                 newer_epoch=found.epoch,
             )
+
+    def _end_mark(self) -> str:
+        return f"{self.folder}/ended-{self._held().epoch}"
 
     def _held(self) -> LedgerHeader:
         if self.header is None:

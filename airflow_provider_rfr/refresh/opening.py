@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 
-from airflow_provider_rfr.refresh.busy import same_task
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.moves import Moves
@@ -40,20 +39,26 @@ class Fingerprints:
 
     :ivar read: of the stream's requests; pages read under another one are not mixed
     :ivar publish: of schema and key; a complete generation is typed anew under another one
+    :ivar rules: of all that decides whether rows can be published: that, the options, and the table's columns
     """
 
     read: str
     publish: str
+    rules: str
 
 
-def fingerprints_of(stream: Stream, moves: Moves | None = None) -> Fingerprints:
+def fingerprints_of(
+    stream: Stream, moves: Moves | None = None, options: RefreshOptions | None = None, table: str | None = None
+) -> Fingerprints:
     """The stream's fingerprints; secrets are not part of them.
 
     :param moves: of the API, which is the same one wherever it is
+    :param table: text of the target's columns and partitioning
     """
     published = {"json_schema": stream.json_schema, "primary_key": stream.primary_key}
     read = stream.fingerprint()
-    return Fingerprints(_digest(read if moves is None else moves.as_begun(read)), _digest(published))
+    rules = {"published": published, "options": (options or RefreshOptions()).publish_rules(), "table": table}
+    return Fingerprints(_digest(read if moves is None else moves.as_begun(read)), _digest(published), _digest(rules))
 
 
 def decide(
@@ -79,7 +84,7 @@ def decide(
         return Decision(Opening.NEW, f"generation {header.generation} is published")
     if options.force_restart and not own:
         return Decision(Opening.NEW, f"force_restart: generation {header.generation} is abandoned")
-    return _decide_open(header, prints, options, now or datetime.now(timezone.utc), same_task(header.run_key, run_key))
+    return _decide_open(header, prints, options, now or datetime.now(timezone.utc), own)
 
 
 def _decide_open(
@@ -95,9 +100,11 @@ def _decide_open(
     complete = header.partitions_done == header.partitions and header.partitions > 0
     if prints.publish != header.publish_fingerprint and not complete:
         return Decision(Opening.NEW, f"the schema changed since generation {number} was begun, so it is abandoned")
-    if header.refused and not own and prints.publish == header.publish_fingerprint:
+    if header.refused_under == prints.rules and not own:
         return Decision(
-            Opening.NEW, f"generation {number} was read whole and refused at its publish, so this run reads anew"
+            Opening.NEW,
+            f"generation {number} was read whole and refused at its publish, and neither schema, options nor table"
+            " changed since, so this run reads anew",
         )
     age = (now - (header.progressed_at or header.opened_at)).total_seconds()
     if age > options.resume_within:

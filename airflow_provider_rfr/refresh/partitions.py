@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_rfr.exceptions import LedgerError
+from airflow_provider_rfr.exceptions import LedgerError, ReconciliationError
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor
 from airflow_provider_rfr.refresh.marks import marks_of_rows
 from airflow_provider_rfr.refresh.work import OverlapCheck, PartitionProgress, PartitionWork
@@ -154,7 +154,7 @@ def cursors_of(table: pa.Table) -> dict[int, Cursor]:
 
 
 def check_gapless(table: pa.Table, cursors: Mapping[int, Cursor]) -> None:
-    """Every live chain has each page once; raises :class:`LedgerError` naming the first that has not."""
+    """Every live chain has each page once; raises :class:`ReconciliationError` naming the first that has not."""
     counts: dict[int, int] = {}
     columns = [table[name].to_pylist() for name in ("partition_ordinal", "chain", "page")]
     for ordinal, chain, page in zip(*columns, strict=True):
@@ -162,7 +162,7 @@ def check_gapless(table: pa.Table, cursors: Mapping[int, Cursor]) -> None:
             counts[ordinal] = counts.get(ordinal, 0) + 1
     for ordinal, cursor in cursors.items():
         if counts.get(ordinal) != cursor.pages:
-            raise LedgerError(
+            raise ReconciliationError(
                 f"partition {ordinal}, chain {cursor.chain}: {counts.get(ordinal)} page rows up to page {cursor.pages}"
             )
 

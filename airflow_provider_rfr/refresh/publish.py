@@ -135,7 +135,7 @@ class Publisher:
             log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
         unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
         if unfinished:
-            raise LedgerError(
+            raise ReconciliationError(
                 f"{len(unfinished)} partitions are not complete, the first is {self._book.keys[unfinished[0]]}"
             )
         for ordinal, cursor in cursors.items():

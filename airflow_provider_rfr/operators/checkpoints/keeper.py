@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.exceptions import RateLimitedError, RefreshBusyError, RefreshStoppedError
+from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.operators.checkpoints.content import Checkpoint, Flaw, parse_checkpoint
 from airflow_provider_rfr.refresh.progress import Mark
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
 log = logging.getLogger(__name__)
-
-EXCUSED = (RateLimitedError, RefreshBusyError, RefreshStoppedError)
-"""Ends of an attempt that was not let read: without progress it counts neither way."""
 
 Details = Callable[[str], Mapping[str, Any]]
 
@@ -67,7 +64,7 @@ class CheckpointKeeper:
     ) -> None:
         """Also an attempt that never reached the ledger counts, so its checkpoint is written here at the latest."""
         if error is not None and self._before is not None:
-            self._excused = isinstance(error, EXCUSED)
+            self._excused = isinstance(error, RfrError) and error.excused
             self._write()
 
     def recall(self, before: Mapping[str, RefreshStatus | None]) -> None:

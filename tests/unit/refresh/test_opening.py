@@ -9,10 +9,13 @@ import pytest
 
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide
+from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide, fingerprints_of
+from airflow_provider_rfr.streams.loader import load_stream
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
-PRINTS = Fingerprints("read", "publish")
+PRINTS = Fingerprints("read", "publish", "rules")
+DEFINITION = {"version": 1, "base_url": "http://127.0.0.1:1", "streams": {"orders": {"request": {"path": "/orders"}}}}
+STREAM = load_stream({"definition": DEFINITION}, "orders")
 
 
 def header(**changes: Any) -> LedgerHeader:
@@ -67,11 +70,11 @@ def test_a_generation_that_is_on_the_target_but_not_marked_is_not_published_agai
 
 
 def test_another_source_or_page_size_opens_a_new_generation() -> None:
-    assert opening(header(), Fingerprints("other", "publish")) is Opening.NEW
+    assert opening(header(), Fingerprints("other", "publish", "rules")) is Opening.NEW
 
 
 def test_another_schema_opens_a_new_generation_unless_everything_was_read() -> None:
-    changed = Fingerprints("read", "other")
+    changed = Fingerprints("read", "other", "others")
     assert opening(header(), changed) is Opening.NEW
     assert opening(header(partitions_done=10), changed) is Opening.RESUME
 
@@ -86,7 +89,14 @@ def test_force_restart_restarts_once_a_run_and_not_at_each_retry() -> None:
     assert opening(header(run_key="run-2"), run_key="run-2", force_restart=True) is Opening.RESUME
 
 
-@pytest.mark.parametrize("changes", [{}, {"run_key": None, "snapshot_id": 5, "published_rows": 0, "previous_rows": 12}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"run_key": None, "snapshot_id": 5, "published_rows": 0, "previous_rows": 12},
+        {"refused_under": "rules", "ended_at": NOW, "error": "ValueError: no\nmore"},
+    ],
+)
 def test_a_header_survives_its_summary(changes: dict[str, Any]) -> None:
     assert read_header(header(**changes).to_summary()) == header(**changes)
 
@@ -99,11 +109,30 @@ def test_a_take_over_is_no_progress() -> None:
     assert opening(stuck, resume_within=7300) is Opening.RESUME
 
 
-def test_what_a_publish_refused_is_typed_anew_by_its_own_run_and_read_anew_by_the_next() -> None:
+def test_what_a_publish_refused_is_read_again_unless_something_changed_that_decides_about_it() -> None:
     key = "shop/monday/refresh/-1/0"
-    refused = header(partitions_done=10, refused=True, run_key=key)
-    assert opening(refused, run_key=key) is Opening.RESUME
-    assert opening(refused, run_key="shop/monday/refresh/-1/1") is Opening.RESUME
-    assert opening(refused, run_key="shop/tuesday/refresh/-1/0") is Opening.NEW
-    corrected = Fingerprints("read", "corrected")
-    assert opening(refused, corrected, run_key="shop/tuesday/refresh/-1/0") is Opening.RESUME
+    refused = header(partitions_done=10, refused_under="rules", run_key=key)
+    assert opening(refused, run_key=key) is Opening.RESUME, "a retry asks for nothing and ends as the try before"
+    for other in ("shop/monday/refresh/-1/1", "shop/tuesday/refresh/-1/0", None):
+        assert opening(refused, run_key=other) is Opening.NEW
+        relaxed = Fingerprints("read", "publish", "relaxed")
+        assert opening(refused, relaxed, run_key=other) is Opening.RESUME
+        corrected = Fingerprints("read", "corrected", "corrected")
+        assert opening(refused, corrected, run_key=other) is Opening.RESUME
+    assert opening(header(partitions_done=10, refused_under="rules", run_key=None), run_key=None) is Opening.NEW
+
+
+def test_what_decides_about_a_publish_is_told_from_what_decides_about_the_reading() -> None:
+    def rules(table: str | None = None, **options: Any) -> str:
+        return fingerprints_of(STREAM, None, RefreshOptions(**options), table).rules
+
+    for options in ({"max_shrink": 0.9}, {"allow_empty": True}, {"on_type_error": "null"}, {"mode": "append"}):
+        assert rules(**options) != rules()
+    assert rules("a table") != rules()
+    assert rules(concurrency=3, round_seconds=5, force_restart=True, on_busy="fail", max_offenders=3) == rules()
+
+
+def test_a_commit_says_that_the_attempt_lives_and_only_the_last_that_it_ended() -> None:
+    ended = header().advanced(ended_at=NOW, error="it broke")
+    assert (ended.ended_at, ended.error) == (NOW, "it broke")
+    assert (ended.advanced(epoch=3).ended_at, ended.advanced(epoch=3).error) == (None, None)

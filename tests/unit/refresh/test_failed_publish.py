@@ -1,0 +1,267 @@
+"""A publish that failed, and the run after it: on a real ledger and catalog, with threads in the place of Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    PublishRefusedError,
+    ReconciliationError,
+    SchemaEvolutionError,
+    TypeMismatchError,
+)
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
+from airflow_provider_rfr.refresh.engine import Refresh
+from airflow_provider_rfr.refresh.figures import RefreshFigures
+from airflow_provider_rfr.refresh.header import LedgerHeader
+from airflow_provider_rfr.refresh.status import status_in
+from airflow_provider_rfr.streams import Page, PagedStream
+from tests.unit.refresh.test_rounds import Threads
+
+TABLE = "raw.orders"
+MONDAY, TUESDAY = "shop/monday/refresh/-1/0", "shop/tuesday/refresh/-1/0"
+RECORDS: list[dict[str, Any]] = []
+"""What the source gives now."""
+ASKED: list[str] = []
+NUMBER = {"type": "object", "properties": {"id": {"type": "integer"}, "amount": {"type": "integer"}}}
+
+
+class Orders(PagedStream):
+    """One partition with one page."""
+
+    name = "orders"
+    addressable = False
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.public_config: Mapping[str, Any] = {}
+        self.json_schema = config.get("schema")
+
+    def private_copy(self) -> Orders:
+        return self
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        ASKED.append(self.name)
+        return Page([dict(record) for record in RECORDS], None)
+
+
+class NoSpark(Threads):
+    """A cluster that is ready at once, and runs tasks on threads."""
+
+    context = None
+    is_local = True
+
+
+class NobodyWaits(threading.Event):
+    """Fails a run that waits for another one."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError("it waits for a run that is over")
+
+
+class Shop:
+    """A lake, and refreshes of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = folder / "catalog.db"
+        self.properties = {"type": "sql", "uri": f"sqlite:///{self.database}", "warehouse": f"file://{folder}/w"}
+        self.catalog = open_catalog(LakeSettings("rfr", self.properties))
+
+    def run(self, key: str | None, schema: Any = None, **options: Any) -> RefreshFigures:
+        return Refresh(
+            self._config(key, schema, options),
+            "orders",
+            self.catalog,
+            NoSpark(),  # type: ignore[arg-type]
+            report=lambda report: None,
+            stopping=NobodyWaits(),
+        ).run()
+
+    def _config(self, key: str | None, schema: Any, options: Mapping[str, Any]) -> RefreshConfig:
+        source = {"class": f"{__name__}:Orders", "config": {"schema": schema} if schema else {}}
+        document = {"source": source, "streams": ["orders"], "target": TABLE, "run": {"key": key}}
+        lake = {"name": "rfr", "properties": self.properties}
+        return parse_config({**document, "lake": lake, "options": {"head_start": False, **options}})
+
+    @property
+    def rows(self) -> pa.Table:
+        return self.catalog.load_table(TABLE).scan().to_arrow()
+
+    @property
+    def header(self) -> LedgerHeader:
+        found = status_in(self.catalog, TABLE)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    ASKED.clear()
+    source_gives(id=1, amount=5)
+    return Shop(tmp_path)
+
+
+def source_gives(*records: dict[str, Any], **record: Any) -> None:
+    RECORDS[:] = [*records, *([record] if record else [])]
+
+
+def cut_off(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(TargetTable, "prepare", fail)
+
+
+REFUSALS = {
+    "schema evolution": (SchemaEvolutionError, {"id": 1, "Amount": 5}, None, {}),
+    "names that differ by case": (ConfigurationError, {"id": 1, "amount": 5, "AMOUNT": 6}, None, {}),
+    "column types": (TypeMismatchError, {"id": 1, "amount": "much"}, NUMBER, {}),
+    "no rows": (PublishRefusedError, {}, None, {}),
+    "rows outside of the part": (PublishRefusedError, {"id": 1, "amount": 5}, NUMBER, {"replace_where": "id = 2"}),
+}
+
+
+@pytest.mark.parametrize("key", [TUESDAY, f"{MONDAY[:-1]}1", None], ids=["next run", "clear", "laptop"])
+@pytest.mark.parametrize("case", ["schema evolution", "names that differ by case", "column types", "no rows"])
+def test_after_a_refused_publish_the_next_run_reads_the_repaired_source_at_once(
+    case: str, key: str | None, shop: Shop
+) -> None:
+    error, broken, schema, options = REFUSALS[case]
+    shop.run("shop/sunday/refresh/-1/0", schema)
+    source_gives(**broken)
+    with pytest.raises(error):
+        shop.run(MONDAY if key else None, schema, **options)
+    assert shop.header.refused_under and shop.header.ended_at
+    assert (shop.header.error or "").startswith(error.__name__)
+    source_gives(id=2, amount=7)
+    figures = shop.run(key, schema, **options)
+    assert (figures.generation, figures.rows) == (3, 1)
+    assert shop.rows["amount"].to_pylist() == [7]
+    assert len(ASKED) == 3
+
+
+def test_names_with_dots_leave_the_next_run_free_whatever_becomes_of_them(shop: Shop) -> None:
+    source_gives({"id": 1, "a.b": 1, "a": {"b": 2}})
+    with contextlib.suppress(Exception):
+        shop.run(MONDAY)
+    source_gives(id=2, amount=7)
+    shop.run(TUESDAY)
+    assert shop.rows["amount"].to_pylist() == [7]
+
+
+def test_an_error_that_nobody_foresaw_is_taken_for_one_of_the_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        cut_off(broken, ValueError("Invalid schema, multiple fields for name a.b: 13 and 4"))
+        with pytest.raises(ValueError, match="multiple fields"):
+            shop.run(MONDAY)
+    source_gives(id=2, amount=7)
+    shop.run(TUESDAY)
+    assert shop.rows["amount"].to_pylist() == [7]
+
+
+def test_a_retry_of_a_refused_publish_asks_for_nothing(shop: Shop) -> None:
+    source_gives(id=1, amount="much")
+    for _ in range(2):
+        with pytest.raises(TypeMismatchError):
+            shop.run(MONDAY, NUMBER)
+    assert len(ASKED) == 1
+    assert (shop.header.generation, shop.header.attempts) == (1, 2)
+
+
+@pytest.mark.parametrize("key", [MONDAY, TUESDAY, None], ids=["retry", "next run", "laptop"])
+def test_what_was_refused_is_published_without_a_request_once_an_option_or_the_schema_allows_it(
+    key: str | None, shop: Shop
+) -> None:
+    source_gives(id=1, amount="much")
+    with pytest.raises(TypeMismatchError):
+        shop.run(MONDAY if key else None, NUMBER)
+    figures = shop.run(key, NUMBER, on_type_error="null")
+    assert (figures.generation, figures.rows, len(ASKED)) == (1, 1, 1)
+
+
+def test_what_was_refused_is_published_without_a_request_once_the_table_can_take_it(shop: Shop) -> None:
+    shop.run("shop/sunday/refresh/-1/0")
+    source_gives(id=1, Amount=6)
+    with pytest.raises(SchemaEvolutionError):
+        shop.run(None)
+    with shop.catalog.load_table(TABLE).update_schema() as update:
+        update.rename_column("amount", "Amount")
+    shop.run(None)
+    assert shop.rows["Amount"].to_pylist() == [6]
+    assert len(ASKED) == 2
+
+
+@pytest.mark.parametrize("key", [MONDAY, TUESDAY, None], ids=["retry", "next run", "laptop"])
+def test_after_a_full_disk_the_same_generation_goes_on_at_once_and_nothing_is_fetched_again(
+    key: str | None, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = FileStore.write
+
+    def full(store: FileStore, location: str, data: Any) -> int:
+        if "/raw/orders/data/" in location:
+            raise OSError(errno.ENOSPC, "No space left on device", location)
+        return write(store, location, data)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(FileStore, "write", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            shop.run(MONDAY if key else None)
+    assert shop.header.ended_at and shop.header.refused_under is None
+    figures = shop.run(key)
+    assert (figures.generation, figures.attempts, figures.resumed, len(ASKED)) == (1, 2, True, 1)
+    assert shop.rows["amount"].to_pylist() == [5]
+
+
+@pytest.mark.parametrize("key", [MONDAY, TUESDAY], ids=["retry", "next run"])
+def test_after_a_lost_catalog_the_same_generation_goes_on_at_once_and_nothing_is_fetched_again(
+    key: str, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, away = TargetTable.prepare, shop.database.with_suffix(".away")
+
+    def lose(*args: Any, **kwargs: Any) -> Any:
+        planned = prepare(*args, **kwargs)
+        shop.catalog.engine.dispose()  # type: ignore[attr-defined]
+        shop.database.rename(away)
+        shop.database.mkdir()
+        return planned
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TargetTable, "prepare", lose)
+        with pytest.raises(Exception, match="unable to open database file"):
+            shop.run(MONDAY)
+    shop.database.rmdir()
+    away.rename(shop.database)
+    assert shop.header.ended_at is None, "it could not be said in the catalog"
+    figures = shop.run(key)
+    assert (figures.generation, figures.resumed, len(ASKED)) == (1, True, 1)
+    assert shop.rows["amount"].to_pylist() == [5]
+
+
+def test_counts_that_differ_are_read_again_by_the_next_run(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        cut_off(broken, ReconciliationError("5 records are staged, 4 were written"))
+        with pytest.raises(ReconciliationError):
+            shop.run(MONDAY)
+    assert shop.run(TUESDAY).generation == 2
+
+
+def test_what_an_attempt_ends_with_is_told_without_secrets(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.properties["s3.secret-access-key"] = "hunter2hunter2"
+    cut_off(monkeypatch, ValueError("signed with hunter2hunter2"))
+    with pytest.raises(ValueError, match="signed"):
+        shop.run(MONDAY)
+    assert shop.header.error == "ValueError: signed with ***"
