@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_provider_rfr.connections.registry import type_named
-from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionValidationError, RfrError
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, ConnectionValidationError, RfrError
 from airflow_provider_rfr.hooks.connection_content import as_connection
 from airflow_provider_rfr.hooks.fields import mask_secrets
 
@@ -179,6 +179,8 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     try:
         catalog = open_catalog(LakeSettings(document.name, document.properties))
         found = {name: load_table(catalog, name) for name in tables}
+    except (CatalogError, ConfigurationError) as error:
+        raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None
     except RfrError:
         raise
     except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
+from airflow_provider_rfr.lake.catalog_errors import catalog_error, check_settings, is_of_settings, without_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+
+_METHODS: Final = frozenset(
+    {
+        *("load_table", "table_exists", "list_tables", "create_table", "create_table_transaction", "commit_table"),
+        *("register_table", "rename_table", "drop_table", "purge_table"),
+        *("create_namespace", "namespace_exists", "list_namespaces", "drop_namespace"),
+        *("load_namespace_properties", "update_namespace_properties"),
+        *("list_views", "view_exists", "load_view", "create_view", "replace_view", "drop_view"),
+    }
+)
+"""What this package asks a catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +46,46 @@ class LakeSettings:
 
 
 def open_catalog(settings: LakeSettings, tries: int = 5) -> Catalog:
-    """Open the catalog; raises :class:`ConfigurationError` where its settings can't work."""
+    """Open the catalog. Whatever it answers later on, too, is told in one sentence that names it.
+
+    :raises ConfigurationError: its settings can't work, whoever tries them
+    :raises CatalogError: it does not answer, or refuses; also raised by the catalog's own methods from then on
+    """
+    check_settings(settings.name, settings.properties)
     try:
-        return load_catalog(settings.name, **dict(settings.properties))
-    except (ValueError, ImportError, ModuleNotFoundError) as error:
-        raise ConfigurationError(
-            "lake.properties",
-            f"the catalog {settings.name!r} can't be opened: {_without_values(str(error), settings)}",
-            "see PyIceberg's catalog properties: type, uri, warehouse",
-        ) from None
+        return _telling(load_catalog(settings.name, **dict(settings.properties)), settings)
     except Exception as error:
+        if is_of_settings(error):
+            raise ConfigurationError(
+                "lake.properties",
+                f"the catalog {settings.name!r} can't be opened: {without_secrets(str(error), settings.properties)}",
+                "see PyIceberg's catalog properties: type, uri, warehouse",
+            ) from None
         if tries <= 1 or not _somebody_was_first(error):
-            raise
+            told = catalog_error(error, settings.name, settings.properties)
+            raise (error if told is None else told) from error
     time.sleep(0.05)
     return open_catalog(settings, tries - 1)
+
+
+def _telling(catalog: Catalog, settings: LakeSettings) -> Catalog:
+    """The catalog, whose methods raise :class:`CatalogError` in the place of its client's own errors."""
+
+    def telling(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                if (told := catalog_error(error, settings.name, settings.properties)) is None:
+                    raise
+                raise told from error
+
+        return call
+
+    for name in _METHODS & set(dir(catalog)):
+        setattr(catalog, name, telling(getattr(catalog, name)))
+    return catalog
 
 
 def load_table(catalog: Catalog, identifier: str) -> Table | None:
@@ -105,13 +144,6 @@ def _somebody_was_first(error: Exception) -> bool:
 
     PyIceberg looks, and then makes: the catalog's own tables at their first use, and namespaces.
     """
+    error = error.__cause__ if isinstance(error, CatalogError) and isinstance(error.__cause__, Exception) else error
     of_database = type(error).__module__.startswith("sqlalchemy.")
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
-
-
-def _without_values(message: str, settings: LakeSettings) -> str:
-    """A library's message with every property value taken out: any of them may be a secret."""
-    for value in sorted(map(str, settings.properties.values()), key=len, reverse=True):
-        if len(value) > 3:
-            message = message.replace(value, "***")
-    return message

@@ -6,7 +6,9 @@ credentials have one home.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +21,17 @@ import pyarrow.parquet as pq
 FOOTER_KEY = b"rfr"
 # The one setting of an S3 client that does not survive its copying.
 _RETRY_STRATEGY = "s3.retry-strategy-impl"
+
+
+@contextmanager
+def naming(location: str) -> Iterator[None]:
+    """Writes at or below the location: a disk that is full says so, and does not say which one it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,11 @@ class FileStore:
     def write(self, location: str, data: Any) -> int:
         """Write one object; returns its bytes."""
         filesystem, path = self._open(location)
-        if isinstance(filesystem, pafs.LocalFileSystem):
-            filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(data)
+        with naming(location):
+            if isinstance(filesystem, pafs.LocalFileSystem):
+                filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(data)
         return len(data)
 
     def read(self, location: str) -> bytes:

@@ -14,7 +14,7 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.catalog import create_table, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, append_files, newest_summary_with, without_retries
 from airflow_provider_rfr.lake.data_files import FileLayout, describe_file
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import FileStore, naming
 from airflow_provider_rfr.lake.ledger_schema import (
     LEDGER_PROPERTIES,
     LEDGER_SCHEMA,
@@ -83,7 +83,8 @@ class LedgerTable:
         """
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             files = list(pool.map(lambda location: self._data_file(location, generation), locations))
-        return append_files(self._table, files, summary).snapshot_id
+        with naming(self.location):
+            return append_files(self._table, files, summary).snapshot_id
 
     def committed_files(self, generation: int) -> list[str]:
         """Locations of the generation's files that commits name."""

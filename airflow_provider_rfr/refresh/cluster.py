@@ -12,12 +12,13 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_rfr.exceptions import RfrError, SparkJobError
-from airflow_provider_rfr.refresh.errors import portable_error
+from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.refresh.errors import may_pass, task_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
 from airflow_provider_rfr.refresh.lean import keep_spark_from_testing
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 log = logging.getLogger(__name__)
+
+_OFTEN = "killed, often for memory: see spark.driver.memory and the machine's limits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailure:
-    """An error of this package that ended a task."""
+    """An error that ended a task, and would end it again."""
 
     error: BaseException
 
@@ -80,11 +83,12 @@ class Cluster:
         Spark's own figure is at least two outside the local mode, also where one core is all there is.
         """
         context = self.context
-        if self.is_local:
-            return max(1, int(context.defaultParallelism))
-        found = context._jsc.sc().statusStore().executorList(True)
-        cores = sum(int(found.apply(index).totalCores()) for index in range(found.size()))
-        return max(1, cores // int(context.getConf().get("spark.task.cpus") or 1))
+        with _in_words():
+            if self.is_local:
+                return max(1, int(context.defaultParallelism))
+            found = context._jsc.sc().statusStore().executorList(True)
+            cores = sum(int(found.apply(index).totalCores()) for index in range(found.size()))
+            return max(1, cores // int(context.getConf().get("spark.task.cpus") or 1))
 
     @property
     def is_local(self) -> bool:
@@ -113,16 +117,16 @@ class Cluster:
     def run(self, function: Callable[[TaskPlace, T], R], items: Sequence[T]) -> list[R]:
         """Run ``function`` once for each item, each in a task of its own.
 
-        An error of this package is no reason for Spark to run the task again: it comes back as a value, and is raised
-        here as what it is. Any other error makes Spark repeat the task, as often as it is set up to.
+        An error that the same task would meet again is no reason for Spark to run it again: it comes back as a value,
+        and is raised here as what it is. What may pass (the network, memory) makes Spark repeat the task, as often as
+        it is set up to.
         """
         if not items:
             return []
-        rdd = self.context.parallelize(list(items), len(items))
-        try:
+        context = self.context
+        with _in_words():
+            rdd = context.parallelize(list(items), len(items))
             results: list[R] = rdd.mapPartitionsWithIndex(_each(function)).collect()
-        except Exception as error:  # noqa: BLE001 - raised again, as what caused it
-            raise spark_error(error) from None
         for result in results:
             if isinstance(result, TaskFailure):
                 raise result.error
@@ -181,11 +185,25 @@ class Cluster:
         context.parallelize(range(slots), slots).mapPartitionsWithIndex(_each(_import_task_modules)).collect()
 
 
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Calls of the JVM, whose errors are told in one sentence."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - raised again, as what caused it
+        raise spark_error(error) from None
+
+
 def spark_error(error: BaseException) -> BaseException:
-    """What went wrong in a Spark job, in one sentence; errors that are not Spark's stay as they are."""
-    if type(error).__module__.split(".")[0] not in ("py4j", "pyspark"):
+    """What went wrong in a call of the JVM, in one sentence; errors that are not Spark's stay as they are."""
+    kind = type(error)
+    if isinstance(error, (ConnectionError, EOFError)) or kind.__name__ == "Py4JNetworkError":
+        return SparkJobError(f"Spark's JVM died ({_OFTEN}); what was read is kept, the next attempt goes on")
+    if kind.__module__.split(".")[0] not in ("py4j", "pyspark"):
         return error
     text = str(error)
+    if "JAVA_GATEWAY_EXITED" in text:
+        return SparkJobError(f"Spark's JVM died while it started ({_OFTEN}); its own words are in the log above")
     causes = re.findall(r"^(?:[\w.]+(?:Error|Exception)): (?!org\.apache|Traceback)(.+)$", text, re.MULTILINE)
     reason = re.search(r"Job aborted due to stage failure: (.{1,300})", text)
     told = causes[0] if causes else reason.group(1) if reason else text.partition("\n")[0]
@@ -207,7 +225,9 @@ def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]],
         for item in items:
             try:
                 yield function(TaskPlace(index, attempt), item)
-            except RfrError as error:
-                yield TaskFailure(portable_error(error))
+            except Exception as error:
+                if may_pass(error):
+                    raise
+                yield TaskFailure(task_error(error))
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
@@ -32,6 +33,7 @@ from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide, 
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.work import TaskFigures
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 from airflow_provider_rfr.streams.plan import unique_slices
@@ -204,6 +206,12 @@ class Refresh:
         )
         try:
             rounds.read_all()
+        except FencedError:
+            raise
+        except Exception:
+            with suppress(Exception):
+                rounds.figures += TaskFigures(pages=self._ledger.flushed_pages())
+            raise
         finally:
             self.figures.pages_fetched = rounds.figures.pages
             self.figures.pages_skipped = rounds.figures.skipped

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_provider_rfr.exceptions import RfrError, SourceError
+from airflow_provider_rfr.exceptions import RfrError, SourceError, SparkJobError
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -39,6 +39,25 @@ def refuses_generation(error: BaseException) -> bool:
     if isinstance(error, RfrError):
         return error.refuses_generation
     return not isinstance(error, (OSError, EOFError, MemoryError))
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a task that met this error may do better when Spark runs it again: the network, a store, memory.
+
+    An object store's error has no number; the number of a local disk's (full, read-only) comes again.
+    """
+    if isinstance(error, RfrError):
+        return False
+    return isinstance(error, (ConnectionError, TimeoutError, EOFError, MemoryError)) or (
+        isinstance(error, OSError) and error.errno is None
+    )
+
+
+def task_error(error: BaseException) -> BaseException:
+    """A task's error as it travels to the driver, which takes the secrets out of what it tells."""
+    if isinstance(error, RfrError):
+        return portable_error(error)
+    return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

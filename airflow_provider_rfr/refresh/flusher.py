@@ -39,6 +39,9 @@ class WaitingPages(Protocol):
 
     full: threading.Event
 
+    def close(self) -> None:
+        """Ask for no more pages."""
+
     @property
     def taken(self) -> int: ...
 
@@ -85,7 +88,7 @@ class Flusher(threading.Thread):
     def flush_if_due(self) -> None:
         """Flush if it is due. Who finds another at it goes on reading, or waits a little where too much is at risk.
 
-        An error is told by :meth:`finish`.
+        An error ends the reading, since what is read from then on would be lost; :meth:`finish` raises it.
         """
         if not self._due() or self._over or self.error is not None:
             return
@@ -96,6 +99,7 @@ class Flusher(threading.Thread):
                 self._flush()
         except BaseException as error:  # noqa: BLE001 - told by finish()
             self.error = error
+            self._pages.close()
         finally:
             self._busy.release()
 

@@ -22,7 +22,7 @@ from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.lake.ledger_table import CommitConflictError, LedgerTable
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor, choose, left_files
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor, LeftFile, choose, left_files
 from airflow_provider_rfr.refresh.flush import STATISTICS, generation_folder
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
 from airflow_provider_rfr.refresh.partitions import OPENING_COLUMNS, PartitionBook, cursors_of, open_book
@@ -107,10 +107,7 @@ class Ledger:
         """
         for _ in range(_TRIES):
             held = self._held()
-            committed = self._table.committed_files(held.generation)
-            book, rows = self._read_book(committed)
-            files = left_files(self._table.store, self.folder, committed)
-            adopted, moved, tables = choose(self._table.store, files, _all_cursors(book), committed)
+            book, rows, (adopted, moved, tables) = self._look_for_files()
             book.adopt(moved)
             header = held.advanced(
                 epoch=held.epoch + 1,
@@ -129,6 +126,12 @@ class Ledger:
                 continue
             return book
         raise LedgerError("the ledger changed hands too often to be taken over; is the refresh running many times?")
+
+    def flushed_pages(self) -> int:
+        """Pages in files that no commit names yet, and that the next attempt adopts."""
+        with self._lock:
+            tables = self._look_for_files()[2][2]
+        return sum(table.num_rows for table in tables)
 
     def commit(self, names: Sequence[str], **changes: Any) -> LedgerHeader:
         """Name a round's files, and advance the header.
@@ -197,6 +200,13 @@ class Ledger:
             self._table.drop_generations_below(self._held().generation - keep_generations + 1)
         except CommitConflictError:
             log.info("older generations are left for the next refresh to collect: the ledger was busy")
+
+    def _look_for_files(self) -> tuple[PartitionBook, int, tuple[list[LeftFile], dict[int, Cursor], list[pa.Table]]]:
+        """What commits name, as a book and a number of pages, and of the other files those to adopt."""
+        committed = self._table.committed_files(self._held().generation)
+        book, rows = self._read_book(committed)
+        files = left_files(self._table.store, self.folder, committed)
+        return book, rows, choose(self._table.store, files, _all_cursors(book), committed)
 
     def _read_book(self, committed: Sequence[str]) -> tuple[PartitionBook, int]:
         openings = [name for name in committed if _is_opening(name)]

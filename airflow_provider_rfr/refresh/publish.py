@@ -22,6 +22,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.commit_event import Binding
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema
 from airflow_provider_rfr.lake.json_schema import arrow_schema
 from airflow_provider_rfr.lake.row_filter import RowFilter
@@ -246,13 +247,14 @@ class Publisher:
             # Whoever took over meanwhile may not have published yet, so that the target can't tell.
             self._ledger.check_epoch()
             try:
-                snapshot_id = self._target.commit(
-                    files,
-                    (self._ledger.id, header.generation),
-                    mode=self._options.mode.value,
-                    replace_where=self._options.replace_where,
-                    summary=summary,
-                )
+                with naming(target.folder):
+                    snapshot_id = self._target.commit(
+                        files,
+                        (self._ledger.id, header.generation),
+                        mode=self._options.mode.value,
+                        replace_where=self._options.replace_where,
+                        summary=summary,
+                    )
                 self._collect(target, written)
                 return PublishOutcome(snapshot_id, rows, removed, self._skipped)
             except CommitConflictError:

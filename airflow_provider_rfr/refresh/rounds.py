@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, BudgetAddress, BudgetServer, DriverBudget
 from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
 from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
@@ -216,10 +217,17 @@ class Rounds:
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:
         """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
         most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
-        while not done.wait(0.2):
-            if self._stopping.is_set() or len(tasks) < min(most, self._cluster.cores):
+        while not done.wait(BEAT_SECONDS):
+            if self._stopping.is_set() or len(tasks) < min(most, self._cores()):
                 self._budget.close_round()
                 return
+
+    def _cores(self) -> int:
+        """As the cluster has now; of one that died, which the round itself finds out, none."""
+        try:
+            return self._cluster.cores
+        except SparkJobError:
+            return 0
 
 
 def _run_remote(address: BudgetAddress) -> Callable[[TaskPlace, RoundTask], TaskResult]:

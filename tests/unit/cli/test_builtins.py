@@ -95,7 +95,9 @@ def test_a_lake_that_is_away_is_told_in_a_sentence(
     (tmp_path / "catalog.db").unlink()
     (tmp_path / "catalog.db").mkdir()
     assert rfr(objects, "plan") == 1
-    assert "the lake rfr can't be read (OperationalError)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"the catalog 'rfr' (sqlite:///{tmp_path}/catalog.db) does not do what is asked: unable to open" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_status_and_history_tell_of_what_was_done(

@@ -74,7 +74,7 @@ def test_a_catalog_that_fails_costs_the_columns_alone(caplog: pytest.LogCaptureF
     gone = LakeDocument("rfr", {"type": "sql", "uri": "sqlite:////nowhere/canary-77a0/c.db"})
     [table] = told(Lineage("x", {"orders": "raw.orders"}, "replace", gone, FIGURES))["outputs"]
     assert set(table["facets"]) == {"version", "lifecycleStateChange"}
-    assert "the columns of raw.orders are left out of the lineage (OperationalError)" in caplog.text
+    assert "the columns of raw.orders are left out of the lineage (ConfigurationError)" in caplog.text
     assert "canary-77a0" not in caplog.text
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import (
+    CatalogError,
     ConfigurationError,
     PublishRefusedError,
     ReconciliationError,
@@ -241,7 +242,7 @@ def test_after_a_lost_catalog_the_same_generation_goes_on_at_once_and_nothing_is
 
     with monkeypatch.context() as broken:
         broken.setattr(TargetTable, "prepare", lose)
-        with pytest.raises(Exception, match="unable to open database file"):
+        with pytest.raises(CatalogError, match="unable to open database file"):
             shop.run(MONDAY)
     shop.database.rmdir()
     away.rename(shop.database)

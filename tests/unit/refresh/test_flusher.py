@@ -23,6 +23,7 @@ class Pages:
     def __init__(self) -> None:
         self.full = threading.Event()
         self.taken = 0
+        self.closed = False
         self._ready: list[PageRow] = []
         self._lock = threading.Lock()
 
@@ -37,6 +38,9 @@ class Pages:
             self._ready.append(
                 page_row(page, generation=1, epoch=1, ordinal=0, key="{}", chain=0, number=self.taken, token=None)
             )
+
+    def close(self) -> None:
+        self.closed = True
 
     def take_ready(self) -> list[PageRow]:
         with self._lock:
@@ -116,7 +120,7 @@ def test_where_the_store_is_slower_than_the_api_readers_wait_but_not_for_long(tm
     assert any(0.02 < wait < SlowStore.seconds for wait in waits), "nobody waited, or all for the store's answer"
 
 
-def test_what_went_wrong_in_passing_is_told_at_the_end(tmp_path: Path) -> None:
+def test_what_went_wrong_in_passing_ends_the_reading_and_is_told_at_the_end(tmp_path: Path) -> None:
     class Broken(FileStore):
         def write(self, location: str, data: object) -> int:
             raise OSError("no space left on device")
@@ -126,5 +130,6 @@ def test_what_went_wrong_in_passing_is_told_at_the_end(tmp_path: Path) -> None:
     flushing.start()
     pages.arrive()
     flushing.flush_if_due()
+    assert pages.closed
     with pytest.raises(OSError, match="no space left"):
         flushing.finish()

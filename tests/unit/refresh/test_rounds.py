@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import FencedError, SourceError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.budget import DriverBudget
 from airflow_provider_rfr.refresh.cluster import TaskPlace
@@ -299,6 +301,33 @@ def test_two_attempts_of_one_task_at_once_count_once(bench: Bench) -> None:
     _, again = bench.open(source)
     assert again.done == 2
     assert_whole(bench.ledger(), 2, 10)
+
+
+def test_a_disk_that_is_full_ends_the_reading_at_once_and_what_it_took_is_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, kept = FileStore.write, 3
+
+    def full(store: FileStore, location: str, data: Any) -> int:
+        nonlocal kept
+        if (kept := kept - 1) < 0:
+            raise OSError(errno.ENOSPC, "No space left on device", location)
+        return write(store, location, data)
+
+    source = bench.source(partitions=2, pages=500, seconds=0.002)
+    ledger, book = bench.open(source)
+    rounds = bench.rounds(ledger, book, source, concurrency=2, round_seconds=60)
+    with monkeypatch.context() as broken:
+        broken.setattr(FileStore, "write", full)
+        with pytest.raises(OSError, match="No space left on device: .*parquet"):
+            rounds.read_all()
+    assert len(REQUESTS) < 500, "it read on, and threw it away"
+    flushed = ledger.flushed_pages()
+    assert flushed > 0
+    bench.open(source)
+    header = bench.ledger().header
+    assert header is not None
+    assert header.pages == flushed
 
 
 def _serve(rounds: Rounds) -> Any:

@@ -126,7 +126,7 @@ def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_told(
     clock.now += 2 * LOST_SECONDS
     assert watch.look() is None
     assert [line for line in lines if "ledger" in line] == [
-        f"the ledger of {TABLE} can't be looked at (OperationalError); the refresh goes on"
+        f"the ledger of {TABLE} can't be looked at (ConfigurationError); the refresh goes on"
     ]
 
 

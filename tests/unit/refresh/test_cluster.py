@@ -1,0 +1,81 @@
+"""What Spark's errors are told as, and which errors of a task make Spark run it again. No Spark runs here."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import SourceError, SparkJobError
+from airflow_provider_rfr.refresh.cluster import TaskFailure, TaskPlace, _each, spark_error
+
+
+def of_library(module: str, name: str, text: str) -> Exception:
+    return type(name, (Exception,), {"__module__": module})(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        EOFError(),
+        of_library("py4j.protocol", "Py4JNetworkError", "Answer from Java side is empty"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_jvm_that_died_is_told_as_that(error: Exception) -> None:
+    told = spark_error(error)
+    assert isinstance(told, SparkJobError)
+    assert "Spark's JVM died (killed, often for memory" in str(told)
+    assert told.retryable and not told.refuses_generation
+
+
+def test_a_jvm_that_died_while_it_started_is_told_as_that() -> None:
+    error = of_library("pyspark.errors", "PySparkRuntimeError", "[JAVA_GATEWAY_EXITED] Java gateway process exited")
+    assert "Spark's JVM died while it started" in str(spark_error(error))
+
+
+def results(function: Callable[[TaskPlace, Any], Any]) -> list[Any]:
+    return list(_each(function)(0, iter([1])))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/lake/x.parquet"),
+        PermissionError(errno.EACCES, "Permission denied", "/lake/x.parquet"),
+        ValueError("Invalid schema"),
+        SourceError("403", status=403),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error: Exception) -> None:
+    def fail(place: TaskPlace, item: Any) -> None:
+        raise error
+
+    [failure] = results(fail)
+    assert isinstance(failure, TaskFailure)
+    assert (type(failure.error), str(failure.error)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError("AWS Error NETWORK_CONNECTION"), ConnectionResetError(104, "reset"), TimeoutError(), MemoryError()],
+)
+def test_what_may_pass_is_left_to_spark_to_repeat(error: Exception) -> None:
+    def fail(place: TaskPlace, item: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        results(fail)
+
+
+def test_an_error_that_cant_travel_comes_back_by_its_words() -> None:
+    def fail(place: TaskPlace, item: Any) -> None:
+        raise of_library("somewhere", "OddError", "it is odd")
+
+    [failure] = results(fail)
+    assert str(failure.error) == "a task failed: OddError: it is odd"
