@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_rfr.webhooks.handlebars import moments
-from airflow_provider_rfr.webhooks.handlebars.budget import Budget
+from airflow_provider_rfr.webhooks.handlebars.budget import Budget, size_of
 from airflow_provider_rfr.webhooks.handlebars.json_values import json_text
 from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED, Problem
 from airflow_provider_rfr.webhooks.handlebars.values import (
@@ -69,11 +70,6 @@ class Arguments:
 
     def __getitem__(self, index: int) -> Given:
         return self.all[index]
-
-    def made(self, text: str) -> str:
-        """A text that the helper has made."""
-        self.budget.fits(len(text), self.at)
-        return text
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,15 +175,24 @@ def _join(given: Arguments) -> object:
     separator = given[1].text() if len(given.all) > 1 else ","
     given.budget.step(given.at, len(items))
     texts = [Given(item, f"an item of {given[0].label}", given[0].at).text() for item in items]
-    given.budget.fits(sum(map(len, texts)) + len(separator) * len(texts), given.at)
+    size = size_of(separator) * max(0, len(texts) - 1)
+    for text in texts:
+        given.budget.read(len(text), given.at)
+        size += size_of(text)
+    given.budget.fits(size, given.at)
     return separator.join(texts)
 
 
 def _changed(change: Callable[[str], str]) -> Callable[[Arguments], object]:
+    """A helper that changes each character; which others stand around it has no part in how long it becomes."""
+
     def run(given: Arguments) -> object:
         text = given[0].text()
-        given.budget.fits(len(text), given[0].at)
-        return given.made(change(text))
+        given.budget.fits(size_of(text), given[0].at)
+        characters = Counter(text)
+        given.budget.step(given.at, len(characters))
+        given.budget.fits(sum(count * size_of(change(each)) for each, count in characters.items()), given.at)
+        return change(text)
 
     return run
 
@@ -205,13 +210,14 @@ def _date(given: Arguments) -> object:
         assert zone_name is not None
         raise Problem("there is no such time zone", zone_name.at)
     form = (moments.LOCAL_FORMAT if zone_name else moments.UTC_FORMAT) if len(given.all) < 2 else given[1].text()
-    given.budget.fits(10 * len(form), given.at)
+    # Two characters, as %s or %B, become twelve at most.
+    given.budget.fits(6 * size_of(form), given.at)
     if moments.unknown_field(form) is not None:
         raise Problem(f"a format of date has these fields alone: {moments.FIELDS}", given.at)
     text = moments.formatted(when, form, where)
     if text is None:
         raise Problem(f"{given[0].label} is beyond the years 1 to 9999 in that time zone", given[0].at)
-    return given.made(text)
+    return text
 
 
 _LENIENT, _LOOSE = Missing.UNDEFINED, Missing.UNDEFINED_AT_THE_END

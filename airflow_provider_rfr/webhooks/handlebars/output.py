@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from airflow_provider_rfr.webhooks.handlebars.budget import Budget
-from airflow_provider_rfr.webhooks.handlebars.json_values import quoted, scalar, whole
+from airflow_provider_rfr.webhooks.handlebars.budget import Budget, size_of
+from airflow_provider_rfr.webhooks.handlebars.json_values import quoted, quoted_size, scalar, whole
 from airflow_provider_rfr.webhooks.handlebars.nodes import Expression, Path, Text
 from airflow_provider_rfr.webhooks.handlebars.terms import LONGEST_SHOWN, Problem
-from airflow_provider_rfr.webhooks.handlebars.values import NoText, is_list, is_map, text_of
+from airflow_provider_rfr.webhooks.handlebars.values import JsonText, NoText, is_list, is_map, text_of
 
 _OUTSIDE, _INSIDE, _ESCAPE = 0, 1, 2
 _DIGITS = 4
@@ -46,7 +46,7 @@ class PlainOutput:
         return whole("".join(self._parts))
 
     def _write(self, text: str, at: int) -> None:
-        self._budget.wrote(text, at)
+        self._budget.writes(size_of(text), at)
         self._parts.append(text)
 
 
@@ -68,17 +68,15 @@ class JsonOutput(PlainOutput):
         self._state = after
 
     def value(self, value: object, expression: Expression, at: int) -> None:
-        if self._state == _INSIDE:
-            self._write(quoted(printed(value, expression, at))[1:-1], at)
-            return
-        if self._state != _OUTSIDE:
+        if self._state not in (_INSIDE, _OUTSIDE):
             raise Problem("a value can't stand right behind a backslash; for one before it, write three", at)
-        try:
-            self._write(scalar(value), at)
+        inside = self._state == _INSIDE
+        if not inside and (isinstance(value, JsonText) or not isinstance(value, str)):
+            self._write(_scalar(value, expression, at), at)
             return
-        except NoText as error:
-            kind = error.kind
-        raise _unprintable(value, kind, expression, at)
+        text = printed(value, expression, at)
+        self._budget.writes(quoted_size(text) - (2 if inside else 0), at)
+        self._parts.append(quoted(text)[1:-1] if inside else quoted(text))
 
 
 def behind(text: str, state: int) -> int:
@@ -111,6 +109,14 @@ def printed(value: object, expression: Expression, at: int) -> str:
     """
     try:
         return text_of(value)
+    except NoText as error:
+        kind = error.kind
+    raise _unprintable(value, kind, expression, at)
+
+
+def _scalar(value: object, expression: Expression, at: int) -> str:
+    try:
+        return scalar(value)
     except NoText as error:
         kind = error.kind
     raise _unprintable(value, kind, expression, at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import enum
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.templates import compile_template, render_payload
-from tests.soon import soon
+from tests.soon import SOON, soon
 
 
 class Harmless:
@@ -172,6 +173,80 @@ def test_hostile_templates_end_soon_in_text_or_an_error_with_a_place(template: s
     with soon(time.thread_time):
         outcome(template)
         outcome(template, json_mode=True)
+
+
+GROWING = """
+import sys, yaml
+from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
+from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS
+from airflow_provider_rfr.webhooks.templates import render, render_payload
+from airflow_provider_rfr.webhooks.validation import check_triggers
+from tests.memory import memory_limited
+
+text = "x" + '"\\\\\u0149' * 50_000
+render("{{json (upper s)}}", {"s": text})
+with memory_limited(128):
+    for name, short in (("json", '"'), ("urlencode", text)):
+        expression = f"({name} " * 30 + "s" + ")" * 30
+        payload = {"a": "x{{%s}}" % expression[1:-1]}
+        for make in (
+            lambda: render(payload["a"], {"s": short}),
+            lambda: render(payload["a"], {"s": short}, json_mode=True),
+            lambda: render('"%s"' % payload["a"], {"s": text}, json_mode=True),
+            lambda: render_payload(payload, {"s": short}),
+            lambda: render_payload(["{{%s}}" % expression[1:-1]] * 100, {"s": text}),
+        ):
+            try:
+                make()
+            except TemplateError as error:
+                print(name, error.problem)
+    trigger = {"url": "https://h.example/", "payload": {"a": "x{{json %starget%s}}" % ("(json " * 30, ")" * 30)}}
+    try:
+        check_triggers({"config": {"x": trigger}})
+    except TriggerConfigError as error:
+        print(error)
+"""
+
+
+def test_helpers_inside_each_other_end_in_an_error_where_memory_is_short() -> None:
+    ended = subprocess.run([sys.executable, "-c", GROWING], capture_output=True, text=True, timeout=SOON, check=False)
+    assert ended.returncode == 0, ended.stderr
+    *templates, block = ended.stdout.splitlines()
+    assert len(templates) == 10
+    assert all("would make a text of more than 1,048,576 bytes" in each for each in templates)
+    assert "payload template is invalid" in block
+    assert "would make a text of more than 1,048,576 bytes" in block
+
+
+LARGEST = 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("template", "character", "size", "around"),
+    [
+        ("{{len (json v)}}", '"', 2, 2),
+        ("{{len (json v)}}", "\0", 6, 2),
+        ("{{len (json v)}}", "\n", 2, 2),
+        ("{{len (json v)}}", "\ud800", 6, 2),
+        ("{{len (json v)}}", "\U0001f680", 4, 2),
+        ("{{len (urlencode v)}}", "é", 6, 0),
+        ("{{len (upper v)}}", "\u0390", 6, 0),
+        ("{{len (lower v)}}", "\u0130", 3, 0),
+        ("{{len (join vs '')}}", "é" * 64, 128, 0),
+        ('"{{v}}"', '"', 2, 2),
+        ("{{v}}", "\t", 2, 2),
+    ],
+    ids=range(11),
+)
+def test_a_text_may_have_as_many_bytes_as_the_docs_say_and_none_more(
+    template: str, character: str, size: int, around: int
+) -> None:
+    """:param size: bytes of UTF-8 that one character of the value becomes; *around*: those beside them"""
+    most = (LARGEST - around) // size
+    values = [{"v": character * count, "vs": [character] * count} for count in (most, most + 1)]
+    render(template, values[0], json_mode=True)
+    with pytest.raises(TemplateError, match="1,048,576 bytes"):
+        render(template, values[1], json_mode=True)
 
 
 def test_hostile_values_end_soon_in_text_or_an_error() -> None:

@@ -1,4 +1,6 @@
-"""20,000 templates made of pieces of templates: each ends in text or a ``TemplateError``, in bounded time."""
+"""20,000 templates made of pieces of templates, and 1,000 of helpers inside each other: each ends in text or a
+``TemplateError`` that names a place, in a process that may have little memory.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
+from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS
+from tests.memory import memory_limited
 
 SEED = int(os.environ.get("RFR_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
 TEMPLATES = 20_000
+NESTED_HELPERS = 1_000
+"""Fewer, as each has a form of its own to be parsed."""
 PER_EXAMPLE = 10
-"""Seconds of processor time; the slowest take a few milliseconds, unless another process has the core."""
+MEGABYTES = 512
 
 MARKS = (
     r"{{ }} {{{ }}} {{~ ~}} {{& {{# {{/ {{^ {{! {{!-- --}} {{> {{* {{{{ }}}} \{{ \\{{ ( ) = a= | ' [ ] / \ ~ { } : ,"
@@ -118,31 +124,60 @@ def nested(draw: st.DrawFn, depth: int = 0) -> list[str]:
     return [opening, *body, *inner, closing]
 
 
+values = st.sampled_from(["n", "s", "xs", "m", "t", "z", "missing", "'\\\\'", "'é\U0001f680'", "'%A'", "(json s)"])
+calls = st.tuples(st.sampled_from(sorted(HELPERS)), values)
+
+
+def called(value: str, several: list[tuple[str, str]]) -> list[str]:
+    """Helpers inside each other, as deep as they may be and deeper."""
+    expression = value
+    for name, other in several:
+        more = [other] * (HELPERS[name].least - 1)
+        expression = f"({' '.join([name, *more, expression] if other < value else [name, expression, *more])})"
+    return ["{{", expression.removeprefix("(").removesuffix(")"), "}}"]
+
+
+# One helper, or two that take turns: names and texts have no part in the form of an expression, and each form is parsed.
+turns = st.lists(calls, min_size=1, max_size=2)
+depths = st.integers(1, 33)
+helpers = st.builds(lambda value, calls, depth: called(value, (calls * depth)[:depth]), values, turns, depths)
 templates = st.one_of(loose, tagged, nested()).map("".join)
 
 
-@seed(SEED)
-@settings(
-    max_examples=TEMPLATES // PER_EXAMPLE,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(st.lists(templates, min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
-def check(several: list[str]) -> None:
-    for template in several:
-        for json_mode in (False, True):
-            try:
-                render(template, VARIABLES, json_mode=json_mode).encode("utf-8")
-            except TemplateError as error:
-                found = error
-            else:
-                continue
-            lines = template.split("\n")
-            assert 1 <= found.line <= len(lines)
-            assert 1 <= found.column <= len(lines[found.line - 1]) + 1
+def check(template: str) -> None:
+    for json_mode in (False, True):
+        try:
+            render(template, VARIABLES, json_mode=json_mode).encode("utf-8")
+        except TemplateError as error:
+            found = error
+        else:
+            continue
+        lines = template.split("\n")
+        assert 1 <= found.line <= len(lines)
+        assert 1 <= found.column <= len(lines[found.line - 1]) + 1
+
+
+def check_many(kind: st.SearchStrategy[str], number: int) -> None:
+    @seed(SEED)
+    @settings(
+        max_examples=number // PER_EXAMPLE,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(st.lists(kind, min_size=PER_EXAMPLE, max_size=PER_EXAMPLE))
+    def check_several(several: list[str]) -> None:
+        for template in several:
+            check(template)
+
+    print(json.dumps({"templates": number, "seed": SEED}))
+    with memory_limited(MEGABYTES):
+        check_several()
 
 
 def test_any_template_ends_in_text_or_an_error_with_a_place() -> None:
-    print(json.dumps({"templates": TEMPLATES, "seed": SEED}))
-    check()
+    check_many(templates, TEMPLATES)
+
+
+def test_helpers_inside_each_other_end_in_text_or_an_error_with_a_place() -> None:
+    check_many(helpers.map("".join), NESTED_HELPERS)
