@@ -74,7 +74,7 @@ def seal(args: Namespace) -> None:
 
 @command
 def deliver(args: Namespace) -> int:
-    """Note and deliver what is due, once; 1 if something was given up."""
+    """Note and deliver what is due, once; 1 if something was given up or refused."""
     hook = _hook(args)
     tables = args.target or hook.all_tables()
     noted = hook.enrol(tables, args.start_from)
@@ -83,8 +83,8 @@ def deliver(args: Namespace) -> int:
         f"{noted} noted, {tally.delivered} delivered, {tally.failed} to be repeated,"
         f" {tally.dead} given up, {tally.pending} pending"
     )
-    for failure in tally.failures:
-        print(failure, file=sys.stderr)
+    for problem in tally.problems:
+        print(problem, file=sys.stderr)
     hook.raise_unread()
     return 1 if tally.error() else 0
 

@@ -159,18 +159,11 @@ class WebhookHook(BaseHook):
             for key in self.endpoints(tables)
         )
 
-    def deliver(
-        self,
-        tables: Sequence[str],
-        *,
-        patience: float | None = 0.0,
-        on_dead: Notifier | None = None,
-        leaves_telling: bool = False,
-    ) -> Tally:
+    def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, leaves_telling: bool = False) -> Tally:
         """Deliver what is due.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
-        :param leaves_telling: of what is given up, who delivers next with an ``on_dead`` tells
+        :param leaves_telling: :meth:`tell` tells of what is given up, now or in another task
         """
         from airflow_provider_rfr.webhooks.courier import Courier
         from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
@@ -181,7 +174,6 @@ class WebhookHook(BaseHook):
             endpoints,
             connections=http_settings,
             allowed_hosts=configured_hosts(),
-            on_dead=on_dead,
             leaves_telling=leaves_telling,
         )
         try:
@@ -189,6 +181,18 @@ class WebhookHook(BaseHook):
         finally:
             hosts = {key: host for key, each in endpoints.items() if (host := host_of(each)) is not None}
             record_deliveries(self.store, self.catalog, self.lake, hosts)
+
+    def tell(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
+        """Call the notifier for each delivery that was given up and that nobody was told of.
+
+        Returns what it raised, in words; it is called for these again the next time.
+        """
+        from airflow_provider_rfr.store.endpoints import load_endpoints
+        from airflow_provider_rfr.webhooks.delivery.notices import tell_of_deaths
+
+        with self.store.read() as connection:
+            rows = load_endpoints(connection, self.endpoints(tables))
+        return tell_of_deaths(self.store, [row.id for row in rows.values()], notifier)
 
     def stop(self) -> None:
         """Claim nothing more; attempts under way end, and what they brought is noted."""

@@ -53,7 +53,7 @@ def deliver(triggers: Triggers, lake_conn_id: str, tables: Sequence[str], folder
 
 
 def _tell(tally: Tally) -> None:
-    for failure in tally.failures:
-        log.error("Given up: %s", failure)
+    for problem in tally.problems:
+        log.error("Not delivered: %s", problem)
     if tally.pending:
         log.warning("%s webhooks are pending; who delivers next goes on with them", tally.pending)

@@ -22,7 +22,7 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_tri
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Tally
+    from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Failure
 
 LONGEST_PAUSE = timedelta(minutes=15)
 """So that what was replayed, resumed or corrected meanwhile is not left waiting for the next long pause."""
@@ -131,31 +131,35 @@ class CommitWebhookOperator(BaseOperator):
         hook = self._hook = self._new_hook()
         tables = hook.all_tables() if self.target is None else table_names(self.target)
         noted = hook.enrol(tables, "earliest" if self.start_from == "earliest" else "latest")
-        told: list[DeadDelivery] = []
-        tally = hook.deliver(tables, patience=self.slot_seconds, on_dead=self._notifier(told))
+        asks = self.fail_on_dead or self.on_dead is not None
+        tally = hook.deliver(tables, patience=self.slot_seconds, leaves_telling=asks)
         counts = {name: before[name] + getattr(tally, name) for name in _COUNTED}
         counts["noted"] = before["noted"] + noted
-        for failure in tally.failures:
-            self.log.error("Given up: %s", failure)
-        self._raise_failed(tally, told)
+        for problem in tally.problems:
+            self.log.error("Not delivered: %s", problem)
+        # Last of all: whoever dies before it is noted that somebody was told leaves it to the next attempt.
+        told: list[DeadDelivery] = []
+        untold = hook.tell(tables, self._notifier(told)) if asks else []
+        self._raise_failed(tally.problems, told)
+        if untold:
+            raise DeliveryError(f"on_dead raised {'; '.join(untold[:_MOST_TOLD])}; it is called again")
         if self.wait and tally.next_due is not None and not self._is_killed:
             self._pause_until(tally.next_due, counts)
         hook.raise_unread()
         return {**counts, "pending": tally.pending}
 
-    def _notifier(self, told: list[DeadDelivery]) -> Callable[[DeadDelivery], None] | None:
-        """What is called for each of the dead; none where nobody asks, so that none is counted as told."""
-
+    def _notifier(self, told: list[DeadDelivery]) -> Callable[[DeadDelivery], None]:
         def note(dead: DeadDelivery) -> None:
             if self.on_dead is not None:
                 self.on_dead(dead)
             told.append(dead)
 
-        return note if self.fail_on_dead or self.on_dead is not None else None
+        return note
 
-    def _raise_failed(self, tally: Tally, told: Sequence[DeadDelivery]) -> None:
-        wanted = [each for each in tally.failures if each.on_failure == "block"]
-        wanted += [each for each in tally.refusals if each.on_failure != "ignore" and each not in wanted]
+    def _raise_failed(self, found: Sequence[Failure], told: Sequence[DeadDelivery]) -> None:
+        wanted = [
+            each for each in found if each.on_failure == "block" or (each.is_refusal and each.on_failure != "ignore")
+        ]
         problems = [str(each) for each in wanted]
         if self.fail_on_dead:
             known = {each.detail for each in wanted}
@@ -168,8 +172,6 @@ class CommitWebhookOperator(BaseOperator):
                 f"{'; '.join(different[:_MOST_TOLD])}{more}. The data is published; {blocks}once the cause is removed,"
                 " what was given up has to be replayed or cancelled (airflow rfr triggers replay | cancel)"
             )
-        if tally.untold:
-            raise DeliveryError(f"on_dead raised {'; '.join(tally.untold[:_MOST_TOLD])}; it is called again")
 
     def _new_hook(self) -> WebhookHook:
         return WebhookHook(

@@ -112,9 +112,14 @@ class Tally:
                 if failure is not None and failure not in self.failures:
                     self.failures.append(failure)
 
+    @property
+    def problems(self) -> list[Failure]:
+        """What was given up or refused, each once."""
+        return list(dict.fromkeys((*self.failures, *self.refusals)))
+
     def error(self) -> DeliveryError | None:
         """What to raise where a failed delivery is to fail a task; endpoints with ``onFailure: ignore`` do not."""
-        failures = [each for each in self.failures if each.on_failure != "ignore"]
+        failures = [each for each in self.problems if each.on_failure != "ignore"]
         if not failures:
             return None
         triggers = {each.trigger for each in failures}

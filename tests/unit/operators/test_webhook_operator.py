@@ -340,3 +340,23 @@ def test_a_block_can_t_open_what_the_installation_does_not(
     ignored = operator(block(receiver, allowedHosts=["127.0.0.1"], onFailure="ignore")).execute({})
     assert ignored["dead"] == 1
     assert receiver.requests == []
+
+
+def test_a_task_that_dies_after_a_delivery_was_given_up_is_red_in_its_next_try(
+    lake: Lake, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish("raw.orders")
+    receiver.answer = lambda request: (401, b"")
+    task = operator(block(receiver), fail_on_dead=True)
+    with monkeypatch.context() as patched:
+        # What comes between the delivery and the end of the task.
+        patched.setattr("airflow_provider_rfr.webhooks.delivery_history.record_deliveries", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            task.execute({})
+    with pytest.raises(AirflowFailException, match="HTTP 401"):
+        task.execute({})
+    assert len(receiver.requests) == 1
+
+
+def _dies(*arguments: Any) -> None:
+    raise KeyboardInterrupt
