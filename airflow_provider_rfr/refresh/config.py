@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,10 @@ class RefreshOptions(_Document):
         return self
 
 
+class ReferredSecret(SecretStr):
+    """A secret that the document only refers to, and so declares to be one."""
+
+
 class LakeDocument(_Document):
     """The catalog: its name and PyIceberg's properties."""
 
@@ -131,12 +136,16 @@ class LakeDocument(_Document):
     @classmethod
     def _as_text(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {str(k): v if isinstance(v, SecretStr) else _plain(v) for k, v in value.items()}
+            return {str(k): v if isinstance(v, SecretStr) else _plain(k, v) for k, v in value.items()}
         return value
 
     def plain_properties(self) -> dict[str, str]:
         """The properties as PyIceberg wants them; they may hold secrets."""
         return {key: value.get_secret_value() for key, value in self.properties.items()}
+
+    def referred_secrets(self) -> list[str]:
+        """Values that the document only refers to."""
+        return [value.get_secret_value() for value in self.properties.values() if isinstance(value, ReferredSecret)]
 
 
 class SourceDocument(_Document):
@@ -236,7 +245,7 @@ def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
     if not isinstance(document, Mapping):
         raise ConfigurationError(origin, "is no mapping", "write source, streams, target, lake, options")
     try:
-        return RefreshConfig.model_validate(dict(document))
+        return RefreshConfig.model_validate(_with_secrets(document, origin))
     except ValidationError as error:
         mistakes = [_mistake(item) for item in error.errors(include_url=False, include_input=False)]
         raise ConfigurationError(origin, "; ".join(mistakes)) from None
@@ -269,6 +278,51 @@ def read_config(path: str) -> RefreshConfig:
     return parse_config(document, str(path))
 
 
+def _with_secrets(document: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The document with the secrets that ``{env: NAME}`` and ``{file: PATH}`` in it refer to.
+
+    Not where Airflow runs it: there, secrets are connections, and whoever edits one must not read the driver's files.
+    """
+    whole = dict(document)
+    run, problems = whole.get("run"), list[str]()
+    if isinstance(run, Mapping) and run.get("airflow"):
+        return whole
+    made: Callable[[str], Any]
+    for part, field, made in (("source", "secrets", str), ("lake", "properties", ReferredSecret)):
+        holder = whole.get(part)
+        if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
+            whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", made, problems)}
+    if problems:
+        raise ConfigurationError(origin, "; ".join(problems))
+    return whole
+
+
+def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list[str]) -> Any:
+    """The value with secrets in place of references; what can't be had is added to ``problems``."""
+    if isinstance(value, list):
+        return [_resolved(item, f"{place}.{number}", made, problems) for number, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    kind, name = next(iter(value.items())) if len(value) == 1 else ("", None)
+    if kind not in ("env", "file") or not isinstance(name, str):
+        return {key: _resolved(item, f"{place}.{key}", made, problems) for key, item in value.items()}
+    secret = os.environ.get(name, "") if kind == "env" else _of_file(name, place, problems)
+    if secret == "":
+        what = "the environment variable" if kind == "env" else "the file"
+        problems.append(f"{place}: {what} {name} is {'not set, or ' if kind == 'env' else ''}empty")
+    return made(secret or "")
+
+
+def _of_file(path: str, place: str, problems: list[str]) -> str | None:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        # The error of a text that is no UTF-8 holds the file's content.
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        problems.append(f"{place}: the file {path} can't be read: {reason}")
+        return None
+
+
 def _check_target(identifier: str) -> None:
     try:
         check_identifier(identifier)
@@ -276,7 +330,9 @@ def _check_target(identifier: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def _plain(value: Any) -> str:
+def _plain(name: Any, value: Any) -> str:
+    if isinstance(value, (Mapping, list)):
+        raise ValueError(f"{name} is no text; write text, {{env: NAME}} or {{file: PATH}}")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -80,7 +80,8 @@ def secret_values(*containers: Any) -> list[str]:
 
 def secrets_of(config: RefreshConfig) -> list[str]:
     """Every secret value that a refresh knows: of its source and of its catalog."""
-    return secret_values(config.source.secrets, secret_properties(config.lake.plain_properties()))
+    lake = config.lake
+    return secret_values(config.source.secrets, secret_properties(lake.plain_properties()), lake.referred_secrets())
 
 
 def secret_properties(properties: Mapping[str, str]) -> list[str]:

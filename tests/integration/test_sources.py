@@ -30,6 +30,7 @@ from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.refresh.watchdog import process_started
 from airflow_provider_rfr.streams.page import Page
 from demo.sample_api.client import SampleApi
+from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import APP, ROOT, Lake, Runner, figures_of, kill_group, shop
 from tests.integration.sources import (
     checksum_of,
@@ -323,6 +324,34 @@ def test_a_wrong_config_file_ends_at_once_with_one_sentence(
     assert error["type"] == "ConfigurationError"
     assert told in error["message"]
     assert "Traceback" not in ended.stderr
+
+
+def test_a_secret_that_the_document_refers_to_is_in_no_output_file_or_setting(
+    lake: Lake, runner: Runner, tmp_path: Path
+) -> None:
+    key, other = "canary-5e0f31-key", "canary-5e0f31-file"
+    secret, events, settings = (tmp_path / name for name in ("secret", "events", "settings"))
+    secret.write_text(f"{other}\n")
+    events.mkdir()
+    settings.mkdir()
+    (settings / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.compress false\nspark.eventLog.dir file://{events}\n"
+    )
+    lake.properties["header.X-Team"] = {"file": str(secret)}  # type: ignore[assignment]
+    with SampleApi(Sizes(records=100), api_key=key) as api:
+        source = source_of(api, {"orders": stream_like("orders")}) | {"secrets": {"api_key": {"env": "SHOP_KEY"}}}
+        config = runner.config(source=source, streams=["orders"])
+        environment = {"SHOP_KEY": key, "SPARK_CONF_DIR": str(settings)}
+        done = runner.run(config, environment=environment)
+        api.set_faults({"kind": "error", "status": 403, "path": "/orders"})
+        failed = runner.run(config, environment=environment, expect=FAILED)
+    del lake.properties["header.X-Team"]
+    assert lake.rows("raw.orders").num_rows == api.sizes.records
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != secret]
+    written = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
+    assert any(b"spark.eventLog.dir" in content for content in written), "Spark wrote down its settings"
+    for content in (done.output.encode(), failed.output.encode(), *kept):
+        assert b"canary-5e0f31" not in content
 
 
 def test_what_only_the_source_and_the_table_can_tell_to_be_wrong_is_a_configuration_error_too(

@@ -1,0 +1,92 @@
+"""Secrets that a refresh's document refers to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.refresh.application import Application
+from airflow_provider_rfr.refresh.config import parse_config
+from airflow_provider_rfr.streams.loader import load_stream
+
+CANARY = "canary-77d0e1"
+OTHER = "canary-file-90ab"
+SOURCE = {
+    "base_url": "https://api.example.com",
+    "authenticator": {"type": "bearer", "token": "{{ config.key }}"},
+    "streams": {"orders": {"request": {"path": "/orders"}}},
+}
+
+
+def document(secrets: Any, properties: Any = None, **more: Any) -> dict[str, Any]:
+    return {
+        "source": {"definition": SOURCE, "secrets": secrets},
+        "streams": ["orders"],
+        "target": "raw.orders",
+        "lake": {"properties": {"type": "sql", **(properties or {})}},
+        **more,
+    }
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOP_KEY", CANARY)
+    path = tmp_path / "password"
+    path.write_text(f"{OTHER}\n")
+    return path
+
+
+def test_a_secret_is_taken_from_the_environment_or_from_a_file(file: Path) -> None:
+    secrets = {"key": {"env": "SHOP_KEY"}, "oauth": {"id": "me", "secrets": [{"file": str(file)}]}}
+    config = parse_config(document(secrets, {"uri": {"file": str(file)}, "token": {"env": "SHOP_KEY"}}))
+    assert config.source.secrets == {"key": CANARY, "oauth": {"id": "me", "secrets": [OTHER]}}
+    assert config.lake.plain_properties() == {"type": "sql", "uri": OTHER, "token": CANARY}
+    assert CANARY not in repr(config) and OTHER not in repr(config)
+
+
+def test_what_the_document_refers_to_is_redacted_whatever_its_name(file: Path) -> None:
+    config = parse_config(document({"key": {"env": "SHOP_KEY"}}, {"header.X-Team": {"file": str(file)}}))
+    assert {CANARY, OTHER} <= set(Application(config, began=0.0)._secrets)
+
+
+def test_the_fingerprint_holds_no_secret_and_outlives_its_change(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprint() -> str:
+        config = parse_config(document({"key": {"env": "SHOP_KEY"}}))
+        return json.dumps(load_stream(config.source.as_source(), "orders").fingerprint(), sort_keys=True)
+
+    before = fingerprint()
+    assert CANARY not in before
+    monkeypatch.setenv("SHOP_KEY", "canary-another")
+    assert fingerprint() == before
+
+
+def test_what_is_missing_is_named_with_its_place_and_all_at_once(file: Path, tmp_path: Path) -> None:
+    binary, empty = tmp_path / "binary", tmp_path / "empty"
+    binary.write_bytes(b"canary-\xff")
+    empty.write_text("\n")
+    secrets = {"key": {"env": "NOBODY_SET_THIS"}, "other": {"file": str(tmp_path / "none")}}
+    with pytest.raises(ConfigurationError) as error:
+        parse_config(document(secrets, {"uri": {"file": str(binary)}, "token": {"file": str(empty)}}))
+    for message in (
+        "source.secrets.key: the environment variable NOBODY_SET_THIS is not set, or empty",
+        f"source.secrets.other: the file {tmp_path / 'none'} can't be read: No such file or directory",
+        f"lake.properties.uri: the file {binary} can't be read: it is no UTF-8 text",
+        f"lake.properties.token: the file {empty} is empty",
+    ):
+        assert message in str(error.value)
+    assert "canary" not in str(error.value).replace(str(tmp_path), "")
+
+
+def test_a_catalog_property_that_is_no_text_says_what_to_write(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"lake\.properties: uri is no text; write text, \{env: NAME\}"):
+        parse_config(document({}, {"uri": {"host": "db", "port": 5432}}))
+
+
+def test_where_airflow_runs_the_refresh_nothing_is_referred_to(file: Path) -> None:
+    run = {"airflow": {"dag_id": "d", "dag_run_id": "r", "task_id": "t"}}
+    config = parse_config(document({"key": {"env": "SHOP_KEY"}}, run=run))
+    assert config.source.secrets == {"key": {"env": "SHOP_KEY"}}
