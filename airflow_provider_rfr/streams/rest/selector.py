@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
@@ -30,15 +31,16 @@ class Selector:
         """
         if not answer.has_content:
             return []
-        records: list[dict[str, Any]] = []
+        parts: list[list[dict[str, Any]]] = []
         for found in lookup_each(answer.json(), self.path):
             if isinstance(found, list):
-                # The usual case: the parsed list itself, not a copy.
-                records = found if not records else records + found
+                parts.append(found)
             elif isinstance(found, dict):
-                records = [*records, found]
+                parts.append([found])
             elif not (self.missing_is_empty and (found is None or found is MISSING)):
                 raise self._not_records(found, answer)
+        # The usual case: the parsed list itself, not a copy.
+        records = parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
         for record in records:
             if type(record) is not dict:
                 raise self._not_records(records, answer)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.streams.rest.answer import Answer
+from airflow_provider_rfr.streams.rest.paths import parse_path
+from airflow_provider_rfr.streams.rest.selector import Selector
+from tests.soon import grows_in_proportion
 
 A, B = {"id": 1}, {"id": 2}
 
@@ -27,6 +33,16 @@ A, B = {"id": 1}, {"id": 2}
 def test_records_are_found_at_their_path(api, make, body, path, records):
     api.answers(body)
     assert make(records={"path": path}).read_page({}, None).records == records
+
+
+def test_records_at_many_places_are_gathered_in_proportion_to_their_number():
+    selector = Selector(parse_path("groups.*.m"))
+
+    def gather(groups: int) -> None:
+        body = json.dumps({"groups": [{"m": [A]}] * groups}).encode()
+        assert len(selector.select(Answer(200, "OK", {}, body, "GET /", "http://a/"))) == groups
+
+    assert grows_in_proportion(gather, small=100, large=10_000)
 
 
 @pytest.mark.parametrize(
