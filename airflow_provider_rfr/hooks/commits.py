@@ -82,7 +82,7 @@ def _told(table: str, record: CommitRecord) -> dict[str, Any]:
     figures |= {name: int(figures[name]) for name in ("generation", "rows") if str(figures.get(name, "")).isdecimal()}
     return {
         "table": table,
-        "snapshot_id": record.snapshot_id,
+        "snapshot_id": str(record.snapshot_id),  # Airflow's pages round a number of this size
         "sequence": record.sequence,
         "committed_at": _committed_at(record).isoformat(),
         **figures,

@@ -40,7 +40,7 @@ _WAITS = {
 class RefreshSparkHook(SparkSubmitHook):
     """Submits the application of a refresh and keeps its last word, the JSON line of figures.
 
-    :ivar last_word: the last line of figures that came, None before it came; lines of it are not logged
+    :ivar last_word: the last line of figures that came, None before it came; it and what follows it are not logged
     :ivar on_pages: told where Spark's own pages are, as soon as a line says so
     """
 
@@ -218,6 +218,9 @@ class RefreshSparkHook(SparkSubmitHook):
             figures = last_word(line)
             if figures is not None:
                 self.last_word = figures
+            elif self.last_word is not None:
+                # The driver is done: this is Spark's shutdown, with traces of threads that it stopped under.
+                self.log.debug("%s", line.rstrip())
             elif _ROUND.match(line):
                 # The follower tells the rounds, in every deploy mode; twice would be noise.
                 self.log.debug("%s", line.rstrip())

@@ -99,7 +99,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         :raises AirflowFailException: a retry would meet the same error
         :raises RfrError: a retry may help
         """
-        return outcome.final(lambda: self._execute(context))
+        return outcome.final(lambda: self._execute(context), self.log.error)
 
     def on_kill(self) -> None:
         """End the driver; the next try goes on with the deploy."""

@@ -154,7 +154,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         :raises RfrError: a retry may help, and goes on where this attempt stopped
         :raises TaskDeferred: the triggerer follows from here; :meth:`execute_complete` goes on
         """
-        return outcome.final(lambda: connection_use.in_touch(self, context, self._refresh))
+        return outcome.final(lambda: connection_use.in_touch(self, context, self._refresh), self.log.error)
 
     def look_again(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Refresh, if the table is not blocked any more."""
@@ -165,7 +165,9 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
 
         :raises Exception: as :meth:`execute`
         """
-        return outcome.final(lambda: connection_use.going_on(context, lambda: self._go_on(context, event)))
+        return outcome.final(
+            lambda: connection_use.going_on(context, lambda: self._go_on(context, event)), self.log.error
+        )
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait here for a driver in a cluster, unless that is left to the triggerer."""

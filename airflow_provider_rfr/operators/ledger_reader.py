@@ -105,7 +105,7 @@ class LedgerReader:
         if table not in self._seen:
             return {}
         ledger, header = self._seen[table]
-        pointer = {"ledger": ledger.id, "snapshot": ledger.snapshot_id}
+        pointer = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
         if header.partitions > MAX_PARTITIONS or header.pages > MAX_PAGES:
             return {"pointer": pointer, DIGEST: digest_of(asdict(header))}
         states = self._states(table, ledger, header.generation)

@@ -27,9 +27,12 @@ MAX_SENTENCE = 2_000
 def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     """The return value of the task, from the driver's figures.
 
-    One stream: its figures. Several: totals, and each stream's figures below ``streams``.
+    One stream: its figures. Several: totals, and each stream's figures below ``streams``. A snapshot id is text:
+    Airflow's pages, as all of JavaScript, round a number of its size.
     """
     result = {name: figures[name] for name in ("stream", "target", *FIGURES, *_MORE) if name in figures}
+    if result.get("snapshot_id") is not None:
+        result["snapshot_id"] = str(result["snapshot_id"])
     several = figures.get("streams")
     if not several:
         return result
@@ -64,7 +67,7 @@ def figures_of_ledger(table: str, status: RefreshStatus) -> dict[str, Any]:
     return {
         "target": table,
         "generation": status.generation,
-        "snapshot_id": status.snapshot_id,
+        "snapshot_id": None if status.snapshot_id is None else str(status.snapshot_id),
         "pages": status.pages,
         "rows": status.published_rows or 0,
         "pages_refetched": status.pages_refetched,
@@ -75,8 +78,8 @@ def figures_of_ledger(table: str, status: RefreshStatus) -> dict[str, Any]:
 
 def figures_of_commit(table: str, summary: Mapping[str, str]) -> dict[str, Any]:
     """The same by the summary of the target's commit, which does not know what was read twice."""
-    keys = {"snapshot_id": "snapshot-id", **{name: PREFIX + name for name in _TOLD_BY_COMMIT}}
-    return {"target": table, **{name: int(summary[key]) for name, key in keys.items() if key in summary}}
+    counts = {name: int(summary[PREFIX + name]) for name in _TOLD_BY_COMMIT if PREFIX + name in summary}
+    return {"target": table, **({"snapshot_id": summary["snapshot-id"]} if "snapshot-id" in summary else {}), **counts}
 
 
 def decisive(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -117,14 +120,19 @@ def failure_of_driver(
     return silent_failure(exit_code, lines) if exit_code else None
 
 
-def final(refresh: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run the refresh; what a retry would only meet again is raised as Airflow's own final error."""
+def final(refresh: Callable[[], dict[str, Any]], tell: Callable[[str], Any]) -> dict[str, Any]:
+    """Run the refresh; what a retry would only meet again is raised as Airflow's own final error.
+
+    The reason is told too: Airflow shows an exception as the title of a traceback, cut off at the window's edge.
+    """
     try:
         return refresh()
-    except RfrError as error:
-        if error.retryable:
-            raise
-        raise AirflowFailException(one_line(str(error))) from None
+    except Exception as error:
+        sentence = one_line(str(error))
+        tell(sentence)
+        if isinstance(error, RfrError) and not error.retryable:
+            raise AirflowFailException(sentence) from None
+        raise
 
 
 def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:

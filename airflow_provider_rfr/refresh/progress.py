@@ -71,7 +71,10 @@ class Progress:
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
 
     def checkpoint(self) -> dict[str, Any]:
-        """The same for Airflow's task state: numbers and times alone, so that nothing secret can be in it."""
+        """The same for Airflow's task state: numbers and times alone, so that nothing secret can be in it.
+
+        The snapshot id is text: Airflow's pages round a number of its size.
+        """
         now = self.status
         return {
             "generation": now.generation,
@@ -86,7 +89,7 @@ class Progress:
             "pages_refetched": now.pages_refetched,
             "pages_per_second": _rounded(self.pages_per_second),
             "seconds_left": _rounded(self.seconds_left),
-            "snapshot_id": now.snapshot_id,
+            "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
 

@@ -91,7 +91,7 @@ def test_a_run_publishes_the_table_and_tells_xcom_asset_and_state(
     result = runs.result
     assert sorted(lake.rows("raw.items")["id"].to_pylist()) == keyed_api.truth("/partitions/items")["ids"]
     assert (result["generation"], result["rows"], result["pages"], result["attempts"]) == (1, 2000, 80, 1)
-    assert result["snapshot_id"] == lake.table("raw.items").current_snapshot().snapshot_id
+    assert result["snapshot_id"] == str(lake.table("raw.items").current_snapshot().snapshot_id)
 
     event = "select a.uri, e.extra from asset_event e join asset a on a.id = e.asset_id where e.source_run_id = :run"
     [(uri, extra)] = runs.rows(event, run=runs.run.run_id)

@@ -39,7 +39,7 @@ FIGURES = {
     "stream": "orders",
     "target": "raw.orders",
     "generation": 1,
-    "snapshot_id": 2,
+    "snapshot_id": 4540142085846866945,
     "pages": 3,
     "rows": 4,
     "pages_refetched": 0,
@@ -133,7 +133,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
-    assert bench.run() == FIGURES
+    assert bench.run() == {**FIGURES, "snapshot_id": str(FIGURES["snapshot_id"])}
     assert bench.events[table_asset("rfr_lake_default", "raw.orders")].extra["rows"] == 4
 
 
@@ -209,6 +209,30 @@ def test_an_error_that_no_retry_helps_fails_the_task_for_good(bench: Bench) -> N
 def test_another_error_is_left_to_the_retry(bench: Bench) -> None:
     with pytest.raises(SourceError, match="^the API is down$"):
         bench.run({"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}})
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        {"last_word": {"error": {"type": "SourceError", "message": "the API is down"}}},
+        {"last_word": {"error": {"type": "SchemaError", "message": "no 100% match"}}},
+    ],
+)
+def test_the_last_line_of_a_failed_task_is_its_reason_without_sparks_shutdown(
+    bench: Bench, capfd: Capture, play: dict[str, Any]
+) -> None:
+    with pytest.raises(Exception) as failure:
+        bench.run(play)
+    lines = capfd.readouterr().out.splitlines()
+    assert str(failure.value) in lines[-1]
+    assert "error" in lines[-1].lower()
+    assert not [line for line in lines if "MapOutputTracker" in line]
+
+
+def test_a_setting_that_is_wrong_is_the_last_line_too(bench: Bench, capfd: Capture) -> None:
+    with pytest.raises(AirflowFailException) as failure:
+        bench.run(api_conn_id="nobody")
+    assert str(failure.value) in capfd.readouterr().out.splitlines()[-1]
 
 
 def test_a_try_that_never_reached_the_ledger_is_known_to_have_stalled(bench: Bench) -> None:

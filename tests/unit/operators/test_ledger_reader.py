@@ -58,7 +58,7 @@ def test_each_partition_is_told_by_its_digest_its_pages_and_whether_it_is_done(
     assert set(details[STATES]) == set(opened[STATES])
     assert list(details[STATES].values()) == [{"pages": 6, "done": True}] * 5
     assert details["digest"] != opened["digest"]
-    assert details["pointer"] == {"ledger": ledger.id, "snapshot": bench.ledger()._table.snapshot_id}
+    assert details["pointer"] == {"ledger": ledger.id, "snapshot": str(bench.ledger()._table.snapshot_id)}
 
 
 def test_a_committed_file_is_read_once(bench: Bench, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,14 +16,14 @@ from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 
 
-def commit(catalog: Catalog, name: str, summary: Mapping[str, str]) -> int:
-    """Append one row, with these words in the snapshot's summary; returns the snapshot's id."""
+def commit(catalog: Catalog, name: str, summary: Mapping[str, str]) -> str:
+    """Append one row, with these words in the snapshot's summary; returns the snapshot's id, as an event tells it."""
     rows = pa.table({"n": pa.array([1], pa.int64())})
     table = create_table(catalog, name, rows.schema)
     table.append(rows, snapshot_properties=dict(summary))
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    return snapshot.snapshot_id
+    return str(snapshot.snapshot_id)
 
 
 def publish(catalog: Catalog, name: str, documents: int = 1) -> str:
@@ -56,7 +56,7 @@ class Lake:
         """See :func:`publish`."""
         return publish(self.catalog, name, documents)
 
-    def commit(self, name: str, **summary: str) -> int:
+    def commit(self, name: str, **summary: str) -> str:
         """See :func:`commit`; in the names of the summary an underscore stands for a dot."""
         return commit(self.catalog, name, {key.replace("_", "."): value for key, value in summary.items()})
 

@@ -128,7 +128,7 @@ def test_without_a_memory_the_next_commit_is_told(lake: Lake, monkeypatch: pytes
 
     monkeypatch.setattr(CommitsReader, "position", position)
 
-    async def watch() -> tuple[int, list[dict[str, Any]]]:
+    async def watch() -> tuple[str, list[dict[str, Any]]]:
         watching = asyncio.create_task(events(watcher(None), 1))
         assert await asyncio.to_thread(looked.wait, SOON)
         return await asyncio.to_thread(lake.commit, "raw.orders"), await watching
