@@ -4,8 +4,8 @@ A run that dies is resumed by its next try, and by the next run, at the page whe
 until the new one is complete.
 
 **Trigger** opens a form: which source, which streams, into which table, and whether an unfinished refresh goes on or is
-thrown away. What can't be right is refused there. While a run is under way, the task's button **Refresh** leads to its
-progress, and afterwards to the figures of each table.
+thrown away. What can't be right is refused there. While a run is under way, the button **Refresh progress** on the
+task's tab *Details* leads to its progress, and afterwards to the figures of each table.
 
 It needs three connections: `rfr_api_default` (the API), `rfr_lake_default` (the catalog) and `spark_default` (the
 cluster, e.g. host `local[*]`). The file is there to be copied or bundled.

@@ -15,7 +15,7 @@ PUBLISHED_TAB = "asset_events"
 class RefreshLink(BaseOperatorLink):
     """Before the publish the task's tab with the checkpoint, after it the tab with each table's figures."""
 
-    name = "Refresh"
+    name = "Refresh progress"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Address of the tab. A checkpoint in a Variable has no tab at the task, so that goes to the list of them."""

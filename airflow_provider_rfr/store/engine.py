@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
@@ -138,6 +138,7 @@ _EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://u
 def _new_engine(address: URL) -> Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if address.get_backend_name() == "sqlite":
+        _make_file(str(address.database))
         options["connect_args"] = {"timeout": BUSY_SECONDS}
     else:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
@@ -152,6 +153,12 @@ def _new_engine(address: URL) -> Engine:
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _make_file(path: str) -> None:
+    """Make a missing file for its owner alone; SQLite gives the files that it adds the same rights."""
+    with suppress(OSError):  # SQLite itself says what is wrong.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

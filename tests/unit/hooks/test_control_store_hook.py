@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,19 @@ def test_without_anything_it_is_a_file_beside_airflow_s_own(monkeypatch: pytest.
     assert ControlStoreHook().get_url().database == str(tmp_path / "rfr_control_store.db")
     ControlStoreHook().get_conn().close()
     assert (tmp_path / "rfr_control_store.db").is_file()
+
+
+def test_the_file_and_its_companions_are_for_their_owner_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    before = os.umask(0o022)
+    try:
+        store = ControlStoreHook().get_store()
+        rights = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob("rfr_control_store.db*")}
+        store.close()
+    finally:
+        os.umask(before)
+    assert len(rights) >= 2
+    assert set(rights.values()) == {0o600}
 
 
 def test_the_option_goes_before_the_file_and_the_connection_before_both(monkeypatch: pytest.MonkeyPatch) -> None:

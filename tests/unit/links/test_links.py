@@ -56,7 +56,7 @@ def test_the_scheduler_knows_the_buttons_of_a_parsed_dag() -> None:
         ProvidersManager().extra_links_class_names
     )
     parsed = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
-    assert set(parsed.get_task("refresh").extra_links) == {"Refresh", "Spark UI"}
+    assert set(parsed.get_task("refresh").extra_links) == {"Refresh progress", "Spark UI"}
 
 
 def test_a_button_that_cannot_be_stored_costs_no_task(caplog: pytest.LogCaptureFixture) -> None:

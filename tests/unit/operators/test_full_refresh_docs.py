@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk import DAG
+from jinja2 import Template
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAPTER = (ROOT / "docs" / "full_refresh.md").read_text()
@@ -30,3 +32,8 @@ def test_an_example_parses_to_the_dag_of_its_file(name: str, monkeypatch: pytest
 
 def test_backfills_and_mapped_tasks_have_an_example() -> None:
     assert {"shop_by_day", "shop_mapped"} <= set(EXAMPLES)
+
+
+def test_mapped_tasks_are_shown_by_their_streams() -> None:
+    [template] = re.findall(r'map_index_template="(.*)",', EXAMPLES["shop_mapped"])
+    assert Template(template).render(task=SimpleNamespace(streams=["orders", "items"])) == "orders, items"
