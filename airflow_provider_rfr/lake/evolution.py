@@ -205,6 +205,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[Path, str | No
     replaced = {change.path for change in plan.changes if change.kind is ChangeKind.REPLACE}
     for parent in sorted({path[:-1] for path in replaced}):
         struct = before.find_type(".".join(parent)) if parent else before.as_struct()
+        assert isinstance(struct, StructType)
         names = [each.name for each in struct.fields if (*parent, each.name) not in dropped]
         for before_it, name in zip([None, *names], names, strict=False):
             if (*parent, name) in replaced:

@@ -2,10 +2,13 @@
 
 Every column is optional: an API that leaves a field out is no reason to stop. What has no fixed shape (an object
 without properties, an array without items, alternatives that disagree) becomes a string column of JSON text.
+
+``format: decimal(p,s)`` makes a decimal column of numbers, or of texts that hold numbers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +20,8 @@ from airflow_provider_rfr.lake.columns import JSON_TEXT, TIMESTAMP, check_column
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SCALARS = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
 _NAMED_FORMATS = {"date": pa.date32(), "date-time": TIMESTAMP, "time": pa.time64("us")}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII)
+_DIGITS = 38
 _NAIVE = "timestamp_without_timezone"
 
 
@@ -148,14 +153,28 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType | No
     hint = schema.get("airbyte_type")
     if kind == "number" and hint == "integer":
         return pa.int64()
-    if kind != "string":
-        return _SCALARS[kind]
     named = schema.get("format")
     if named is not None and not isinstance(named, str):
         raise ConfigurationError(f"{path}.format", f"{_short(named)} is no format")
+    if named is not None and kind != "boolean" and named.startswith("decimal"):
+        return _decimal(named, path)
+    if kind != "string":
+        return _SCALARS[kind]
     if named == "date-time" and hint == _NAIVE:
         return pa.timestamp("us")
     return _NAMED_FORMATS.get(named or "", pa.string())
+
+
+def _decimal(text: str, path: str) -> pa.DataType:
+    found = _DECIMAL.fullmatch(text)
+    precision, scale = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= precision <= _DIGITS or scale > precision:
+        raise ConfigurationError(
+            f"{path}.format",
+            f"{_short(text)} is no decimal type",
+            f"write e.g. decimal(18,4): at most {_DIGITS} digits, of which 4 are behind the point",
+        )
+    return pa.decimal128(precision, scale)
 
 
 def _field(kind: pa.DataType | None) -> pa.Field:

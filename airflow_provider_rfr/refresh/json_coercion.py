@@ -1,7 +1,8 @@
 """One JSON value at a time into what its column takes: the slow way, which can say what is wrong.
 
 What is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or a boolean as
-its JSON text in a string column. A text that looks like a number stays a text, and so is wrong in an integer column.
+its JSON text in a string column, a number as a text in a decimal column. A number that a double can't hold is rounded
+in a number column, and said so. A text that looks like a number stays a text, and so is wrong in an integer column.
 The values returned are JSON again, in the one form that :mod:`.json_columns` reads.
 """
 
@@ -11,19 +12,30 @@ import json
 import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timezone
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, Protocol
 
-import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.lake.columns import is_json_text
+from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact
 
-Report = Callable[[str, Any, str], Any]
-"""Told of each value that does not fit (path of the column, the value, what was expected); gives null for it."""
+
+class Report(Protocol):
+    """Takes what can't be kept as it is."""
+
+    def __call__(self, path: str, value: Any, expected: str) -> None:
+        """A value that does not fit its column and becomes null."""
+
+    def rounded(self, path: str, value: Any) -> None:
+        """A number that becomes its nearest double."""
+
 
 Coercer = Callable[[Any, Report], Any]
 
 _INFINITE = (float("inf"), float("-inf"))  # what Python reads a number beyond the doubles as
+_BEYOND_INT64 = 2.0**64
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _ZONE = r"([Zz]|[+-]\d\d(?::?\d\d)?)?"
 _CLOCK = r"(\d\d)(:\d\d)?(:\d\d)?(?:(?<=:\d\d:\d\d)\.(\d+))?"
 _INSTANT = re.compile(rf"(\d{{4}}-\d\d-\d\d)(?:[Tt ]{_CLOCK}{_ZONE})?", re.ASCII)
@@ -47,7 +59,7 @@ def record_coercer(schema: pa.Schema) -> Coercer:
 def json_text(value: Any) -> str:
     """Compact JSON of any parsed value."""
     try:
-        return orjson.dumps(value).decode()
+        return dumps(value).decode()
     except TypeError:  # an integer beyond 64 bits, half a surrogate pair, a very deep value
         return json.dumps(value, separators=(",", ":"))
 
@@ -60,7 +72,10 @@ def _coercer(field: pa.Field, path: str) -> Coercer:
         return _struct(list(kind), path)
     if pa.types.is_list(kind):
         return _list(_coercer(kind.value_field, f"{path}[]"), path)
-    return _scalar(*_SCALARS[kind], path)
+    if kind == pa.float64():
+        return _number(path)
+    convert, expected = _decimal(kind) if pa.types.is_decimal(kind) else _SCALARS[kind]
+    return _scalar(convert, expected, path)
 
 
 def _struct(fields: list[pa.Field], path: str) -> Coercer:
@@ -88,7 +103,7 @@ def _scalar(convert: Callable[[Any], Any], expected: str, path: str) -> Coercer:
     def coerce(value: Any, report: Report) -> Any:
         try:
             return convert(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, ArithmeticError):
             return report(path, value, expected)
 
     return coerce
@@ -100,7 +115,9 @@ def _json(value: Any, report: Report) -> Any:
 
 def _integer(low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
-        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        number = value
+        if isinstance(value, float) and abs(value) < _BEYOND_INT64 and exact(value) == int(exact(value)):
+            number = int(exact(value))
         if type(number) is int and low <= number <= high:
             return number
         raise TypeError
@@ -108,10 +125,37 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return convert
 
 
-def _number(value: Any) -> float:
-    if type(value) in (int, float) and (number := float(value)) not in _INFINITE:
+def _number(path: str) -> Coercer:
+    def coerce(value: Any, report: Report) -> Any:
+        try:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _INFINITE[0]
+        except OverflowError:
+            number = _INFINITE[0]
+        if number in _INFINITE:
+            return report(path, value, "number")
+        if isinstance(value, LongNumber) or value != number:
+            report.rounded(path, value)
         return number
-    raise TypeError
+
+    return coerce
+
+
+def _decimal(kind: pa.Decimal128Type) -> tuple[Callable[[Any], str], str]:
+    step, digits = Decimal(1).scaleb(-kind.scale), Context(prec=kind.precision)
+
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and _DECIMAL.fullmatch(value):
+            number = Decimal(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            number = exact(value) if isinstance(value, float) else Decimal(value)
+        else:
+            raise TypeError
+        fixed = number.quantize(step, context=digits)  # an error where it takes more digits
+        if fixed != number:
+            raise ValueError
+        return f"{fixed:f}"
+
+    return convert, f"decimal({kind.precision},{kind.scale})"
 
 
 def _boolean(value: Any) -> bool:
@@ -165,7 +209,6 @@ def _offset(zone: str | None) -> str:
 _SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
     pa.bool_(): (_boolean, "boolean"),
     pa.int64(): (_integer(-(2**63), 2**63 - 1), "integer of 64 bits"),
-    pa.float64(): (_number, "number"),
     pa.string(): (_string, "string"),
     pa.date32(): (_date, "date as YYYY-MM-DD"),
     pa.time64("us"): (_time, "time of day as HH:MM:SS without an offset"),

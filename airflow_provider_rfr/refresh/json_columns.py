@@ -6,6 +6,7 @@ reading of them wants every value to carry a zone, or none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -16,6 +17,8 @@ _MAX_BLOCK = 2**31 - 1
 _FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
 _LAST_DAY = 2932896  # 9999-12-31
 _DAY = 86_400_000_000
+_EXACT_INTEGERS = 2.0**53  # up to here, integers that differ are doubles that differ
+_LONG_INTEGER = re.compile(rb"[0-9]{16}")
 
 _PARTS = r"^(\d{4}-\d\d-\d\d)[Tt ](\d\d(?::\d\d){0,2})(?:(\.\d{1,6})\d*)?(?:([Zz])|([+-]\d\d:?\d\d|[+-]\d\d))?$"
 _DATE_ONLY = r"^(\d{4}-\d\d-\d\d)$"
@@ -42,6 +45,27 @@ def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
         raise MisfitError(f"{table.num_rows} rows instead of {rows}")
     columns = [_finished_column(table.column(field.name), field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def has_doubles(kind: pa.DataType) -> bool:
+    """Whether some column, or a part of one, is a double."""
+    if pa.types.is_struct(kind):
+        return any(has_doubles(field.type) for field in kind)
+    return has_doubles(kind.value_type) if pa.types.is_list(kind) else kind == pa.float64()
+
+
+def rounds_integers(table: pa.Table, block: bytes) -> bool:
+    """Whether some integer of the block may have become another double."""
+    large = any(_is_large(chunk) for column in table.columns if has_doubles(column.type) for chunk in column.chunks)
+    return large and _LONG_INTEGER.search(block) is not None
+
+
+def _is_large(array: pa.Array) -> bool:
+    if pa.types.is_struct(array.type):
+        return any(_is_large(array.field(number)) for number in range(array.type.num_fields))
+    if pa.types.is_list(array.type):
+        return _is_large(array.values)
+    return array.type == pa.float64() and pc.any(pc.greater_equal(pc.abs(array), _EXACT_INTEGERS)).as_py() is True
 
 
 def _check_lines(block: bytes, rows: int) -> None:
@@ -81,7 +105,9 @@ def _finished_column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Chunked
 def _has_work(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(_has_work(field.type) for field in kind)
-    return _has_work(kind.value_type) if pa.types.is_list(kind) else kind in _LEAVES
+    if pa.types.is_list(kind):
+        return _has_work(kind.value_type)
+    return kind in _LEAVES or pa.types.is_decimal(kind)
 
 
 def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -94,6 +120,9 @@ def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_list(wanted):
         values = _finished(array.values, wanted.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
+    if pa.types.is_decimal(wanted):
+        array.validate(full=True)  # Arrow 26 reads 1000 into a decimal(5,2)
+        return array
     return _LEAVES[wanted](array)
 
 

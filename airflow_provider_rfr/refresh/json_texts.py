@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.lake.columns import is_json_text
 from airflow_provider_rfr.refresh.json_columns import MisfitError
+from airflow_provider_rfr.streams.json_numbers import dumps, loads
 
 _Write = Callable[[Any], Any]
 
@@ -26,7 +27,7 @@ def text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
 
     def rewrite(block: bytes) -> bytes:
         try:
-            return b"\n".join([orjson.dumps(write(orjson.loads(line))) for line in block.split(b"\n")])
+            return b"\n".join([dumps(write(loads(line))) for line in block.split(b"\n")])
         except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
             raise MisfitError(str(error)) from error
 
@@ -44,7 +45,7 @@ def _writer(field: pa.Field) -> _Write | None:
 
 
 def _text(value: Any) -> str:
-    return orjson.dumps(value).decode()
+    return dumps(value).decode()
 
 
 def _struct_writer(fields: list[pa.Field]) -> _Write | None:

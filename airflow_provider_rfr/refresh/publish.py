@@ -152,8 +152,9 @@ class Publisher:
         wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
         options = self._options
         rows_stay = options.mode is PublishMode.APPEND or options.replace_where is not None
-        policy = options.on_schema_change.value
-        target = self._target.prepare(wanted, policy, inferred=schema is None, rows_stay=rows_stay)
+        target = self._target.prepare(
+            wanted, options.on_schema_change.value, inferred=schema is None, rows_stay=rows_stay
+        )
         header = self._header()
         family = f"rfr-{self._ledger.id[:8]}-g{header.generation}-"
         target = replace(target, family=family, label=f"e{header.epoch}-")

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.page import Page
 from airflow_provider_rfr.streams.state import NextPage
 
@@ -43,7 +44,7 @@ def encode_token(token: Any) -> str | None:
     if token is None:
         return None
     try:
-        return orjson.dumps(token, option=orjson.OPT_SORT_KEYS).decode()
+        return dumps(token, orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:
         raise ConfigurationError("token", f"a page token has to be JSON: {error}") from None
 
@@ -56,14 +57,14 @@ def decode_token(text: str | None) -> Any:
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
     try:
-        return b"\n".join(map(orjson.dumps, records))
+        return b"\n".join(map(dumps, records))
     except TypeError:
         return b"\n".join(_encode(record, number) for number, record in enumerate(records, start=1))
 
 
 def _encode(record: Mapping[str, Any], number: int) -> bytes:
     try:
-        return orjson.dumps(record)
+        return dumps(record)
     except TypeError as error:
         raise SourceError(f"record {number} of the page can't be written as JSON: {error}") from None
 
@@ -120,6 +121,6 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
             status=None,
             skipped=None,
             fetched_at=now,
-            slice=orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode(),
+            slice=dumps(value, orjson.OPT_SORT_KEYS).decode(),
             records=None,
         )

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS
-from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns
+from airflow_provider_rfr.refresh.json_columns import MisfitError, has_doubles, read_columns, rounds_integers
 from airflow_provider_rfr.refresh.json_texts import text_writer
 from airflow_provider_rfr.refresh.misfits import Offender, PageReader
+from airflow_provider_rfr.streams.json_numbers import loses_digits
 
 __all__ = ["LedgerPage", "Offender", "TypedRows", "type_pages"]
 
@@ -33,7 +34,7 @@ class LedgerPage:
     :ivar partition: key of its partition
     :ivar page: its number in the chain, from 1
     :ivar records: newline-delimited JSON objects (bytes or anything with their buffer), as orjson writes them: no
-        integer beyond 64 bits
+        integer beyond 64 bits, and long decimals with all their digits
     :ivar extracted_at_us: when the page arrived, in microseconds since the epoch
     """
 
@@ -69,7 +70,8 @@ def type_pages(
 ) -> TypedRows:
     """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
 
-    ``on_type_error`` decides only whether ``_rfr_meta`` tells of each value that became null.
+    ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
+    became null.
 
     :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.columns.json_text_field`
         take any value as JSON text
@@ -88,10 +90,12 @@ class _Typist:
     schema: pa.Schema
     reader: PageReader
     write_texts: Any = field(init=False)
+    doubles: bool = field(init=False)
     rows: int = 0
 
     def __post_init__(self) -> None:
         self.write_texts = text_writer(self.schema)
+        self.doubles = has_doubles(pa.struct(list(self.schema)))
 
     def read(self, pages: Sequence[LedgerPage]) -> Iterator[pa.Table]:
         """The pages' rows, in pieces."""
@@ -113,9 +117,14 @@ class _Typist:
 
     def _read_whole(self, pages: Sequence[LedgerPage]) -> pa.Table:
         block = b"\n".join(page.records for page in pages)
+        if self.doubles and loses_digits(block):
+            raise MisfitError("a number that a double can't hold")
         if self.write_texts is not None:
             block = self.write_texts(block)
-        return read_columns(block, _count(pages), self.schema)
+        table = read_columns(block, _count(pages), self.schema)
+        if self.doubles and rounds_integers(table, block):
+            raise MisfitError("an integer that a double can't hold")
+        return table
 
     def _read_slowly(self, page: LedgerPage) -> pa.Table:
         lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]

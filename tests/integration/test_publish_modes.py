@@ -122,11 +122,23 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
 
     add_row(lake, "raw.orders", id=-1, reference="somebody else's")
     api.set_faults({"kind": "edit", "path": "/orders", "collection": "/orders"})
+    more = {"quantity": "{{ record.quantity + 0.5 }}"}
+    streams["invoices"] = stream_like("invoices", transformations=[{"type": "add", "fields": more}])
+    money = {"type": "number", "format": "decimal(12,2)"}
+    streams["overlapping"] = stream_like("orders", **OVERLAPPING, json_schema=schema_like("orders", amount=money))
     figures = figures_by_stream(runner.run(config("tuesday")))
     assert figures["orders"]["generation"] == 2
     rows = lake.rows("raw.orders")
     assert checksum_of(rows) == api.truth("/orders")["checksum"] != truth["orders"]["checksum"]
     assert set(column(rows, "_rfr_generation")) == {2}
+    invoices, quantities = lake.table("raw.invoices"), column(lake.rows("raw.invoices"), "quantity")
+    assert invoices.current_snapshot().summary["rfr.schema-changes"] == "replace quantity long by double"
+    old = invoices.scan(snapshot_id=snapshots["invoices"]).to_arrow()
+    assert sorted(quantities) == sorted(number + 0.5 for number in column(old, "quantity"))
+    assert old.schema.field("quantity").type == pa.int64()
+    amounts = lake.rows("raw.overlapping")
+    assert amounts.schema.field("amount").type == pa.decimal128(12, 2)
+    assert sorted(map(str, column(amounts, "amount"))) == sorted(f"{each:.2f}" for each in column(rows, "amount"))
     before = lake.table("raw.orders").scan(snapshot_id=snapshots["orders"]).to_arrow()
     assert checksum_of(before) == truth["orders"]["checksum"], "the old snapshot can't be read any more"
 

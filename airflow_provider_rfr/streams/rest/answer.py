@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import orjson
 
+from airflow_provider_rfr.streams.json_numbers import loads
 from airflow_provider_rfr.streams.rest.bad_bodies import format_of, read_leniently
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 
@@ -94,19 +93,7 @@ class Failure:
     permanent: bool = False
 
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19,}")
 Outcome: TypeAlias = Answer | Failure
-
-
-def _loads(body: bytes) -> Any:
-    """The JSON value; integers of more than 64 bits come as text, since as floats two ids could become the same."""
-    value = orjson.loads(body)
-    return json.loads(body, parse_int=_exact) if _LONG_NUMBER.search(body) else value
-
-
-def _exact(digits: str) -> int | str:
-    number = int(digits) if len(digits) < 21 else None
-    return number if number is not None and -(2**63) <= number < 2**64 else digits
 
 
 def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
@@ -116,7 +103,7 @@ def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
     charset = content_type.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
     try:
         plain = not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
-        return _loads(body if plain else body.decode(charset).encode())
+        return loads(body if plain else body.decode(charset).encode())
     except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
         problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
     if not body.strip():
@@ -129,7 +116,7 @@ def _read_refused(body: bytes, charset: str, media_type: str, problem: str, leni
     """The value of a body that a strict reader refuses, if it may be read leniently."""
     shown = f"{media_type or 'no content type'}, {len(body)} bytes"
     try:
-        value, found = read_leniently(body, charset, _exact)
+        value, found = read_leniently(body, charset)
     except (ValueError, LookupError, RecursionError):
         pass
     else:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from airflow_provider_rfr.streams.json_numbers import read_integer, read_number
+
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SEPARATORS: Final = (",", ";", "\t")
 _PEEK: Final = 65536
@@ -19,7 +21,7 @@ _LINES_TYPES: Final = frozenset({"x-ndjson", "ndjson", "jsonl", "x-jsonl", "json
 _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
-def read_leniently(body: bytes, charset: str, parse_int: Callable[[str], Any]) -> tuple[Any, list[str]]:
+def read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     """The value, with null for numbers that aren't any and U+FFFD for what is no text; and what that was.
 
     Control characters stay as they are, and are not in the list.
@@ -39,13 +41,13 @@ def read_leniently(body: bytes, charset: str, parse_int: Callable[[str], Any]) -
             found.append(what)
 
     def number(digits: str) -> float | None:
-        value = float(digits)
+        value = read_number(digits)
         if math.isfinite(value):
             return value
         note("a number beyond 1.8e308")
         return None
 
-    value = json.loads(text, parse_int=parse_int, parse_float=number, parse_constant=note, strict=False)
+    value = json.loads(text, parse_int=read_integer, parse_float=number, parse_constant=note, strict=False)
     if _HALF.search(text):
         value = _whole_texts(value, lambda: note("half of a surrogate pair"))
     return value, found

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import orjson
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.streams.json_numbers import dumps
 from airflow_provider_rfr.streams.rest.answer import Answer, Failure, Outcome
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 from airflow_provider_rfr.streams.rest.watchdog import POOL_CLASSES, Deadline
@@ -134,7 +134,7 @@ class Transport:
         headers = {**_HEADERS, **draft.headers}
         data: Any = draft.form
         if draft.json is not None:
-            data = orjson.dumps(draft.json)
+            data = dumps(draft.json)
             headers.setdefault("Content-Type", "application/json")
         problem = ""
         try:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +21,10 @@ from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS, TIMESTAMP, json_te
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.refresh import typed_rows
 from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns
+from airflow_provider_rfr.refresh.json_texts import text_writer
 from airflow_provider_rfr.refresh.misfits import PageReader
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
+from airflow_provider_rfr.streams.json_numbers import LongNumber
 from tests.profile import examples
 
 UTC = dt.timezone.utc
@@ -87,6 +90,12 @@ def test_records_can_be_bytes_a_view_or_an_arrow_buffer() -> None:
         (pa.int64(), 2**63 - 1, 2**63 - 1),
         (pa.float64(), 3, 3.0),
         (pa.float64(), 2**70, float(2**70)),
+        (pa.decimal128(20, 4), 3, Decimal("3.0000")),
+        (pa.decimal128(20, 4), 0.1, Decimal("0.1000")),
+        (pa.decimal128(20, 4), 1e-4, Decimal("0.0001")),
+        (pa.decimal128(20, 4), "12.50", Decimal("12.5000")),
+        (pa.decimal128(20, 4), "-1234567890123456.1234", Decimal("-1234567890123456.1234")),
+        (pa.decimal128(38, 0), 2**64, Decimal(2**64)),
         (pa.string(), 5, "5"),
         (pa.string(), -0.5, "-0.5"),
         (pa.string(), True, "true"),
@@ -136,6 +145,14 @@ def test_what_is_kept_without_loss_is_taken(kind: pa.DataType, given_value: Any,
         (pa.float64(), "1.5"),
         (pa.float64(), False),
         (pa.float64(), 10**400),
+        (pa.decimal128(5, 2), 1.255),
+        (pa.decimal128(5, 2), 1000),
+        (pa.decimal128(5, 2), "1,5"),
+        (pa.decimal128(5, 2), ""),
+        (pa.decimal128(5, 2), "NaN"),
+        (pa.decimal128(5, 2), 1e300),
+        (pa.decimal128(5, 2), True),
+        (pa.decimal128(5, 2), {}),
         (pa.bool_(), 1),
         (pa.bool_(), "true"),
         (pa.string(), {"x": 1}),
@@ -170,6 +187,46 @@ def test_what_does_not_fit_is_named_and_null_and_its_neighbours_stay(kind: pa.Da
     assert change["field"] == "a"
     assert change["change"] == "NULLED"
     assert change["reason"].startswith("expected ")
+
+
+LONG = [
+    (pa.float64(), "9007199254740993", 9007199254740992.0),
+    (pa.float64(), "0.12345678901234567890", 0.12345678901234568),
+    (pa.float64(), "123456789012345678901", 1.2345678901234568e20),
+    (pa.decimal128(38, 20), "0.12345678901234567890", Decimal("0.12345678901234567890")),
+    (pa.decimal128(38, 2), "9007199254740993", Decimal(9007199254740993)),
+    (pa.string(), "0.12345678901234567890", "0.12345678901234567890"),
+    (json_text_field("a"), "0.12345678901234567890", "0.12345678901234567890"),
+    (pa.int64(), "9007199254740993.0", 9007199254740993),
+]
+
+
+@pytest.mark.parametrize("policy", ["fail", "null"])
+@pytest.mark.parametrize(("kind", "digits", "expected"), LONG)
+def test_long_numbers_are_exact_or_noted_with_their_digits(
+    kind: Any, digits: str, expected: Any, policy: Policy
+) -> None:
+    field = kind.with_name("a") if isinstance(kind, pa.Field) else pa.field("a", kind)
+    schema = pa.schema([pa.field("s", pa.struct([field, ("l", pa.list_(field.with_name("element")))]))])
+    line = f'{{"s":{{"a":{digits},"l":[{digits}]}}}}'.encode()
+    rows = typed(schema, page({"s": {"a": 1, "l": []}}), raw(line, 1), on_type_error=policy)
+    assert rows.offenders == ()
+    assert values(rows, "s")[1] == {"a": expected, "l": [expected]}
+    meta = values(rows, "_rfr_meta")
+    assert meta[0] is None
+    if field.type == pa.float64():
+        reason = f"a double can't hold {digits}"
+        assert json.loads(meta[1])["changes"] == [
+            {"field": path, "change": "ROUNDED", "reason": reason} for path in ("s.a", "s.l[]")
+        ]
+    else:
+        assert meta[1] is None
+
+
+def test_large_doubles_that_are_exact_are_not_noted() -> None:
+    rows = one_column(pa.float64(), 1e300, 2**60, 1e16, 0.30000000000000004, 5e-324)
+    assert values(rows) == [1e300, 2.0**60, 1e16, 0.30000000000000004, 5e-324]
+    assert set(values(rows, "_rfr_meta")) == {None}
 
 
 def test_inner_values_are_named_by_their_path_and_only_they_become_null() -> None:
@@ -297,6 +354,7 @@ def test_a_value_reads_the_same_in_a_clean_batch_and_on_a_misfit_page(text: str,
     assert fast.equals(slow)
 
 
+DECIMALS = [(5, 2), (12, 3), (38, 8), (38, 0)]
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -325,6 +383,15 @@ KINDS = st.recursive(
     ),
     max_leaves=3,
 )
+KINDS_WITH_DECIMALS = st.one_of(KINDS, st.sampled_from([pa.field("a", pa.decimal128(p, s)) for p, s in DECIMALS]))
+NUMBERS = st.one_of(
+    st.sampled_from(["1000", "999.99", "1e3", "99999999999999999999999999999999999999", "1" + "0" * 38]).map(
+        LongNumber
+    ),
+    st.decimals(allow_nan=False, allow_infinity=False, places=8).map(lambda number: LongNumber(str(number))),
+    st.decimals(-(10**6), 10**6, places=3).map(lambda number: LongNumber(str(number))),
+    st.decimals(-(10**6), 10**6, places=3).map(str),
+)
 RECORDS = st.lists(st.one_of(st.dictionaries(st.just("a"), VALUES, max_size=1), VALUES), max_size=5)
 
 
@@ -341,6 +408,33 @@ def test_every_record_becomes_a_row_whatever_it_is_and_whatever_its_neighbours_a
     alone = [typed(schema, page(record)) for records in contents for record in records]
     assert values(together) == [value for rows in alone for value in values(rows)]
     assert together.offender_count == sum(rows.offender_count for rows in alone)
+
+
+def text_of(value: Any) -> str:
+    """JSON with the digits of long numbers and with integers of any size."""
+    if isinstance(value, LongNumber):
+        return value.text
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{text_of(inner)}" for name, inner in value.items()) + "}"
+    return json.dumps(value)
+
+
+@examples(600, derandomize=True)
+@given(KINDS_WITH_DECIMALS, st.one_of(VALUES, NUMBERS, st.lists(NUMBERS, max_size=2)))
+def test_arrow_and_the_reading_by_value_agree_wherever_arrow_takes_a_value(field: pa.Field, value: Any) -> None:
+    schema = pa.schema([field])
+    line = f'{{"a":{text_of(value)}}}'.encode()
+    reader = PageReader(schema, 1, note_changes=False)
+    slow = read_columns(reader.rewrite([line], "p", 1, 0), 1, schema)
+    try:
+        write_texts = text_writer(schema) or bytes
+        fast = read_columns(write_texts(line), 1, schema)
+    except MisfitError:
+        return
+    assert fast.equals(slow)
+    assert reader.offender_count == 0
 
 
 @examples(300, derandomize=True)

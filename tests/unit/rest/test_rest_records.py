@@ -8,6 +8,7 @@ import pytest
 from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceError
+from airflow_provider_rfr.refresh.rows import encode_records
 from airflow_provider_rfr.streams.rest.answer import Answer
 from airflow_provider_rfr.streams.rest.paths import parse_path
 from airflow_provider_rfr.streams.rest.selector import Selector
@@ -140,11 +141,12 @@ def test_without_filter_and_transformations_a_record_is_what_the_api_sent(api, m
     assert make().read_page({}, None).records == [record]
 
 
-def test_a_number_of_more_than_64_bits_keeps_its_digits() -> None:
-    from airflow_provider_rfr.streams.rest.answer import _loads
-
-    ids = _loads(
-        b'[{"id": 123456789012345678901234, "n": 1.5}, {"id": 18446744073709551615}, {"id": -9223372036854775809}]'
+def test_a_long_number_keeps_its_digits_from_the_body_through_a_copy_into_the_ledger(api, make):
+    body = b'{"data":[{"id":123456789012345678901234,"n":0.12345678901234567890,"m":1.5,"last":18446744073709551615}]}'
+    api.answers(body)
+    copied = {"type": "add", "fields": {"copy": "{{ record.n }}", "sum": "{{ record.n + 1 }}"}}
+    records = make(transformations=[copied]).read_page({}, None).records
+    assert encode_records(records) == (
+        b'{"id":"123456789012345678901234","n":0.12345678901234567890,"m":1.5,"last":18446744073709551615,'
+        b'"copy":0.12345678901234567890,"sum":1.1234567890123457}'
     )
-    assert [item["id"] for item in ids] == ["123456789012345678901234", 2**64 - 1, "-9223372036854775809"]
-    assert ids[0]["n"] == 1.5

@@ -1,0 +1,123 @@
+"""JSON whose numbers keep their digits, from an answer's body to the ledger and out of it.
+
+A double holds 15 digits of any number and 17 of some. What is longer is parsed as a :class:`LongNumber`, which counts
+as its nearest double and is written with the digits that were sent. An integer beyond 64 bits is parsed as its text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import orjson
+
+_SURE_DIGITS = 15  # of any decimal number, a double gives so many back
+_LONG_INTEGER = 19
+_FOLDED = bytes.maketrans(b"123456789.", b"0000000000")
+_LONG = b"0" * (_SURE_DIGITS + 1)
+_TINY = (b"e-000", b"E-000")
+_LONGEST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
+
+
+class LongNumber(float):
+    """A number with more digits than its nearest double gives back.
+
+    :ivar text: as the JSON had it
+    """
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> LongNumber:
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+    text: str
+
+    def __reduce__(self) -> tuple[type[LongNumber], tuple[str]]:
+        return LongNumber, (self.text,)
+
+
+def loads(text: bytes) -> Any:
+    """The JSON value.
+
+    :raises orjson.JSONDecodeError: it is none
+    """
+    value = orjson.loads(text)
+    if not loses_digits(text):
+        return value
+    return json.loads(text, parse_float=read_number, parse_int=read_integer)
+
+
+def dumps(value: Any, option: int = 0) -> bytes:
+    """Compact JSON with the digits of long numbers, and of a Python source's decimals.
+
+    :param option: of orjson
+    :raises TypeError: the value is not JSON, or an integer is beyond 64 bits
+    """
+    return orjson.dumps(value, default=_digits, option=option)
+
+
+def loses_digits(text: bytes) -> bool:
+    """Whether a number in some JSON would come back otherwise from doubles and integers of 64 bits.
+
+    True also for some texts that only look like such a number. Where no number is long, a look of some nanoseconds a
+    byte: digits and points all become zeros, and a row of them is searched for.
+    """
+    folded = text.translate(_FOLDED)
+    start = folded.find(_LONG)
+    while start >= 0:
+        digits = _LONGEST.match(text, start)[0]  # type: ignore[index]  # it matches any text
+        if _is_lossy(digits) and text[start - 1 : start] != b'"':
+            return True
+        start = folded.find(_LONG, start + len(digits))
+    return any(tiny in folded for tiny in _TINY)
+
+
+def read_number(text: str) -> float:
+    """A JSON number as a double, or as a :class:`LongNumber` where that is another number."""
+    value = float(text)
+    return value if _holds(value, text) else LongNumber(text)
+
+
+def read_integer(digits: str) -> int | str:
+    """A JSON integer; one of more than 64 bits as its text, since as doubles two ids could become the same."""
+    whole = int(digits) if len(digits) < 21 else None
+    return whole if whole is not None and -(2**63) <= whole < 2**64 else digits
+
+
+def exact(value: float) -> Decimal:
+    """The number that the JSON had.
+
+    :raises decimal.InvalidOperation: its exponent has more than 18 digits
+    """
+    return Decimal(value.text if isinstance(value, LongNumber) else repr(value))
+
+
+def _is_lossy(digits: bytes) -> bool:
+    if digits.isdigit():
+        return len(digits) >= _LONG_INTEGER and isinstance(read_integer(digits.decode()), str)
+    try:
+        return not _holds(float(digits), digits.decode())
+    except ValueError:
+        return False  # an address, a version: in a text
+
+
+def _holds(value: float, text: str) -> bool:
+    if len(text) <= _SURE_DIGITS and "-" not in text[1:]:
+        return True
+    shortest = repr(value)
+    try:
+        return shortest == text or Decimal(shortest) == Decimal(text)
+    except InvalidOperation:
+        return False  # an exponent beyond even decimals
+
+
+def _digits(value: Any) -> orjson.Fragment:
+    if isinstance(value, LongNumber):
+        return orjson.Fragment(value.text)
+    if isinstance(value, Decimal) and value.is_finite():
+        return orjson.Fragment(str(value))
+    raise TypeError(f"{type(value).__name__} is not JSON")
