@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import ValidatableTableRequirement
 
 from airflow_provider_rfr.exceptions import LedgerError
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 
 class CommitConflictError(LedgerError):
@@ -21,6 +24,36 @@ class CommitConflictError(LedgerError):
 
 class TargetChangedError(LedgerError):
     """The table's columns or partitioning are no longer those that the files were written for; write them again."""
+
+
+class AssertBase(ValidatableTableRequirement):
+    """The table is as it was. Only for catalogs that check requirements in this process: others don't know it."""
+
+    type: Literal["rfr-assert-base"] = "rfr-assert-base"
+    base: str = ""
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> AssertBase:
+        """The requirement that the table's metadata is this."""
+        # As text: PyIceberg does not find two empty schemas equal.
+        return cls(base=metadata.model_dump_json())
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None or AssertBase.of(base_metadata) != self:
+            raise CommitFailedException("Requirement failed: the table has changed")
+
+
+def drop_spent_manifests(overwrite: _OverwriteFiles) -> None:
+    """Leave out manifests that show no file any more: PyIceberg carries one on for each earlier overwrite."""
+
+    def show_files(manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [
+            each
+            for each in manifests
+            if each.has_added_files() or each.has_existing_files() or each.added_snapshot_id == overwrite.snapshot_id
+        ]
+
+    overwrite._process_manifests = show_files  # type: ignore[method-assign]
 
 
 def without_retries(table: Table) -> Table:

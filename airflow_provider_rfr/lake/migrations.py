@@ -7,7 +7,7 @@ commit is refused. So a process that was paused, and whose deploy somebody else 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -24,13 +24,14 @@ from pyiceberg.table.update import (
     AssertDefaultSpecId,
     AssertLastAssignedFieldId,
     AssertRefSnapshotId,
-    ValidatableTableRequirement,
 )
 
 from airflow_provider_rfr.lake.catalog import create_table, load_table
 from airflow_provider_rfr.lake.commits import (
+    AssertBase,
     CommitConflictError,
     TargetChangedError,
+    drop_spent_manifests,
     newest_summary_with,
     without_retries,
 )
@@ -52,18 +53,6 @@ from airflow_provider_rfr.lake.table_changes import (
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
-    from pyiceberg.table.metadata import TableMetadata
-
-
-class _AssertBase(ValidatableTableRequirement):
-    """The table is as it was. Only for catalogs that check requirements in this process: others don't know it."""
-
-    type: Literal["rfr-assert-base"] = "rfr-assert-base"
-    base: str = ""
-
-    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        if base_metadata is None or _text(base_metadata) != self.base:
-            raise CommitFailedException("Requirement failed: the table has changed")
 
 
 class MigratedTable:
@@ -114,7 +103,7 @@ class MigratedTable:
 
     def is_as(self, other: MigratedTable) -> bool:
         """Whether nobody has changed it between the two."""
-        return _text(self._base) == _text(other._base)
+        return AssertBase.of(self._base) == AssertBase.of(other._base)
 
     def rows(self) -> int:
         """How many there are."""
@@ -173,6 +162,7 @@ class MigratedTable:
         snapshot = None
         if old or files:
             with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+                drop_spent_manifests(overwrite)
                 overwrite.delete_by_predicate(AlwaysTrue())
                 for task in old:
                     overwrite.delete_data_file(task.file)
@@ -212,7 +202,7 @@ class MigratedTable:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": base.current_snapshot_id}),
         )
         if isinstance(self._catalog, MetastoreCatalog):
-            requirements += (_AssertBase(base=_text(base)),)
+            requirements += (AssertBase.of(base),)
         transaction._requirements = requirements
         return transaction
 
@@ -221,11 +211,6 @@ class MigratedTable:
             transaction.commit_transaction()
         except (CommitFailedException, ValidationException) as error:
             raise CommitConflictError(str(error)) from error
-
-
-def _text(metadata: TableMetadata) -> str:
-    """To compare by: PyIceberg does not find two empty schemas equal."""
-    return metadata.model_dump_json()
 
 
 def nulls_in_files(files: Iterable[StoredFile], target: FileTarget, columns: Iterable[str]) -> list[str]:

@@ -20,12 +20,14 @@ from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
     TargetChangedError,
+    drop_spent_manifests,
     newest_summary_with,
     summary_of,
     without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout
 from airflow_provider_rfr.lake.evolution import EvolutionPlan, Policy, apply_evolution, pinned_columns, plan_evolution
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import target_schema
@@ -136,23 +138,42 @@ class TargetTable:
         self._check_layout(transaction)
         if changes:
             summary = {**summary, SCHEMA_CHANGES_KEY: changes}
-        if mode == "append":
-            snapshot_id = self._append(transaction, files, summary)
-        elif replace_where is None:
-            snapshot_id = self._replace(transaction, files, summary)
-        else:
-            # Of the snapshots that this takes, the last one alone tells the event.
-            silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
-            transaction.delete(replace_where, snapshot_properties=silent)
-            snapshot_id = self._append(transaction, files, summary)
-        transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
         try:
+            snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+            transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
             transaction.commit_transaction()
         except (CommitFailedException, TableAlreadyExistsError) as error:
             raise CommitConflictError(str(error)) from error
+        except FileNotFoundError as error:
+            if not self._has_moved():
+                raise
+            # Others committed so often meanwhile that the snapshot that was loaded has expired.
+            raise CommitConflictError(f"{self.name}: a file of the table as it was loaded is gone: {error}") from error
         if changes:
             log.info("%s: the schema changed: %s", self.name, changes)
         return snapshot_id
+
+    def _has_moved(self) -> bool:
+        now = load_table(self._catalog, self.name)
+        seen = self._table.metadata.current_snapshot_id if self._table is not None else None
+        return now is not None and now.metadata.current_snapshot_id != seen
+
+    def _stage(
+        self,
+        transaction: Transaction,
+        files: Sequence[DataFile],
+        mode: str,
+        replace_where: str | None,
+        summary: Mapping[str, str],
+    ) -> int:
+        if mode == "append":
+            return self._append(transaction, files, summary)
+        if replace_where is None:
+            return self._replace(transaction, files, summary)
+        # Of the snapshots that this takes, the last one alone tells the event.
+        silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
+        transaction.delete(replace_where, snapshot_properties=silent)
+        return self._append(transaction, files, summary)
 
     def _transaction(self) -> Transaction:
         if self._table is not None:
@@ -162,7 +183,8 @@ class TargetTable:
             self._catalog.create_namespace(self.name.rpartition(".")[0])
         except NamespaceAlreadyExistsError:
             pass
-        return self._catalog.create_table_transaction(self.name, target_schema(self._wanted.rows))
+        schema = target_schema(self._wanted.rows)
+        return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))
 
     def _check_layout(self, transaction: Transaction) -> None:
         """Files name columns by id, and whoever commits first decides which id a new column has."""
@@ -195,6 +217,7 @@ class TargetTable:
     def _replace(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
         old = self._table.scan(AlwaysTrue()).plan_files() if self._table is not None else ()
         with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+            drop_spent_manifests(overwrite)
             overwrite.delete_by_predicate(AlwaysTrue())
             for task in old:
                 overwrite.delete_data_file(task.file)

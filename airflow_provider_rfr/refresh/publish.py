@@ -247,6 +247,10 @@ class Publisher:
         for attempt in range(_TRIES):
             # Whoever took over meanwhile may not have published yet, so that the target can't tell.
             self._ledger.check_epoch()
+            # What was loaded before the files were written may have expired.
+            self._target.reload()
+            if (found := published_already(self._target, self._ledger.id, header)) is not None:
+                return found
             try:
                 with naming(target.folder):
                     snapshot_id = self._target.commit(
@@ -260,9 +264,6 @@ class Publisher:
                 return PublishOutcome(snapshot_id, rows, removed, self._skipped)
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
-                self._target.reload()
-                if (found := published_already(self._target, self._ledger.id, header)) is not None:
-                    return found
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 
     def _collect(self, target: FileTarget, written: Sequence[WrittenFile]) -> None:
