@@ -179,6 +179,7 @@ class WebhookHook(BaseHook):
         try:
             return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
         finally:
+            self._let_go(tables)
             hosts = {key: host for key, each in endpoints.items() if (host := host_of(each)) is not None}
             record_deliveries(self.store, self.catalog, self.lake, hosts)
 
@@ -193,6 +194,16 @@ class WebhookHook(BaseHook):
         with self.store.read() as connection:
             rows = load_endpoints(connection, self.endpoints(tables))
         return tell_of_deaths(self.store, [row.id for row in rows.values()], notifier)
+
+    def _let_go(self, tables: Sequence[str]) -> None:
+        """Let snapshots expire whose webhooks are sent; what can't be written now is written by who delivers next."""
+        from airflow_provider_rfr.webhooks.outbox import let_go
+
+        for table in tables:
+            try:
+                let_go(self.store, self.catalog, self.lake, table)
+            except Exception as error:  # noqa: BLE001 - each catalog and store fails in its own way
+                self.log.warning("%s: it can't be noted what was sent: %s", table, type(error).__name__)
 
     def stop(self) -> None:
         """Claim nothing more; attempts under way end, and what they brought is noted."""

@@ -93,8 +93,8 @@ def read_commits(catalog: Catalog, table_name: str, after_sequence: int | None =
     return [] if found is None else found.commits(after_sequence)
 
 
-def write_table_property(catalog: Catalog, table_name: str, key: str, value: str) -> bool:
-    """Set one property in a commit of its own, which changes no data and makes no snapshot.
+def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> bool:
+    """Set properties, or remove those without a value, in a commit of its own, which makes no snapshot.
 
     Publishers repeat a commit that meets another one; so does this.
 
@@ -107,26 +107,30 @@ def write_table_property(catalog: Catalog, table_name: str, key: str, value: str
         reraise=True,
     )
     try:
-        retrying(_set_property, catalog, table_name, key, value)
+        retrying(_set_properties, catalog, table_name, values)
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning(
-            "%s: the property %s can't be written (%s). All goes on without it, "
-            "but a control store that is lost will then begin anew",
+            "%s: the properties %s can't be written (%s). All goes on without them; but they tell a control store that"
+            " was lost where to begin, and an expiry of snapshots what is still needed",
             table_name,
-            key,
+            ", ".join(values),
             type(error).__name__,
         )
         return False
     return True
 
 
-def _set_property(catalog: Catalog, table_name: str, key: str, value: str) -> None:
+def _set_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> None:
     table: Any = catalog.load_table(table_name)
-    if table.properties.get(key) == value:
+    changed = {key: value for key, value in values.items() if table.properties.get(key) != value}
+    if not changed:
         return
     try:
         with table.transaction() as transaction:
-            transaction.set_properties({key: value})
+            if wanted := {key: value for key, value in changed.items() if value is not None}:
+                transaction.set_properties(wanted)
+            if unwanted := [key for key, value in changed.items() if value is None]:
+                transaction.remove_properties(*unwanted)
     except CommitFailedException as error:
         raise CommitConflictError(str(error)) from error
 

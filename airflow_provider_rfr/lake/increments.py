@@ -84,6 +84,11 @@ class SourceTable:
         return None if table is None else cls(table, name)
 
     @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self._table.properties
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Names of the identifier columns."""
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))

@@ -165,6 +165,17 @@ def count_pending(connection: Connection, endpoint_ids: Collection[int]) -> int:
     return found
 
 
+def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[int, int]:
+    """By endpoint, the sequence number of the first commit that is not sent; no entry where all are.
+
+    A delivery that was merged is unsent while the one that it was merged into is.
+    """
+    pending = select(_D.id).where(_D.state == "pending")
+    unsent = or_(_D.state == "pending", _D.merged_into.in_(pending))
+    query = select(_D.endpoint_id, func.min(_D.sequence)).where(_D.endpoint_id.in_(endpoint_ids), unsent)
+    return {row[0]: row[1] for row in connection.execute(query.group_by(_D.endpoint_id))}
+
+
 def oldest_pending(connection: Connection, selection: Selection) -> int | None:
     """When the oldest pending delivery was made."""
     query = _joined(select(func.min(_D.created_at)), selection).where(_D.state == "pending")

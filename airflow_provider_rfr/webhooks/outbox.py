@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord, write_table_property
-from airflow_provider_rfr.store.deliveries import NewDelivery, add_deliveries
+from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord, write_table_properties
+from airflow_provider_rfr.lake.expiry import hold_property
+from airflow_provider_rfr.store.deliveries import NewDelivery, add_deliveries, first_unsent
 from airflow_provider_rfr.store.endpoints import (
     EndpointKey,
     EndpointRow,
     change_endpoints,
+    endpoints_of_table,
     ensure_endpoint,
     load_endpoints,
 )
@@ -96,8 +98,33 @@ def enrol_table(
         kept = _kept(commits, key)
         # Before the rows, so that there is no moment in which the store alone knows it.
         if kept is None or kept > number:
-            write_table_property(catalog, table, since_property(key.trigger), str(number))
+            begins = {since_property(key.trigger): str(number), _hold(key): str(number)}
+            write_table_properties(catalog, table, begins)
     return store.run(lambda connection: _enrol_all(store, connection, commits, lake, mine, since))
+
+
+def let_go(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
+    """Write into the table which snapshots its endpoints still need: those from the first commit on that is unsent.
+
+    An expiry asks nobody else. A store that was lost can be filled again with whatever is unsent.
+    """
+    commits = CommitLog.load(catalog, table)
+    if commits is None:
+        return
+    with store.read() as connection:
+        rows = endpoints_of_table(connection, lake, table)
+        unsent = first_unsent(connection, [row.id for row in rows])
+    needed: dict[str, str | None] = {
+        _hold(row.key): str(unsent.get(row.id, row.enrolled_until + 1))
+        for row in rows
+        if row.enrolled_until is not None and row.table_uuid == commits.table_uuid
+    }
+    if any(commits.properties.get(key) != value for key, value in needed.items()):
+        write_table_properties(catalog, table, needed)
+
+
+def _hold(key: EndpointKey) -> str:
+    return hold_property(f"webhook.{key.trigger}")
 
 
 def _enrol_all(

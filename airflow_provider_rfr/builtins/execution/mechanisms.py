@@ -30,7 +30,7 @@ from airflow_provider_rfr.builtins.execution.switches import SHADOW
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
 from airflow_provider_rfr.builtins.instances import instance_id
 from airflow_provider_rfr.builtins.planning.plans import Step, Verb
-from airflow_provider_rfr.builtins.sinks import apply_sink_step
+from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
 from airflow_provider_rfr.exceptions import StepError
 
@@ -89,8 +89,12 @@ def _is_query(step: Step) -> bool:
     return "sql" in step.details
 
 
-def _nothing(work: Work, step: Step) -> None:
-    """A sink is nothing but rows of the store, written when the step is marked as done."""
+def _let_go(work: Work, step: Step) -> None:
+    """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more."""
+    sink = next((each for each in work.recorded.sinks if each.uuid == step.uuid), None)
+    source = work.recorded.by_uuid.get(sink.source) if sink is not None else None
+    if step.how is Verb.REMOVE and sink is not None and source is not None:
+        release_snapshots(work.catalog, source.physical, sink.uuid)
 
 
 def _not_done(work: Work, step: Step) -> Probe:
@@ -117,7 +121,7 @@ def _declared(work: Work, step: Step) -> BuiltinObject | None:
     return None if template is None else replace(template, id=record.uuid, name=record.name)
 
 
-_SINK = Mechanism(_not_done, _nothing, _settle_sink)
+_SINK = Mechanism(_not_done, _let_go, _settle_sink)
 _ALTER = Mechanism(tables.probe, tables.alter, tables.verify)
 _ASIDE = Mechanism(names.probe_aside, names.put_aside, names.verify_aside, names.aside_names)
 _FILLED = Mechanism(tables.probe, rows.create_filled, tables.verify, needs_engine=_is_query)

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins.sinks.holds import release_snapshots
     from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
     from airflow_provider_rfr.builtins.sinks.steps import (
         apply_sink_step,
         map_cursor,
         needed_physicals,
-        needed_snapshots,
         release_sink,
         sink_states,
     )
@@ -25,8 +25,8 @@ __all__ = [
     "apply_sink_step",
     "map_cursor",
     "needed_physicals",
-    "needed_snapshots",
     "release_sink",
+    "release_snapshots",
     "run_sink",
     "sink_states",
 ]
@@ -36,6 +36,7 @@ _ELSEWHERE = {
     "HttpTarget": "targets",
     "Limits": "run",
     "SinkRun": "run",
+    "release_snapshots": "holds",
     "run_sink": "run",
 }
 

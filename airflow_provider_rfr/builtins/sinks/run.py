@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_rfr.builtins.sinks.batches import parts_of
 from airflow_provider_rfr.builtins.sinks.course import Hold, Manner, Move, Send, next_move
 from airflow_provider_rfr.builtins.sinks.files import FileSender
+from airflow_provider_rfr.builtins.sinks.holds import hold_snapshots
 from airflow_provider_rfr.builtins.sinks.http import HttpSender
 from airflow_provider_rfr.builtins.sinks.lease import HeldSink, held
 from airflow_provider_rfr.builtins.sinks.stage import Stage, find_stage
@@ -91,8 +92,11 @@ def run_sink(
         seconds = max(seconds, target.patience + 3 * target.timeout)
     try:
         with held(store, obj.id, obj.name, seconds) as sink:
-            run = _Run(sink, obj.name, spec, sender, limits)
-            return run.go(lambda row: find_stage(row, catalog, store, source_table or spec.source))
+            run, name = _Run(sink, obj.name, spec, sender, limits), source_table or spec.source
+            hold_snapshots(catalog, name, sink.row())
+            done = run.go(lambda row: find_stage(row, catalog, store, name))
+            hold_snapshots(catalog, name, sink.row())
+            return done
     finally:
         sender.close()
 

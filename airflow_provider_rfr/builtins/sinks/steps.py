@@ -78,12 +78,6 @@ def needed_physicals(connection: Connection) -> frozenset[str]:
     return frozenset(each.physical for each in store.all_sinks(connection) if each.physical is not None)
 
 
-def needed_snapshots(connection: Connection, physical: str) -> frozenset[int]:
-    """Cursors in the table of this uuid: these snapshots and all later ones must not expire."""
-    found = (each.cursor for each in store.all_sinks(connection) if each.physical == physical)
-    return frozenset(each for each in found if each is not None)
-
-
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
     """Decide what becomes of a sink that waits for it, or of any other.
 

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.commit_log import CommitLog, read_commits, write_table_property
+from airflow_provider_rfr.lake.commit_log import CommitLog, read_commits, write_table_properties
 
 NAME = "raw.orders"
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -100,10 +100,13 @@ def test_a_table_made_anew_has_another_uuid_and_counts_from_one(catalog: SqlCata
 
 def test_a_property_is_written_in_a_commit_that_makes_no_snapshot(catalog: SqlCatalog) -> None:
     committed(catalog, "a")
-    assert write_table_property(catalog, NAME, "rfr.webhooks.hook.since", "1")
+    assert write_table_properties(catalog, NAME, {"rfr.webhooks.hook.since": "1"})
     found = CommitLog.load(catalog, NAME)
     assert found.properties["rfr.webhooks.hook.since"] == "1"
     assert len(found.commits()) == 1
+    assert write_table_properties(catalog, NAME, {"rfr.webhooks.hook.since": None, "rfr.other": "2"})
+    properties = CommitLog.load(catalog, NAME).properties
+    assert "rfr.webhooks.hook.since" not in properties and properties["rfr.other"] == "2"
 
 
 def test_a_property_is_written_while_others_commit_all_the_time(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_a_property_is_written_while_others_commit_all_the_time(catalog: SqlCata
     publisher = threading.Thread(target=publish)
     publisher.start()
     try:
-        written = [write_table_property(catalog, NAME, f"rfr.p{n}", "1") for n in range(5)]
+        written = [write_table_properties(catalog, NAME, {f"rfr.p{n}": "1"}) for n in range(5)]
     finally:
         over.set()
         publisher.join()
@@ -142,6 +145,6 @@ def test_a_catalog_that_forbids_it_costs_a_warning_and_nothing_else(
 
     forbidding = ReadOnly("rfr", **catalog.properties)
     with caplog.at_level(logging.WARNING):
-        assert not write_table_property(forbidding, NAME, "rfr.p", "1")
+        assert not write_table_properties(forbidding, NAME, {"rfr.p": "1"})
     assert "PermissionError" in caplog.text
     assert "hunter22" not in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,13 +14,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.store.deliveries import Selection
+from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, expire_table
+from airflow_provider_rfr.store.deliveries import Selection, set_cancelled
 from airflow_provider_rfr.store.endpoints import load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
-from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol, enrol_table, since_property
+from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol, enrol_table, let_go, since_property
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import LAKE, TABLE, endpoint, events, key
 
@@ -141,7 +143,7 @@ def test_a_catalog_that_forbids_properties_is_no_obstacle(
     forbidding = ReadOnly("rfr", **catalog.properties)
     with caplog.at_level(logging.WARNING):
         assert look(store, forbidding) == 1
-    assert "rfr.webhooks.hook.since can't be written (PermissionError)" in caplog.text
+    assert "rfr.webhooks.hook.since, rfr.hold.webhook.hook can't be written (PermissionError)" in caplog.text
     commit(catalog, 2)
     assert look(store, forbidding) == 1
     assert owed(store) == ["commit-1", "commit-2"]
@@ -295,3 +297,38 @@ def test_a_block_gives_its_endpoints_for_a_table() -> None:
     found = endpoints_of(LAKE, TABLE, block)
     assert [each.trigger for each in found] == ["a", "b"]
     assert all(isinstance(each, Endpoint) for each in found.values())
+
+
+def test_an_expiry_keeps_the_commits_that_are_not_sent(
+    store: ControlStore, catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """Not yet looked at, or pending: a store that is lost is filled with them again."""
+    commit(catalog, 1, 2, 3)
+    look(store, catalog, start_from="earliest")
+    with catalog.load_table(TABLE).transaction() as transaction:
+        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+    assert expired(catalog) == 0, "nothing was said yet of what is sent"
+    let_go(store, catalog, LAKE, TABLE)
+    assert expired(catalog) == 0
+    done = {each.id for each in deliveries(store, limit=None) if each.last_commit in ("commit-1", "commit-2")}
+    store.run(lambda connection: set_cancelled(connection, 1, done, ""))
+    let_go(store, catalog, LAKE, TABLE)
+    commit(catalog, 4)
+    assert expired(catalog) == 2
+    store.close()
+    lost = open_store(f"sqlite:///{tmp_path}/new.db")
+    assert look(lost, catalog) == 2
+    assert owed(lost) == ["commit-3", "commit-4"]
+
+
+def test_what_is_noted_of_a_table_is_written_only_where_it_changed(store: ControlStore, catalog: SqlCatalog) -> None:
+    commit(catalog, 1)
+    look(store, catalog)
+    let_go(store, catalog, LAKE, TABLE)
+    before = catalog.load_table(TABLE).metadata_location
+    let_go(store, catalog, LAKE, TABLE)
+    assert catalog.load_table(TABLE).metadata_location == before
+
+
+def expired(catalog: SqlCatalog) -> int:
+    return expire_table(catalog, TABLE, now_ms=int(time.time() * 1000) + 1).snapshots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.builtins.sinks import release_snapshots
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import SinkError
-from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, Scene, numbers, replace_files, tag
+from airflow_provider_rfr.exceptions.sinks import SinkDeliveryError, SinkError
+from airflow_provider_rfr.lake.expiry import HOLD, MAX_AGE, MIN_SNAPSHOTS, expire_table
+from tests.unit.builtins.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
 
 
 def test_what_the_table_holds_is_sent_first_and_then_what_comes_once(scene: Scene) -> None:
@@ -264,3 +267,45 @@ def test_a_sink_that_was_never_deployed_and_one_without_a_source_say_so(scene: S
     scene.sink = replace(scene.sink, sink=None)
     with pytest.raises(ConfigurationError, match="is a sink, not a sink"):
         scene.run()
+
+
+def test_an_expiry_keeps_what_a_sink_has_not_sent(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    for number in range(2, 6):
+        scene.add((number, "x"))
+    with scene.table.transaction() as transaction:
+        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+    done = expire_table(scene.catalog, SOURCE, now_ms=int(time.time() * 1000) + 1)
+    assert (done.snapshots, list(done.held.values())) == (0, [4])
+    scene.run()
+    done = expire_table(scene.catalog, SOURCE, now_ms=int(time.time() * 1000) + 1)
+    assert (done.snapshots, dict(done.held)) == (4, {})
+    scene.add((6, "y"))
+    scene.run()
+    assert [row["id"] for row in scene.sent()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_that_dies_at_its_first_batch_has_said_what_it_needs(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.to_http("http://127.0.0.1:9")
+    with pytest.raises(SinkDeliveryError):
+        scene.run()
+    scene.add((2, "b"))
+    with scene.table.transaction() as transaction:
+        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+    assert expire_table(scene.catalog, SOURCE, now_ms=int(time.time() * 1000) + 1).snapshots == 0
+
+
+def test_a_sink_of_another_name_holds_once_and_one_that_is_gone_not_at_all(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    scene.run()
+    scene.deploy(Verb.RENAME, to="ops.other")
+    scene.run()
+    holds = {key: value for key, value in scene.table.properties.items() if key.startswith(HOLD)}
+    assert list(holds) == [f"{HOLD}sink.ops.other.{scene.sink.id.hex[:8]}"]
+    release_snapshots(scene.catalog, SOURCE, scene.sink.id)
+    assert not [key for key in scene.table.properties if key.startswith(HOLD)]
