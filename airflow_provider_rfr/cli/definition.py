@@ -164,6 +164,28 @@ CONNECTION = (
 )
 
 
+ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all that a refresh publishes to")
+ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only say what would be done")
+ARG_RELEASE = Arg(
+    ("--release",),
+    action="append",
+    metavar="HOLDER",
+    help="Keep snapshots no longer for this webhook or sink, which is gone for good; as the log names it",
+)
+ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
+
+
+def _tables(name: str, help: str, *args: Arg) -> ActionCommand:
+    return _command(name, help, ARG_TABLES, *args, ARG_LAKE, ARG_JSON, of="tables")
+
+
+TABLES = (
+    _tables("expire", "Expire old snapshots, and delete the files that only they need", ARG_RELEASE, ARG_DRY_RUN),
+    _tables("ledgers", "Show the ledgers of parts (replace_where)"),
+    _tables("drop-ledgers", "Drop ledgers of parts that nobody resumes", ARG_DAYS, ARG_DRY_RUN),
+)
+
+
 def get_rfr_commands() -> list[GroupCommand]:
     """What Airflow adds to its own commands."""
     return [
@@ -173,6 +195,7 @@ def get_rfr_commands() -> list[GroupCommand]:
             subcommands=(
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=BUILTINS),
+                GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=TABLES),
                 GroupCommand(name="connection", help="Connections, and what uses them", subcommands=CONNECTION),
             ),
         )

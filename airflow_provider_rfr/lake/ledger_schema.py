@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
@@ -34,3 +36,12 @@ def ledger_name(target: str, part: str | None = None) -> str:
     :param part: as :func:`~airflow_provider_rfr.lake.row_filter.part_of` names it
     """
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
+
+
+def target_of_ledger(name: str) -> tuple[str, str | None] | None:
+    """The target and the part that a ledger of this name is of; None where the name is no ledger's."""
+    found = _NAME.match(name)
+    return None if found is None else (found["target"], found["part"])
+
+
+_NAME = re.compile(r"^(?P<target>.+)__rfr_ledger(?:_(?P<part>[0-9a-f]{12}))?$")

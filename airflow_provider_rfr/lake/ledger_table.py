@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import EqualTo, LessThan
 
 from airflow_provider_rfr.exceptions import LedgerError
@@ -20,6 +20,7 @@ from airflow_provider_rfr.lake.ledger_schema import (
     LEDGER_SCHEMA,
     LEDGER_SPEC,
     ledger_name,
+    target_of_ledger,
 )
 from airflow_provider_rfr.lake.trim import trim_snapshots
 
@@ -57,6 +58,23 @@ class LedgerTable:
         name = ledger_name(target, part)
         table = load_table(catalog, name) or create_table(catalog, name, LEDGER_SCHEMA, LEDGER_SPEC, LEDGER_PROPERTIES)
         return cls(catalog, name, table)
+
+    @classmethod
+    def parts(cls, catalog: Catalog, target: str) -> list[str]:
+        """The parts of the target that have a ledger of their own, in no order."""
+        namespace = target.rpartition(".")[0]
+        named = (target_of_ledger(".".join(each)) for each in catalog.list_tables(namespace))
+        return [each[1] for each in named if each is not None and each[0] == target and each[1] is not None]
+
+    @property
+    def name(self) -> str:
+        """``namespace.table`` of the ledger itself."""
+        return self._name
+
+    @property
+    def changed_ms(self) -> int:
+        """When the table changed last, in milliseconds since 1970."""
+        return int(self._table.metadata.last_updated_ms)
 
     @property
     def location(self) -> str:
@@ -118,6 +136,16 @@ class LedgerTable:
             number = _generation_of(location, prefix)
             if number is not None and number < generation:
                 self.store.delete([location])
+
+    def drop(self) -> None:
+        """Drop the table and delete its files; one that is gone already is no mistake."""
+        # Listed before: a ledger that is made by the same name afterwards lies in the same folder.
+        files = [location for location, _ in self.store.list(self.location)]
+        try:
+            self._catalog.drop_table(self._name)
+        except NoSuchTableError:
+            return
+        self.store.delete(files)
 
     def _kept_summary(self) -> dict[str, str]:
         newest = self.summary("rfr.generation") or {}

@@ -33,6 +33,9 @@ TOTALS = (
     "duplicates_removed",
     "partitions",
     "rounds",
+    "snapshots_expired",
+    "files_deleted",
+    "files_undeleted",
 )
 
 

@@ -91,6 +91,8 @@ class RefreshOptions(_Document):
     :ivar on_busy: what to do while another run is at the same refresh: wait, fail, or take it over
     :ivar force_restart: open a new generation although one could be resumed
     :ivar head_start: read in the driver while Spark starts
+    :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that nobody
+        resumes; None: only snapshots of tables that this package made
     """
 
     mode: PublishMode = PublishMode.REPLACE
@@ -110,6 +112,7 @@ class RefreshOptions(_Document):
     on_busy: OnBusy = OnBusy.WAIT
     force_restart: bool = False
     head_start: bool = True
+    expire: bool | None = None
 
     def publish_rules(self) -> dict[str, Any]:
         """The options that decide what a publish makes of the rows that were read."""

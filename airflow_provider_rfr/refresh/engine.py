@@ -33,6 +33,7 @@ from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide, 
 from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.upkeep import keep_house
 from airflow_provider_rfr.refresh.work import TaskFigures
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
@@ -80,6 +81,7 @@ class Refresh:
         # Executors elsewhere have no such file.
         self._source = inline_source(source)
         name = config.target_of(stream_name)
+        self._catalog = catalog
         self._target = TargetTable(catalog, name)
         self._ledger = Ledger(LedgerTable.load_or_create(catalog, name, part))
         self._prints: Fingerprints
@@ -171,7 +173,11 @@ class Refresh:
         log.info("%s: %s", self.figures.target, decision.reason)
         if decision.opening is Opening.NEW:
             return self._ledger.open_generation(
-                self._slices(), read_fingerprint=prints.read, publish_fingerprint=prints.publish, run_key=run_key
+                self._slices(),
+                read_fingerprint=prints.read,
+                publish_fingerprint=prints.publish,
+                run_key=run_key,
+                words=self._words(),
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
@@ -181,13 +187,19 @@ class Refresh:
         return self._resume(prints.publish)
 
     def _resume(self, publish_fingerprint: str) -> PartitionBook:
-        book = self._ledger.take_over(publish_fingerprint, self._config.run.key)
+        book = self._ledger.take_over(publish_fingerprint, self._config.run.key, self._words())
         table = self._ledger.read_pages(CURSOR_COLUMNS)
         if table is not None:
             policy = self._config.options.on_source_change.value
             book.remember(table, addressable=self._stream.addressable and policy != "accept")
         self._moves.follow(book)
         return book
+
+    def _words(self) -> dict[str, Any]:
+        """What the header says of the part and of the task that runs."""
+        run = self._config.run.airflow
+        task = run.model_dump(include={"dag_id", "dag_run_id", "task_id", "map_index"}) if run is not None else {}
+        return {"replace_where": self._config.options.replace_where, **task}
 
     def _slices(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for found in unique_slices(self._stream):
@@ -228,6 +240,8 @@ class Refresh:
         self._mark_published(outcome)
         self._take_outcome(outcome)
         self._ledger.collect()
+        with self._phase("expire"):
+            keep_house(self._catalog, self._config.options, self.figures)
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:

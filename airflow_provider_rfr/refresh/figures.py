@@ -25,6 +25,9 @@ class RefreshFigures:
     attempts: int = 0
     epoch: int = 0
     rounds: int = 0
+    snapshots_expired: int = 0
+    files_deleted: int = 0
+    files_undeleted: int = 0
     resumed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -40,6 +40,9 @@ class LedgerHeader:
     :ivar ended_at: when the attempt ended, None while it works or where it was killed
     :ivar error: what it ended with, without secrets
     :ivar run_key: the run that holds the generation
+    :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
+    :ivar dag_id: the task of the run that holds it; None outside of Airflow. ``dag_run_id``, ``task_id`` and
+        ``map_index`` (-1 where the task is not mapped) likewise
     :ivar records: records on live chains
     :ivar pages: page rows committed, superseded chains included
     :ivar previous_rows: rows of the last published generation, None before the first
@@ -59,6 +62,11 @@ class LedgerHeader:
     ended_at: datetime | None = None
     error: str | None = None
     run_key: str | None = None
+    replace_where: str | None = None
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
     attempts: int = 1
     rounds: int = 0
     pages: int = 0
@@ -112,11 +120,10 @@ def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+_TEXTS = ("read_fingerprint", "publish_fingerprint", "run_key", "replace_where", "dag_id", "dag_run_id", "task_id")
 _PARSERS: dict[str, Any] = {
+    **dict.fromkeys(_TEXTS, str),
     "state": RefreshState,
-    "read_fingerprint": str,
-    "publish_fingerprint": str,
-    "run_key": str,
     "opened_at": datetime.fromisoformat,
     "committed_at": datetime.fromisoformat,
     "progressed_at": datetime.fromisoformat,

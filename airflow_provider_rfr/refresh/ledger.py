@@ -74,9 +74,11 @@ class Ledger:
         read_fingerprint: str,
         publish_fingerprint: str,
         run_key: str | None,
+        words: Mapping[str, Any] | None = None,
     ) -> PartitionBook:
         """Begin the next generation: the commit freezes its list of partitions.
 
+        :param words: fields of the header that say in words which part it is, and which task reads it
         :raises FencedError: somebody else opened or took over a generation meanwhile
         """
         before = self.header
@@ -91,6 +93,7 @@ class Ledger:
             opened_at=now,
             committed_at=now,
             previous_rows=_previous_rows(before),
+            **(words or {}),
         )
         folder = generation_folder(self._table.location, header.generation)
         keys: list[str] = []
@@ -99,11 +102,15 @@ class Ledger:
         self._commit(locations, header.advanced(partitions=len(keys)), expected=before)
         return PartitionBook(keys, values)
 
-    def take_over(self, publish_fingerprint: str, run_key: str | None = None) -> PartitionBook:
+    def take_over(
+        self, publish_fingerprint: str, run_key: str | None = None, words: Mapping[str, Any] | None = None
+    ) -> PartitionBook:
         """Go on with the open generation under the next epoch, adopting what its attempts flushed.
 
         One commit raises the epoch and names the adopted files, so a live predecessor either gets its own commit in
         before, and we look again, or can't commit any more.
+
+        :param words: as for :meth:`open_generation`
         """
         for _ in range(_TRIES):
             held = self._held()
@@ -118,6 +125,7 @@ class Ledger:
                 pages=rows + sum(table.num_rows for table in tables),
                 records=book.records,
                 partitions_done=book.done,
+                **(words or {}),
             )
             try:
                 self._commit_once([file.location for file in adopted], header)
