@@ -110,7 +110,9 @@ def wait_for_deploy(story: Story, number: int) -> None:
     def log() -> str:
         return "\n".join(story.log(DAG, each["dag_run_id"])[-4000:] for each in ended_runs(story))
 
-    runs = wait_for(lambda: (found := ended_runs(story)) and len(found) >= number and found, 2 * PATIENCE, describe=log)
+    runs = wait_for(
+        lambda: (found := ended_runs(story)) and len(found) >= number and found, seconds=2 * PATIENCE, describe=log
+    )
     assert {each["state"] for each in runs} == {"success"}, log()
     assert all(each["run_type"] == "asset_triggered" for each in runs)
 
@@ -218,7 +220,11 @@ def wait_for_rows(story: Story, partitions: int) -> None:
         is_whole = len(set(ids)) == len(ids) == partitions * SIZES.pages * SIZES.page_records
         return is_whole and set(states.values()) <= {"success", "skipped"}
 
-    wait_for(come, describe=lambda: "\n".join(story.log(REFRESHES, each)[-4000:] for each in refreshes(story)))
+    wait_for(
+        come,
+        seconds=2 * PATIENCE,
+        describe=lambda: "\n".join(story.log(REFRESHES, each)[-4000:] for each in refreshes(story)),
+    )
 
 
 def columns(story: Story) -> Any:

@@ -34,7 +34,7 @@ class Lake:
     def publish(self, *values: int, mode: str = "replace", part: str | None = None) -> int:
         target = TargetTable(self.catalog, NAME)
         rows = pa.table({"id": pa.array(values, pa.int64()), "day": [part or "none"] * len(values)})
-        planned = target.prepare(rows.schema, "evolve", inferred=False)
+        planned = target.prepare(rows.schema, "evolve", inferred=False, rows_stay=mode == "append" or part is not None)
         files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
         where = None if part is None else f"day = '{part}'"
         return target.commit(files, ("ledger", 1), mode=mode, replace_where=where, summary={"rfr.ledger": "ledger"})

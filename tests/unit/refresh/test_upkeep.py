@@ -34,7 +34,7 @@ def catalog(tmp_path: Path) -> SqlCatalog:
 
 def publish(catalog: SqlCatalog, value: int) -> None:
     target = TargetTable(catalog, NAME)
-    planned = target.prepare(pa.schema([pa.field("id", pa.int64())]), "evolve", inferred=False)
+    planned = target.prepare(pa.schema([pa.field("id", pa.int64())]), "evolve", inferred=False, rows_stay=False)
     rows = pa.table({"id": pa.array([value], pa.int64())})
     files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
     target.commit(files, ("ledger", 1), mode="replace", replace_where=None, summary={})

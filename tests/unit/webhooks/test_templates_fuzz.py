@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS
 from tests.memory import memory_limited
+from tests.profile import share
 
 SEED = int(os.environ.get("RFR_FUZZ_SEED") or random.SystemRandom().randrange(2**32))
-TEMPLATES = 20_000
-NESTED_HELPERS = 1_000
+TEMPLATES = share(20_000)
+NESTED_HELPERS = share(1_000)
 """Fewer, as each has a form of its own to be parsed."""
 PER_EXAMPLE = 10
 MEGABYTES = 512
@@ -137,7 +138,7 @@ def called(value: str, several: list[tuple[str, str]]) -> list[str]:
     return ["{{", expression.removeprefix("(").removesuffix(")"), "}}"]
 
 
-# One helper, or two that take turns: names and texts have no part in the form of an expression, and each form is parsed.
+# One helper, or two that take turns: names and texts have no part in an expression's form, and each form is parsed.
 turns = st.lists(calls, min_size=1, max_size=2)
 depths = st.integers(1, 33)
 helpers = st.builds(lambda value, calls, depth: called(value, (calls * depth)[:depth]), values, turns, depths)
