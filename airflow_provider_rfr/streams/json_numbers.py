@@ -15,9 +15,9 @@ import orjson
 
 _SURE_DIGITS = 15  # of any decimal number, a double gives so many back
 _LONG_INTEGER = 19
-_FOLDED = bytes.maketrans(b"123456789.", b"0000000000")
+_FOLDED = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG = b"0" * (_SURE_DIGITS + 1)
-_TINY = (b"e-000", b"E-000")
+_TINY = b"e-000"  # an exponent of three digits: beyond the doubles that have all theirs
 _LONGEST = re.compile(rb"[0-9.]*(?:[eE][+-]?[0-9]+)?")
 
 
@@ -73,7 +73,7 @@ def loses_digits(text: bytes) -> bool:
         if _is_lossy(digits) and text[start - 1 : start] != b'"':
             return True
         start = folded.find(_LONG, start + len(digits))
-    return any(tiny in folded for tiny in _TINY)
+    return _TINY in folded
 
 
 def read_number(text: str) -> float:
