@@ -164,7 +164,7 @@ CONNECTION = (
 )
 
 
-ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all that a refresh publishes to")
+ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only say what would be done")
 ARG_RELEASE = Arg(
     ("--release",),
@@ -180,7 +180,9 @@ def _tables(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 TABLES = (
-    _tables("expire", "Expire old snapshots, and delete the files that only they need", ARG_RELEASE, ARG_DRY_RUN),
+    _tables(
+        "expire", "Expire old snapshots of our tables, with the files that only they need", ARG_RELEASE, ARG_DRY_RUN
+    ),
     _tables("ledgers", "Show the ledgers of parts (replace_where)"),
     _tables("drop-ledgers", "Drop ledgers of parts that nobody resumes", ARG_DAYS, ARG_DRY_RUN),
 )

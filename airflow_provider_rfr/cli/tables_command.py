@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 def expire(args: Namespace) -> int:
     """Do what each publish does. Exit code 1 if files could not be deleted: run it again."""
     from airflow_provider_rfr.lake.catalog import load_table
-    from airflow_provider_rfr.lake.expiry import expire_table, is_ours
+    from airflow_provider_rfr.lake.expiry import KIND, expire_table, is_ours
 
     catalog, rows, failed = _catalog(args), [], False
-    for name in _names(catalog, args):
+    for name in _names(catalog, args, KIND):
         table = load_table(catalog, name)
         if table is None:
             raise ConfigurationError("table", f"there is no table {name}")
-        # Who names a table means it; among all of them, those of others are left alone.
+        # Who names a table means it; among all of them are ledgers, which look after themselves.
         if not args.tables and not is_ours(table.properties):
             continue
         if args.release and not args.dry_run:
@@ -45,22 +45,25 @@ def expire(args: Namespace) -> int:
 @command
 def ledgers(args: Namespace) -> None:
     """Show the ledgers of parts."""
+    from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.upkeep import part_ledgers
 
     catalog = _catalog(args)
-    print_value([_row(each) for name in _names(catalog, args) for each in part_ledgers(catalog, name)], args)
+    names = _names(catalog, args, PUBLISHED_PROPERTY)
+    print_value([_row(each) for name in names for each in part_ledgers(catalog, name)], args)
 
 
 @command
 def drop_ledgers(args: Namespace) -> None:
     """Drop ledgers of parts that are published, or that nobody resumes."""
+    from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.upkeep import drop_part_ledgers, part_ledgers
 
     if args.days < 0:
         raise ConfigurationError("--days", "is less than nothing", "give a number from 0 on")
     catalog, seconds = _catalog(args), args.days * 86400.0
     dropped: list[PartLedger] = []
-    for name in _names(catalog, args):
+    for name in _names(catalog, args, PUBLISHED_PROPERTY):
         if args.dry_run:
             dropped += [each for each in part_ledgers(catalog, name) if each.may_go(seconds)]
         else:
@@ -75,14 +78,13 @@ def _catalog(args: Namespace) -> Catalog:
     return open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
 
 
-def _names(catalog: Catalog, args: Namespace) -> list[str]:
+def _names(catalog: Catalog, args: Namespace, key: str) -> list[str]:
     from airflow_provider_rfr.lake.catalog import tables_with_property
     from airflow_provider_rfr.lake.names import check_identifier
-    from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 
     if args.tables:
         return [check_identifier(each, "table") for each in args.tables]
-    return tables_with_property(catalog, PUBLISHED_PROPERTY)
+    return tables_with_property(catalog, key)
 
 
 def _release(catalog: Catalog, name: str, properties: Any, holders: list[str]) -> None:

@@ -59,10 +59,9 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-"""Of each table that a refresh makes."""
+"""Of each table that a refresh or a deploy makes, unless it is declared with others."""
 
-_BUILTIN: Final = "rfr.object-id"
-_FOREIGN: Final = {MAX_AGE: 5 * 86_400_000, MIN_SNAPSHOTS: 1}
+_DEFAULTS: Final = {MAX_AGE: 5 * 86_400_000, MIN_SNAPSHOTS: 1}
 _LISTS: Final = "rfr-expire-"
 _ABANDONED_MS: Final = 3_600_000
 _TRIES: Final = 5
@@ -100,7 +99,7 @@ class Expired:
 
 def is_ours(properties: Mapping[str, str]) -> bool:
     """Whether this package made the table: a refresh, or a deploy of built-in objects."""
-    return properties.get(KIND) == TABLE_PROPERTIES[KIND] or _BUILTIN in properties
+    return properties.get(KIND) == TABLE_PROPERTIES[KIND]
 
 
 def hold_property(holder: str) -> str:
@@ -136,11 +135,7 @@ def plan_expiry(metadata: TableMetadata, now_ms: int) -> Plan:
 
     :raises ConfigurationError: a property is no number
     """
-    ours = is_ours(metadata.properties)
-    age, least = (
-        _number(metadata.properties, key, int(TABLE_PROPERTIES[key]) if ours else _FOREIGN[key])
-        for key in (MAX_AGE, MIN_SNAPSHOTS)
-    )
+    age, least = (_number(metadata.properties, key, default) for key, default in _DEFAULTS.items())
     gone = tuple(name for name, ref in metadata.refs.items() if name != MAIN_BRANCH and _is_old(metadata, ref, now_ms))
     kept: set[int] = set()
     known: set[int] = set()

@@ -36,6 +36,7 @@ from airflow_provider_rfr.lake.commits import (
     without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
@@ -88,7 +89,8 @@ class MigratedTable:
         """The new table with its markers, or the one that somebody else made first: look whose it is."""
         schema = new_schema(columns, keys)
         spec = partition_spec(partitioning, schema)
-        table = create_table(catalog, name, schema, spec, {**properties, **key_properties(keys)})
+        made = {**TABLE_PROPERTIES, **properties, **key_properties(keys)}
+        table = create_table(catalog, name, schema, spec, made)
         return cls(catalog, name, table)
 
     @property

@@ -10,6 +10,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.partition_texts import partition_spec
@@ -39,7 +40,7 @@ class NewTable:
             name,
             schema,
             partition_spec=partition_spec(partitioning, schema) or UNPARTITIONED_PARTITION_SPEC,
-            properties={**properties, **key_properties(keys)},
+            properties={**TABLE_PROPERTIES, **properties, **key_properties(keys)},
         )
 
     def target(self, family: str) -> FileTarget:

@@ -18,6 +18,9 @@ from pyiceberg.types import DateType, IntegerType, LongType, NestedField, String
 
 from airflow_provider_rfr.lake.catalog import create_table, open_catalog
 from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS
+from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.refresh.upkeep import part_ledgers
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner
 from tests.integration.sources import (
@@ -126,8 +129,20 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     streams["invoices"] = stream_like("invoices", transformations=[{"type": "add", "fields": more}])
     money = {"type": "number", "format": "decimal(12,2)"}
     streams["overlapping"] = stream_like("orders", **OVERLAPPING, json_schema=schema_like("orders", amount=money))
+    with lake.table("raw.overlapping").transaction() as transaction:
+        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
     figures = figures_by_stream(runner.run(config("tuesday")))
     assert figures["orders"]["generation"] == 2
+    assert {name: each["snapshots_expired"] for name, each in figures.items()} == {
+        "orders": 0,
+        "invoices": 0,
+        "overlapping": 1,
+    }
+    assert len(lake.table("raw.overlapping").metadata.snapshots) == 1
+    assert (figures["overlapping"]["files_deleted"] > 2, figures["overlapping"]["files_undeleted"]) == (True, 0)
+    status = read_status(lake.settings, "raw.orders")
+    assert status is not None
+    assert (status.dag_id, status.dag_run_id, status.task_id, status.map_index) == ("shop", "tuesday", "refresh", -1)
     rows = lake.rows("raw.orders")
     assert checksum_of(rows) == api.truth("/orders")["checksum"] != truth["orders"]["checksum"]
     assert set(column(rows, "_rfr_generation")) == {2}
@@ -217,6 +232,8 @@ def test_a_backfilled_day_replaces_that_day_alone_and_rows_of_another_day_are_re
     runner.run(config("2026-01-05", [0], "2026-01-05"))
     for table in tables:
         assert days(table) == {monday: ids[monday], tuesday: [-2, *ids[tuesday]]}
+        parts = [each.header.replace_where for each in part_ledgers(open_catalog(lake.settings), table) if each.header]
+        assert sorted(map(str, parts)) == ["day = '2026-01-05'", "day = '2026-01-06'"]
         revisions = {(row["day"], row["revision"]) for row in lake.rows(table).to_pylist() if row["id"] > 0}
         assert revisions == {(monday, 1), (tuesday, 0)}
 

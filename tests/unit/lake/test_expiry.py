@@ -15,8 +15,11 @@ from pyiceberg.table import Table
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import expiry
+from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, Expired, expire_table, hold_property
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.inventory import LiveColumn
+from airflow_provider_rfr.lake.migrations import MigratedTable
 from airflow_provider_rfr.lake.target import TargetTable
 
 NAME = "raw.daily"
@@ -120,6 +123,30 @@ def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lak
     assert lake.expire(days=4.9) == Expired()
     lake.expire(days=5.1)
     assert lake.ids() == [2] and len(lake.snapshots()) == 1
+
+
+def test_a_table_that_a_deploy_makes_begins_with_the_same_properties_unless_it_is_declared_with_others(
+    lake: Lake,
+) -> None:
+    made = MigratedTable.create(lake.catalog, NAME, [LiveColumn("id", "bigint")], properties={MIN_SNAPSHOTS: "3"})
+    assert expiry.is_ours(made.properties)
+    assert (made.properties[MAX_AGE], made.properties[MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
+
+
+def test_a_publish_that_was_prepared_on_a_snapshot_that_has_expired_is_refused_and_done_again(lake: Lake) -> None:
+    lake.publish(1)
+    slow = TargetTable(lake.catalog, NAME)
+    rows = pa.table({"id": pa.array([9], pa.int64()), "day": ["none"]})
+    planned = slow.prepare(rows.schema, "evolve", inferred=False)
+    files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
+    lake.publish(2)
+    lake.keep(1)
+    assert lake.expire().snapshots == 1
+    with pytest.raises(CommitConflictError, match="a file of the table as it was loaded is gone"):
+        slow.commit(files, ("other", 1), mode="replace", replace_where=None, summary={})
+    slow.reload()
+    slow.commit(files, ("other", 1), mode="replace", replace_where=None, summary={})
+    assert lake.ids() == [9]
 
 
 def test_rows_that_stay_in_the_table_keep_their_files(lake: Lake) -> None:
@@ -341,8 +368,6 @@ def test_parts_that_publish_and_expire_at_once_lose_no_row(lake: Lake) -> None:
 
 
 def _until_published(lake: Lake, part: int) -> None:
-    from airflow_provider_rfr.lake.commits import CommitConflictError
-
     for _ in range(200):
         try:
             lake.publish(part, part=f"day{part}")
