@@ -19,6 +19,7 @@ from airflow_provider_rfr.exceptions import ReadInterrupted
 
 BEAT_SECONDS = 0.2
 IDLE_SECONDS = 1.0
+SLEPT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,20 @@ class Budget(Protocol):
     def beat(self, beat: Beat) -> bool:
         """Tell how it stands; returns whether the round is over."""
 
+    def is_ours(self) -> bool:
+        """Whether this attempt still holds the refresh; asked by a process that slept."""
+
 
 class DriverBudget:
     """The budget itself; thread-safe.
 
     :param requests_per_second: None for no limit
+    :param is_ours: looks into the ledger whether this attempt still holds the refresh
     """
 
-    def __init__(self, requests_per_second: float | None) -> None:
+    def __init__(self, requests_per_second: float | None, is_ours: Callable[[], bool] = lambda: True) -> None:
         self.requests_per_second = requests_per_second
+        self.is_ours = is_ours
         self._lock = threading.Lock()
         self._next = 0.0
         self._blocked_until = 0.0
@@ -153,7 +159,7 @@ class BudgetServer:
 
     def _serve(self, connection: Connection) -> None:
         calls: dict[str, Callable[..., Any]] = {
-            name: getattr(self._budget, name) for name in ("reserve", "penalize", "paused", "beat", "done")
+            name: getattr(self._budget, name) for name in ("reserve", "penalize", "paused", "beat", "done", "is_ours")
         }
         task: int | None = None
         try:
@@ -216,6 +222,12 @@ class RemoteBudget:
         self._blocked_until = time.monotonic() + paused
         return bool(over)
 
+    def is_ours(self) -> bool:
+        try:
+            return bool(self._call("is_ours"))
+        except (EOFError, OSError):
+            return False
+
     def close(self) -> None:
         """Hang up, which tells the driver that the task is done."""
         self._connection.close()
@@ -226,12 +238,35 @@ class RemoteBudget:
             return self._connection.recv()
 
 
+class SleepClock:
+    """Tells whether this process slept: was stopped, or its machine suspended; thread-safe.
+
+    A stopped process misses seconds of the monotonic clock, one on a suspended machine those of the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = time.monotonic(), time.time()
+
+    def slept(self) -> float:
+        """Seconds since it was asked last, by whichever clock they are more."""
+        with self._lock:
+            before, self._last = self._last, (time.monotonic(), time.time())
+            return max(now - then for now, then in zip(self._last, before, strict=True))
+
+
 class BudgetLimiter:
-    """The limiter that streams ask before each request."""
+    """The limiter that streams ask before each request.
+
+    A process that slept looks whether the refresh is still its own before it sends anything: another attempt may have
+    taken over meanwhile, and each further request would be in vain.
+    """
 
     def __init__(self, budget: Budget, stop: threading.Event) -> None:
         self._budget = budget
         self._stop = stop
+        self._clock = SleepClock()
+        self._looking = threading.Lock()
 
     def acquire(self) -> None:
         wait = self._budget.reserve()
@@ -239,8 +274,15 @@ class BudgetLimiter:
             if self._stop.wait(wait):
                 raise ReadInterrupted("the round ended while a request waited for its turn")
             wait = self._budget.paused()
+        self.look()
         if self._stop.is_set():
             raise ReadInterrupted("the round ended")
+
+    def look(self) -> None:
+        """Stop the readers if this process slept and lost the refresh; called several times a second."""
+        with self._looking:
+            if self._clock.slept() > SLEPT_SECONDS and not self._budget.is_ours():
+                self._stop.set()
 
     def penalize(self, seconds: float) -> None:
         self._budget.penalize(seconds)

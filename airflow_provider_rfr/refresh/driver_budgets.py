@@ -15,6 +15,7 @@ class SideLaneBudget:
         self.reserve = budget.reserve
         self.paused = budget.paused
         self.penalize = budget.penalize
+        self.is_ours = budget.is_ours
 
     def beat(self, beat: Beat) -> bool:
         return False

@@ -49,6 +49,7 @@ class Ledger:
         self._table = table
         self._commits = 0
         self._committed: float | None = None
+        self._fenced: FencedError | None = None
         self._lock = threading.RLock()
         self.header = read_header(table.summary(GENERATION_KEY))
 
@@ -152,6 +153,8 @@ class Ledger:
             self._commits += 1
             if self._commits % _TRIM_EVERY == 0:
                 self._table.trim()
+                # It may have loaded what a newer attempt committed meanwhile.
+                self._expect(header)
         return header
 
     @property
@@ -201,6 +204,16 @@ class Ledger:
         with self._lock:
             self._reload_expecting(self.header)
 
+    def is_ours(self) -> bool:
+        """Whether nobody took the generation over, as far as the catalog answers."""
+        try:
+            self.check_epoch()
+        except FencedError:
+            return False
+        except Exception:
+            log.debug("the ledger can't be asked who holds it", exc_info=True)
+        return True
+
     def collect(self, keep_generations: int = 1) -> None:
         """After the publish: forget older generations and what late writers left."""
         self._table.trim()
@@ -244,6 +257,9 @@ class Ledger:
             yield location
 
     def _commit(self, locations: Sequence[str], header: LedgerHeader, *, expected: LedgerHeader | None) -> None:
+        if self._fenced is not None:
+            # The table was loaded again when that was found out, so the next commit would build on the newer attempt's.
+            raise self._fenced
         for attempt in range(_TRIES):
             try:
                 self._commit_once(locations, header)
@@ -284,15 +300,20 @@ class Ledger:
 
     def _reload_expecting(self, expected: LedgerHeader | None) -> None:
         self._table.reload()
+        self._expect(expected)
+
+    def _expect(self, expected: LedgerHeader | None) -> None:
+        """Look at the table as it was loaded last; who is fenced once stays so, whatever is loaded."""
         found = read_header(self._table.summary(GENERATION_KEY))
         mine = (expected.generation, expected.epoch) if expected else None
         if found is not None and (found.generation, found.epoch) != mine:
-            raise FencedError(
+            self._fenced = FencedError(
                 f"another attempt took over (generation {found.generation}, epoch {found.epoch});"
                 " this one ends without writing anything more",
                 epoch=expected.epoch if expected else 0,
                 newer_epoch=found.epoch,
             )
+            raise self._fenced
 
     def _end_mark(self) -> str:
         return f"{self.folder}/ended-{self._held().epoch}"

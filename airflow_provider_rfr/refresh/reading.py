@@ -35,7 +35,8 @@ def read_pages(
     :param flush: called after each page; writes what waits, if it is time
     """
     stop = threading.Event()
-    context = ReadContext(limiter=BudgetLimiter(budget, stop), stop=stop)
+    limiter = BudgetLimiter(budget, stop)
+    context = ReadContext(limiter=limiter, stop=stop)
     stream.bind(context)
     reader = _Reader(task, stream, scheduler, context, flush)
     threads = [
@@ -44,26 +45,37 @@ def read_pages(
     ]
     for thread in threads:
         thread.start()
-    _watch(task, scheduler, budget, closing, threads)
+    _watch(task, scheduler, _Command(budget, limiter, closing, stop), threads)
     stop.set()
     _join(threads, time.monotonic() + UNWIND_SECONDS)
 
 
-def _watch(
-    task: RoundTask, scheduler: Scheduler, budget: Budget, closing: threading.Event, threads: list[threading.Thread]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Who may end a task's reading: the driver, its own process, and a sleep in which the refresh was lost."""
+
+    budget: Budget
+    limiter: BudgetLimiter
+    closing: threading.Event
+    stop: threading.Event
+
+    def says_over(self, beat: Beat) -> bool:
+        self.limiter.look()
+        return self.stop.is_set() or self.budget.beat(beat) or self.closing.is_set()
+
+
+def _watch(task: RoundTask, scheduler: Scheduler, command: _Command, threads: list[threading.Thread]) -> None:
     began = time.monotonic()
     seconds = task.limits.seconds if task.limits.seconds is not None else float("inf")
     while not scheduler.closing:
-        if _join(threads, time.monotonic() + BEAT_SECONDS, closing):
+        if _join(threads, time.monotonic() + BEAT_SECONDS, command.closing):
             return
         queued, idle = scheduler.load()
-        over = budget.beat(Beat(task.label.task, queued, idle))
-        if over or closing.is_set() or time.monotonic() - began >= seconds:
+        if command.says_over(Beat(task.label.task, queued, idle)) or time.monotonic() - began >= seconds:
             scheduler.close()
     end = time.monotonic() + task.limits.linger
     while not _join(threads, min(end, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < end:
-        budget.beat(Beat(task.label.task, 0, 0))
+        command.says_over(Beat(task.label.task, 0, 0))
 
 
 def _join(threads: list[threading.Thread], until: float, closing: threading.Event | None = None) -> bool:
@@ -94,6 +106,8 @@ class _Reader:
                 self.scheduler.release(request, overran=True)
             except ReadInterrupted:
                 self.scheduler.release(request)
+                if self.context.stop.is_set():
+                    self.scheduler.close()
             except Exception as error:  # noqa: BLE001 - told by name when the attempt ends
                 self.scheduler.fail(request, error)
 

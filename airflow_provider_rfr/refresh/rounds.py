@@ -18,7 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SparkJobError
-from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, BudgetAddress, BudgetServer, DriverBudget
+from airflow_provider_rfr.refresh.budget import (
+    BEAT_SECONDS,
+    SLEPT_SECONDS,
+    BudgetAddress,
+    BudgetServer,
+    DriverBudget,
+    SleepClock,
+)
 from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
 from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
 from airflow_provider_rfr.refresh.driver_budgets import HeadStartBudget, SideLaneBudget
@@ -79,7 +86,7 @@ class Rounds:
         self._options = options
         self._report = report
         self._stopping = stopping
-        self._budget = DriverBudget(options.requests_per_second)
+        self._budget = DriverBudget(options.requests_per_second, ledger.is_ours)
         self._began = time.monotonic()
         self._round = 0
         self._done_before = book.done
@@ -217,8 +224,10 @@ class Rounds:
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:
         """End the round when the driver has to end, and when executors that came meanwhile could share its work."""
         most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
+        clock = SleepClock()
         while not done.wait(BEAT_SECONDS):
-            if self._stopping.is_set() or len(tasks) < min(most, self._cores()):
+            lost = clock.slept() > SLEPT_SECONDS and not self._ledger.is_ours()
+            if lost or self._stopping.is_set() or len(tasks) < min(most, self._cores()):
                 self._budget.close_round()
                 return
 

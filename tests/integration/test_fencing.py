@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from demo.sample_api.client import SampleApi
-from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, kill_group
+from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, kill_group, shop
 from tests.integration.test_crash_matrix import assert_published_whole, items
 from tests.soon import wait_until
 
@@ -56,3 +56,31 @@ def test_a_driver_that_slept_while_another_took_over_can_not_commit(
         assert woken["snapshot_id"] == snapshot, "a generation that was published is published once"
     assert_published_whole(lake, api)
     assert lake.table("raw.items").current_snapshot().snapshot_id == snapshot
+
+
+@pytest.mark.parametrize("head_start", [True, False], ids=["in the driver", "in Spark's workers"])
+def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_when_it_wakes(
+    head_start: bool, lake: Lake, runner: Runner, api: SampleApi
+) -> None:
+    def config(**options: object) -> Path:
+        source = shop(api, partitions=8, page_size=25)
+        return runner.config(source=source, streams=["items"], options={"concurrency": 4, **options})
+
+    slow = {"requests_per_second": 8, "round_seconds": 600}
+    # Spark of its own may be ready at any time: the reading is slow enough to be met in the driver, and to outlast it.
+    sleeper = runner.start(config(head_start=head_start, **slow))
+    try:
+        wait_until(lambda: api.counts()["requests"] >= 8, seconds=120)
+        os.killpg(sleeper.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(sleeper))
+        second = runner.run(config())
+        assert second.figures["resumed"]
+        asked = api.counts()["requests"]
+        os.killpg(sleeper.pid, signal.SIGCONT)
+        output, _ = sleeper.communicate(timeout=120)
+    finally:
+        kill_group(sleeper)
+    assert sleeper.returncode == FENCED, output[-4000:]
+    assert figures_of(output)["error"]["type"] == "FencedError"
+    assert api.counts()["requests"] - asked <= 4, "it read on"
+    assert_published_whole(lake, api)

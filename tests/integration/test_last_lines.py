@@ -17,7 +17,7 @@ FAILED = 1
 
 def reading(lake: Lake, runner: Runner, api: SampleApi) -> subprocess.Popen[str]:
     """A refresh that has committed two rounds, so that Spark reads; its end is far."""
-    options = {"requests_per_second": 20, "round_seconds": 1}
+    options = {"requests_per_second": 10, "round_seconds": 1, "head_start": False}
     process = runner.start(
         runner.config(source=shop(api, partitions=8, page_size=25), streams=["items"], options=options)
     )

@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -162,3 +162,57 @@ def test_a_peer_that_resets_or_says_nothing_keeps_nobody_waiting(
     served_one.start()
     served_one.join(SOON)
     assert not served_one.is_alive()
+
+
+class Sleep:
+    """A process that was stopped for a while: its clocks are further on than it thinks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._seconds = 0.0
+        for name in ("monotonic", "time"):
+            clock = getattr(time, name)
+            monkeypatch.setattr(f"airflow_provider_rfr.refresh.budget.time.{name}", lambda clock=clock: self._of(clock))
+
+    def _of(self, clock: Callable[[], float]) -> float:
+        return clock() + self._seconds
+
+    def sleep(self, seconds: float) -> None:
+        self._seconds += seconds
+
+
+def test_who_slept_asks_whether_the_refresh_is_still_its_own_before_it_sends_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+    ours = True
+
+    def is_ours() -> bool:
+        asked.append(ours)
+        return ours
+
+    sleep = Sleep(monkeypatch)
+    limiter = BudgetLimiter(DriverBudget(None, is_ours), threading.Event())
+    limiter.acquire()
+    assert asked == [], "nobody slept"
+    sleep.sleep(60)
+    limiter.acquire()
+    limiter.acquire()
+    assert asked == [True]
+    ours = False
+    sleep.sleep(60)
+    with pytest.raises(ReadInterrupted):
+        limiter.acquire()
+    assert asked == [True, False]
+
+
+def test_a_worker_that_slept_asks_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = BudgetServer(DriverBudget(None, lambda: False), "127.0.0.1", b"only the refresh knows")
+    sleep = Sleep(monkeypatch)
+    try:
+        limiter = BudgetLimiter(server.address.connect(), threading.Event())
+        limiter.acquire()
+        sleep.sleep(60)
+        with pytest.raises(ReadInterrupted):
+            limiter.acquire()
+    finally:
+        server.close()

@@ -238,6 +238,44 @@ def test_an_older_attempt_can_not_commit_after_a_newer_one_took_over(bench: Benc
     assert new.header.epoch == 2
 
 
+@pytest.mark.parametrize("look", [Ledger.is_ours, lambda ledger: commits(ledger)], ids=["a look", "a sign of life"])
+def test_who_found_out_that_it_was_fenced_can_not_commit_on_top_of_what_it_saw(
+    look: Callable[[Ledger], bool], bench: Bench
+) -> None:
+    first, _ = bench.open(bench.source())
+    second, _ = bench.open(bench.source())
+    assert not look(first)
+    assert not commits(first)
+    with pytest.raises(FencedError):
+        first.end("it is over")
+    assert commits(second)
+
+
+def test_an_attempt_that_is_taken_over_before_it_trims_can_not_commit_after_that(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = bench.open(bench.source())
+    trim, seconds = LedgerTable.trim, []
+
+    def late(table: LedgerTable) -> None:
+        if not seconds:
+            seconds.append(bench.open(bench.source())[0])
+        trim(table)
+
+    monkeypatch.setattr(LedgerTable, "trim", late)
+    assert sum(commits(first) for _ in range(20)) < 20
+    assert commits(seconds[0])
+    assert not commits(first)
+
+
+def commits(ledger: Ledger) -> bool:
+    try:
+        ledger.commit([])
+    except FencedError:
+        return False
+    return True
+
+
 def test_a_task_that_runs_again_goes_on_from_its_predecessors_files(bench: Bench) -> None:
     source = bench.source(partitions=2, pages=12, seconds=0.02)
     ledger, book = bench.open(source)
