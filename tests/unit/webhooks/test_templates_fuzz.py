@@ -139,6 +139,7 @@ def called(value: str, several: list[tuple[str, str]]) -> list[str]:
 
 
 # One helper, or two that take turns: names and texts have no part in an expression's form, and each form is parsed.
+# One helper, or two that take turns: each form of expression is parsed, and names have no part in its form.
 turns = st.lists(calls, min_size=1, max_size=2)
 depths = st.integers(1, 33)
 helpers = st.builds(lambda value, calls, depth: called(value, (calls * depth)[:depth]), values, turns, depths)
