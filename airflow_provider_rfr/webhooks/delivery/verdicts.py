@@ -12,6 +12,7 @@ from airflow_provider_rfr.webhooks.delivery.schedules import retry_after
 
 GONE = 410
 _RETRIED = frozenset({408, 429})
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Verdict:
 
 def judge(call: Call, outcome: Answer | NoAnswer, now: float) -> Verdict:
     """Redirects are never delivery. Not repeated: what the endpoint's ``success`` says is delivered, and statuses
-    from 400 to 499 but 408 and 429.
+    from 400 to 499 but 408 and 429, and 403 where it is a rate limit, as GitHub says it.
 
     :param now: seconds since 1970, for dates in ``Retry-After``
     """
@@ -43,16 +44,27 @@ def judge(call: Call, outcome: Answer | NoAnswer, now: float) -> Verdict:
     status = outcome.status
     if not 300 <= status < 400 and call.endpoint.success.accepts(status, outcome.body):
         return Verdict(Ending.DELIVERED, status=status)
-    asked = retry_after(outcome.headers.get("Retry-After"), now)
+    asked = _asked(outcome, now)
     if status == GONE:
         return Verdict(Ending.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
     if 300 <= status < 400:
         return Verdict(Ending.RETRY, "redirect", _redirect(call, outcome), status, asked)
-    if 400 <= status < 500 and status not in _RETRIED:
+    is_limit = status in _RETRIED or (status == _FORBIDDEN and asked is not None)
+    if 400 <= status < 500 and not is_limit:
         return Verdict(Ending.DEAD, "http", f"HTTP {status}", status)
     if 200 <= status < 300:
         return Verdict(Ending.RETRY, "answer", f"HTTP {status}, but the answer is not what counts as success", status)
     return Verdict(Ending.RETRY, "http", f"HTTP {status}", status, asked)
+
+
+def _asked(answer: Answer, now: float) -> float | None:
+    """Seconds that the server asked to wait, by ``Retry-After`` or by a rate limit of which nothing remains."""
+    asked = retry_after(answer.headers.get("Retry-After"), now)
+    if asked is not None or answer.headers.get("x-ratelimit-remaining", "").strip() != "0":
+        return asked
+    reset = answer.headers.get("x-ratelimit-reset", "").strip()
+    # Seconds since 1970. No limit that means anything is longer than a number of ten digits says.
+    return max(0.0, int(reset) - now) if reset.isascii() and reset.isdigit() and len(reset) <= 10 else 0.0
 
 
 def _redirect(call: Call, answer: Answer) -> str:

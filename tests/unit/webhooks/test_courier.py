@@ -174,6 +174,32 @@ def test_attempts_end_with_the_time_that_they_may_take(post: Post, server: Recei
     assert post.row().detail == "HTTP 500; given up after 4 attempts"
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "30"},
+        {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1700000030"},
+        {"X-RateLimit-Remaining": "0"},
+        {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "soon"},
+    ],
+)
+def test_a_rate_limit_that_is_told_as_403_is_waited_for(post: Post, server: Receiver, headers: dict[str, str]) -> None:
+    """As GitHub does it."""
+    server.answers(Reply(403, headers=headers), Reply(200))
+    post.owe(server.url, 1)
+    began = post.clock.now()
+    assert post.drain().delivered == 1
+    if {"Retry-After", "x-ratelimit-reset"} & {*headers}:
+        assert 30 <= post.clock.now() - began < 32
+
+
+def test_a_403_that_is_no_rate_limit_is_given_up(post: Post, server: Receiver) -> None:
+    server.answers(Reply(403, headers={"x-ratelimit-remaining": "7", "x-ratelimit-reset": "1700000030"}))
+    post.owe(server.url, 1)
+    assert post.drain().dead == 1
+    assert len(server.ids) == 1
+
+
 @pytest.mark.parametrize("form", ["seconds", "date"])
 @pytest.mark.parametrize("status", [429, 503])
 def test_what_a_server_asks_for_is_waited(post: Post, server: Receiver, form: str, status: int) -> None:
