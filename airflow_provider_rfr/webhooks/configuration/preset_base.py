@@ -85,6 +85,9 @@ Tree = Annotated[Any, AfterValidator(plain_tree)]
 """JSON whose string leaves are templates."""
 
 
+_HALF_ENTITY = re.compile(r"&[a-z]{0,3}\Z")
+
+
 class Preset(TriggerModel):
     """Parameters of one preset (``with``); the endpoint's own settings go before what a preset says.
 
@@ -131,6 +134,10 @@ class Preset(TriggerModel):
         """
         return None
 
+    def escaped(self, text: str) -> str:
+        """A text of the commit as templates get it: without what the receiver would take for markup."""
+        return text
+
     def fitted(self, body: Any) -> Any:
         """The body with text where the receiver wants it, cut to what it takes.
 
@@ -163,8 +170,7 @@ def without_nothing(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
     if not place:
-        text = body if isinstance(body, str) else _text(body)
-        return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+        return fitted_text(body, most)
     first, rest = place[0], place[1:]
     if isinstance(body, list):
         return [_fitted(each, rest, most) for each in body] if first == "*" else body
@@ -173,5 +179,10 @@ def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
     return {key: _fitted(each, rest, most) if first in ("*", key) else each for key, each in body.items()}
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
+def fitted_text(value: Any, most: int | None) -> str:
+    """The value as text of at most so many characters; what is cut ends in ``…``, and with no half of an entity."""
+    if not isinstance(value, str):
+        value = "" if value is None else json.dumps(value, ensure_ascii=False)
+    if most is None or len(value) <= most:
+        return str(value)
+    return _HALF_ENTITY.sub("", value[: most - 1]) + "…"

@@ -138,11 +138,9 @@ class Databricks(TokenPreset):
         return "/api/2.2/jobs/run-now"
 
     def payload(self) -> Any:
-        """Parameters are text."""
-        parameters = self.job_parameters
-        if parameters is None:
-            parameters = {"materialization": "{{materialization_name}}", "generation": "g{{generation}}"}
-        return {"job_id": self.job_id, "idempotency_token": "{{delivery_id}}", "job_parameters": parameters}
+        """Parameters are text, and none are sent unless they are given: a job may take them in another way."""
+        run = {"job_id": self.job_id, "idempotency_token": "{{delivery_id}}", "job_parameters": self.job_parameters}
+        return without_nothing(run)
 
 
 class Prefect(TokenPreset):

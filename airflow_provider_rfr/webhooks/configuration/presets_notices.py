@@ -9,11 +9,21 @@ from pydantic import AfterValidator, SecretStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from airflow_provider_rfr.webhooks.configuration.mistakes import mistake
-from airflow_provider_rfr.webhooks.configuration.preset_base import Name, Preset, TokenPreset, Tree, segment
+from airflow_provider_rfr.webhooks.configuration.preset_base import (
+    Name,
+    Preset,
+    TokenPreset,
+    Tree,
+    fitted_text,
+    segment,
+)
 from airflow_provider_rfr.webhooks.configuration.presets_jobs import EVENT, LINE
 from airflow_provider_rfr.webhooks.configuration.secret_values import Secret, is_sealed_text
 
 MOST_GITHUB_KEYS = 10
+MOST_SLACK_TEXT = 3000
+MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2000}
+"""Characters of a text object, in blocks of that type or below that name."""
 SEVERITIES = ("info", "warning", "error", "critical")
 
 
@@ -29,6 +39,29 @@ class Slack(Preset):
     def payload(self) -> Any:
         """Text, and blocks if they are given."""
         return {"text": self.text, **({"blocks": self.blocks} if self.blocks is not None else {})}
+
+    def escaped(self, text: str) -> str:
+        """A name that holds ``<!channel>`` calls nobody, and is no link."""
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    def fitted(self, body: Any) -> Any:
+        """Text objects of blocks have limits of their own."""
+        fitted = super().fitted(body)
+        if isinstance(fitted, Mapping) and "blocks" in fitted:
+            return {**fitted, "blocks": _cut_blocks(fitted["blocks"], MOST_SLACK_TEXT)}
+        return fitted
+
+
+def _cut_blocks(node: Any, most: int) -> Any:
+    """The blocks with their text objects cut to *most* characters, or to what Slack takes at such a place."""
+    if isinstance(node, list):
+        return [_cut_blocks(each, most) for each in node]
+    if not isinstance(node, Mapping):
+        return node
+    most = MOST_SLACK_TEXTS.get(node.get("type"), most)
+    if node.get("type") in ("mrkdwn", "plain_text"):
+        return {**node, "text": fitted_text(node.get("text"), most)}
+    return {name: _cut_blocks(each, MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
 
 
 class GitHub(TokenPreset):

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.configuration.preset_base import Preset
 from airflow_provider_rfr.webhooks.payload_templates import render_payload
 from airflow_provider_rfr.webhooks.templates import compile_template
 
@@ -25,7 +26,7 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
     :param variables: see :func:`~.variables.template_variables`
     :raises TemplateError: the template is wrong, its result is no JSON (:class:`NotJsonError`), or too large
     """
-    names = {**variables, **_secrets_of(endpoint)}
+    names = _names(endpoint, variables)
     if endpoint.payload_template is not None:
         body = _template_body(endpoint.payload_template, names)
     else:
@@ -46,7 +47,7 @@ def payload_tree(endpoint: Endpoint) -> Any:
 
 def render_leaf(endpoint: Endpoint, leaf: str, variables: Mapping[str, Any]) -> Any:
     """One leaf of the tree with its values; raises :class:`TemplateError`."""
-    return compile_template(leaf).value({**variables, **_secrets_of(endpoint)})
+    return compile_template(leaf).value(_names(endpoint, variables))
 
 
 def content_type(endpoint: Endpoint) -> str:
@@ -54,6 +55,23 @@ def content_type(endpoint: Endpoint) -> str:
     own = (value for name, value in endpoint.headers.items() if name.lower() == "content-type")
     found = next(own, None)
     return JSON_TYPE if found is None else found.get_secret_value()
+
+
+def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What templates find: texts escaped as the receiver wants them, and the secrets that it wants in the body."""
+    preset = endpoint.parameters
+    found = {name: value if preset is None else _escaped(value, preset) for name, value in variables.items()}
+    return {**found, **_secrets_of(endpoint)}
+
+
+def _escaped(value: Any, preset: Preset) -> Any:
+    if isinstance(value, str):
+        return preset.escaped(value)
+    if isinstance(value, list):
+        return [_escaped(each, preset) for each in value]
+    if isinstance(value, dict):
+        return {name: _escaped(each, preset) for name, each in value.items()}
+    return value
 
 
 def _secrets_of(endpoint: Endpoint) -> dict[str, Any]:

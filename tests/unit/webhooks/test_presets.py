@@ -121,6 +121,39 @@ def test_slack_hears_a_text_and_blocks() -> None:
     }
 
 
+def test_a_name_is_no_markup_for_slack() -> None:
+    event = replace(ONE, target="<!channel> a&b", collection_names=("<http://evil.example|x>",))
+    parameters = {
+        "text": "<https://lake.example|{{target}}>: {{join collection_names}}",
+        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "{{target}}"}}],
+    }
+    sent = body(endpoint("slack", parameters), event)
+    named = "&lt;!channel&gt; a&amp;b"
+    assert sent["text"] == f"<https://lake.example|{named}>: &lt;http://evil.example|x&gt;"
+    assert sent["blocks"][0]["text"]["text"] == named
+
+
+def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
+    def text(kind: str) -> dict[str, Any]:
+        return {"type": kind, "text": "{{target}}"}
+
+    blocks = [
+        {"type": "header", "text": text("plain_text")},
+        {"type": "section", "text": text("mrkdwn"), "fields": [text("mrkdwn")]},
+        {"type": "context", "elements": [text("mrkdwn")]},
+        {"type": "actions", "elements": [{"type": "button", "text": text("plain_text"), "value": "{{target}}"}]},
+    ]
+    sent = body(endpoint("slack", {"blocks": blocks}), replace(ONE, target="x" * 5000))["blocks"]
+    assert len(sent[0]["text"]["text"]) == 150
+    assert len(sent[1]["text"]["text"]) == 3000
+    assert len(sent[1]["fields"][0]["text"]) == 2000
+    assert len(sent[2]["elements"][0]["text"]) == 3000
+    assert len(sent[3]["elements"][0]["text"]["text"]) == 75
+    assert len(sent[3]["elements"][0]["value"]) == 5000
+    cut = body(endpoint("slack", {"blocks": blocks[:1]}), replace(ONE, target="x" * 146 + "&" * 9))["blocks"]
+    assert cut[0]["text"]["text"] == "x" * 146 + "…", "no half of an entity is left"
+
+
 def test_github_dispatches_an_event_or_a_workflow() -> None:
     found = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
     assert preset_of(found).path() == "/repos/acme/dbt/dispatches"
@@ -168,7 +201,7 @@ def test_databricks_gets_a_token_of_idempotency_and_parameters_of_text() -> None
     assert preset_of(found).path() == "/api/2.2/jobs/run-now"
     assert body(found) == {"job_id": 5, "idempotency_token": ID, "job_parameters": {"gen": "g1"}}
     assert body(endpoint("databricks", {"jobId": "77"}))["job_id"] == 77
-    assert all(isinstance(each, str) for each in body(endpoint("databricks", {"jobId": 7}))["job_parameters"].values())
+    assert body(endpoint("databricks", {"jobId": 7})) == {"job_id": 7, "idempotency_token": ID}
     for wrong in ("x", True, 1.5, -1, "1" * 30, ""):
         assert refused("databricks", {"jobId": wrong}) == ["trigger X: with.jobId: must be a whole number"]
 
