@@ -26,7 +26,7 @@ ARG_IMPORT = Arg(
 ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
 ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
 ARG_TARGET = Arg(("--target",), action="append", metavar="TABLE", help="namespace.table; all tables if left out")
-ARG_TRIGGER = Arg(("--trigger",), metavar="NAME", help="Only this endpoint")
+ARG_TRIGGER = Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME")
 ARG_STATE = Arg(
     ("--state",), choices=("pending", "delivered", "dead", "cancelled", "merged"), help="Only deliveries in this state"
 )
@@ -34,7 +34,7 @@ ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many, the newest 
 ARG_DELIVERY = Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries")
 ARG_REASON = Arg(("--reason",), default="", help="Kept in the history")
 ARG_ONE_TARGET = Arg(("target",), metavar="TABLE", help="namespace.table")
-ARG_ONE_TRIGGER = Arg(("trigger",), metavar="NAME", help="Name of the endpoint")
+ARG_ONE_TRIGGER = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
 ARG_START_FROM = Arg(
     ("--start-from",),
     choices=("latest", "earliest"),

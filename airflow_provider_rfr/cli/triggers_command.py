@@ -18,7 +18,7 @@ from airflow_provider_rfr.store.clock import instant
 if TYPE_CHECKING:
     from airflow_provider_rfr.hooks.webhooks import WebhookHook
     from airflow_provider_rfr.store.deliveries import Delivery, Selection
-    from airflow_provider_rfr.store.endpoints import EndpointKey, EndpointRow
+    from airflow_provider_rfr.store.endpoints import EndpointRow
 
 
 @command
@@ -125,13 +125,18 @@ def list_deliveries(args: Namespace) -> None:
 
 
 @command
-def replay(args: Namespace) -> None:
-    """Deliver again, under the same id."""
+def replay(args: Namespace) -> int:
+    """Deliver again, under the same id; 1 if one that is named is not."""
     from airflow_provider_rfr.webhooks import operations
 
     _check_named(args)
     store, selection = _selected(args)
-    _print_ids("to be delivered again", [each for one in selection for each in operations.replay(store, one)])
+    replayed = [each for one in selection for each in operations.replay(store, one)]
+    _print_ids("to be delivered again", replayed)
+    left = [each for each in args.delivery_id if each not in replayed]
+    for delivery_id, reason in operations.why_not_replayed(store, _lake(args), left).items():
+        print(f"{delivery_id}: {reason}", file=sys.stderr)
+    return 1 if left else 0
 
 
 @command
@@ -150,7 +155,10 @@ def pause(args: Namespace) -> None:
     """Hold an endpoint's deliveries back."""
     from airflow_provider_rfr.webhooks import operations
 
-    _print_endpoint(args, operations.pause(_store(args), [_key(args)]), "paused")
+    store, lake = _store(args), _lake(args)
+    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    operations.pause(store, [key])
+    print(f"{key}: paused")
 
 
 @command
@@ -158,7 +166,10 @@ def resume(args: Namespace) -> None:
     """Let an endpoint go on."""
     from airflow_provider_rfr.webhooks import operations
 
-    _print_endpoint(args, operations.resume(_store(args), [_key(args)]), "goes on")
+    store, lake = _store(args), _lake(args)
+    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    operations.resume(store, [key])
+    print(f"{key}: goes on")
 
 
 def _hook(args: Namespace) -> WebhookHook:
@@ -182,10 +193,13 @@ def _lake(args: Namespace) -> str:
 def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
     """The store, and what was chosen in it: one selection for each table."""
     from airflow_provider_rfr.store.deliveries import Selection
+    from airflow_provider_rfr.store.endpoints import parts_of
 
+    trigger, block = parts_of(args.trigger) if args.trigger else (None, None)
     one = Selection(
         lake=_lake(args),
-        trigger=getattr(args, "trigger", None),
+        trigger=trigger,
+        block=block,
         states=(args.state,) if getattr(args, "state", None) else (),
         ids=tuple(getattr(args, "delivery_id", ())),
     )
@@ -195,18 +209,6 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
 def _check_named(args: Namespace) -> None:
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
-
-
-def _key(args: Namespace) -> EndpointKey:
-    from airflow_provider_rfr.store.endpoints import EndpointKey
-
-    return EndpointKey(_lake(args), args.target, args.trigger)
-
-
-def _print_endpoint(args: Namespace, count: int, what: str) -> None:
-    if not count:
-        raise ConfigurationError("trigger", f"{args.target} has no trigger {args.trigger!r} that was ever delivered to")
-    print(f"{_key(args)}: {what}")
 
 
 def _print_ids(what: str, ids: Any) -> None:
@@ -221,7 +223,7 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
     return {
         "id": delivery.id,
         "table": delivery.key.table,
-        "trigger": delivery.key.trigger,
+        "trigger": delivery.key.name,
         "state": delivery.state,
         "attempts": str(delivery.attempts),
         "sequence": str(delivery.sequence),

@@ -19,6 +19,7 @@ from airflow_provider_rfr.hooks.lake import LakeHook
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.store.deliveries import Selection
     from airflow_provider_rfr.store.endpoints import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.config import TriggerBlock
@@ -63,6 +64,9 @@ class WebhookHook(BaseHook):
 
     A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
     a DAG is parsed. So a corrected file is used by the next attempt.
+
+    :param dag_id: of the DAG that has the block, ...
+    :param task_id: ... and of its task; none at a shell
     """
 
     def __init__(
@@ -72,10 +76,14 @@ class WebhookHook(BaseHook):
         control_store_conn_id: str | None = None,
         *,
         folder: Path | None = None,
+        dag_id: str = "",
+        task_id: str = "",
     ) -> None:
         super().__init__()
         self._triggers = triggers
         self._folder = folder
+        self._dag_id = dag_id
+        self._task_id = task_id
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
         self._courier: Courier | None = None
@@ -125,7 +133,7 @@ class WebhookHook(BaseHook):
 
         from airflow_provider_rfr.webhooks.outbox import enrol_table
 
-        endpoints, catalog, lake = self.endpoints(tables), self.catalog, self.lake
+        endpoints, catalog, lake = self._met(tables), self.catalog, self.lake
         noted, self._unread = 0, {}
         for table in tables:
             try:
@@ -149,15 +157,11 @@ class WebhookHook(BaseHook):
 
     def owed(self, tables: Sequence[str]) -> int:
         """How many deliveries the tables owe, those of commits that nobody noted yet included."""
-        from airflow_provider_rfr.store.deliveries import Selection
         from airflow_provider_rfr.webhooks import operations
 
         self.enrol(tables)
         self.raise_unread()
-        return sum(
-            operations.counts(self.store, Selection(lake=key.lake, table=key.table, trigger=key.trigger))["pending"]
-            for key in self.endpoints(tables)
-        )
+        return sum(operations.counts(self.store, _selection(key))["pending"] for key in self.endpoints(tables))
 
     def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, leaves_telling: bool = False) -> Tally:
         """Deliver what is due.
@@ -168,7 +172,7 @@ class WebhookHook(BaseHook):
         from airflow_provider_rfr.webhooks.courier import Courier
         from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
 
-        endpoints = self.endpoints(tables)
+        endpoints = self._met(tables)
         courier = self._courier = Courier(
             self.store,
             endpoints,
@@ -214,8 +218,36 @@ class WebhookHook(BaseHook):
         """The block's endpoints, for each of the tables."""
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 
-        lake = self.lake
-        return {key: found for table in tables for key, found in endpoints_of(lake, table, self.block).items()}
+        lake, block, name = self.lake, self.block, self._default_name()
+        return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
+
+    def _met(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
+        """The endpoints, known to the store as declared here."""
+        from airflow_provider_rfr.webhooks.outbox import meet
+
+        endpoints = self.endpoints(tables)
+        meet(self.store, endpoints, self._place())
+        return endpoints
+
+    def _default_name(self) -> str:
+        """The name of a block that gives none: the same wherever the file lies, in a DAG and at a shell."""
+        from airflow_provider_rfr.webhooks.configuration.names import made_name
+
+        is_file = isinstance(self._triggers, (str, Path))
+        return made_name(Path(self._triggers).stem if is_file else self._dag_id)  # type: ignore[arg-type]
+
+    def _place(self) -> str:
+        """Where the block is declared, for people. Of a task it stays the same wherever bundles are unpacked."""
+        task = f"task {self._task_id} of DAG {self._dag_id}" if self._dag_id else ""
+        if not isinstance(self._triggers, (str, Path)):
+            return task
+        return f"{task} ({self._triggers})" if task else str(Path(self._triggers).expanduser().absolute())
+
+
+def _selection(key: EndpointKey) -> Selection:
+    from airflow_provider_rfr.store.deliveries import Selection
+
+    return Selection(lake=key.lake, table=key.table, trigger=key.trigger, block=key.block)
 
 
 def configured_hosts() -> list[str]:

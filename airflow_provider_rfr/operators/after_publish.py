@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.dag_folder import dag_folder
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+
     from airflow_provider_rfr.webhooks.delivery.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -40,10 +42,11 @@ def blocked(lake: str, tables: Collection[str]) -> str | None:
         store.close()
 
 
-def deliver(triggers: Triggers, lake_conn_id: str, tables: Sequence[str], folder: Path | None) -> None:
+def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: Sequence[str]) -> None:
     """Deliver what the tables owe. The data is published: no webhook can make the refresh fail any more."""
     try:
-        hook = WebhookHook(triggers, lake_conn_id, folder=folder)
+        folder = dag_folder(task)
+        hook = WebhookHook(triggers, lake_conn_id, folder=folder, dag_id=task.dag_id, task_id=task.task_id)
         hook.enrol(tables)
         _tell(hook.deliver(tables, patience=QUICK_SECONDS, leaves_telling=True))
     except RfrError as error:

@@ -240,7 +240,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
         tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, figures)
         if self._deliver_after is not None:
-            after_publish.deliver(self._deliver_after, self.lake_conn_id, list(figures), dag_folder(self))
+            after_publish.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
         return result
 
     def _wait(self, reason: str) -> None:

@@ -35,7 +35,7 @@ class WebhookOperationOperator(BaseOperator):
 
     :param action: ``replay``, ``cancel``, ``pause``, ``resume`` or ``test_fire``
     :param target: a table
-    :param trigger: name of an endpoint
+    :param trigger: name of an endpoint, or ``block/trigger`` where several blocks have it
     :param delivery_ids: ids of deliveries, for ``replay`` and ``cancel``
     :param endpoint: for ``test_fire``: the endpoint's fields, or a text that renders to them, as ``{{ params }}`` does
         in a DAG with ``render_template_as_native_obj``. The fields themselves are not rendered: what looks like
@@ -94,25 +94,23 @@ class WebhookOperationOperator(BaseOperator):
 
     def _change(self, store: ControlStore, lake: str) -> list[str]:
         from airflow_provider_rfr.store.deliveries import Selection
+        from airflow_provider_rfr.store.endpoints import parts_of
         from airflow_provider_rfr.webhooks import operations
 
         ids = [self.delivery_ids] if isinstance(self.delivery_ids, str) else list(self.delivery_ids)
         if not (ids or self.target or self.trigger):
             raise ConfigurationError("delivery_ids", "nothing is named", "give delivery_ids, target or trigger")
         work: Callable[[ControlStore, Selection], list[str]] = getattr(operations, self.action)
-        return work(store, Selection(lake=lake, table=self.target, trigger=self.trigger, ids=ids))
+        trigger, block = parts_of(self.trigger) if self.trigger else (None, None)
+        return work(store, Selection(lake=lake, table=self.target, trigger=trigger, block=block, ids=ids))
 
     def _switch(self, store: ControlStore, lake: str) -> int:
-        from airflow_provider_rfr.store.endpoints import EndpointKey
         from airflow_provider_rfr.webhooks import operations
 
         if not self.target or not self.trigger:
             raise ConfigurationError("trigger", "no endpoint is named", _NAMED)
         work = operations.pause if self.action == "pause" else operations.resume
-        count = work(store, [EndpointKey(lake, self.target, self.trigger)])
-        if not count:
-            raise ConfigurationError("trigger", f"{self.target} has no trigger {self.trigger!r} that was ever called")
-        return count
+        return work(store, [operations.endpoint_named(store, lake, self.target, self.trigger)])
 
     def _test_fire(self) -> dict[str, Any]:
         from airflow_provider_rfr.webhooks import operations

@@ -179,6 +179,8 @@ class CommitWebhookOperator(BaseOperator):
             self.lake_conn_id,
             self.control_store_conn_id,
             folder=dag_folder(self),
+            dag_id=self.dag_id,
+            task_id=self.task_id,
         )
 
     def _pause_until(self, moment: datetime, counts: Mapping[str, int]) -> None:

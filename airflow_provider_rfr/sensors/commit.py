@@ -117,7 +117,14 @@ class CommitSensor(BaseSensorOperator):
 
     def _owed(self) -> int:
         assert self._triggers is not None
-        hook = WebhookHook(self._triggers, self.lake_conn_id, self.control_store_conn_id, folder=dag_folder(self))
+        hook = WebhookHook(
+            self._triggers,
+            self.lake_conn_id,
+            self.control_store_conn_id,
+            folder=dag_folder(self),
+            dag_id=self.dag_id,
+            task_id=self.task_id,
+        )
         return hook.owed(table_names(self.target))
 
     def _found(self, context: Context) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ WITHOUT_ATTEMPT: Final = ("cancelled", "merged")
 _A, _D, _E = ATTEMPTS.c, DELIVERIES.c, ENDPOINTS.c
 _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
     *(_D.id, _D.state, _D.reason, _D.first_commit, _D.last_commit, _D.commits, _D.sequence, _D.snapshot_id),
-    *(_D.merged_into, _D.created_at, _D.due_at, _E.target, _E.trigger),
+    *(_D.merged_into, _D.created_at, _D.due_at, _E.target, _E.trigger, _E.block),
 )
 
 

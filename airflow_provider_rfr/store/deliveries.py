@@ -83,6 +83,7 @@ class Selection:
     lake: str | None = None
     table: str | None = None
     trigger: str | None = None
+    block: str | None = None
     states: Collection[str] = ()
     ids: Collection[str] = ()
     commit_id: str | None = None
@@ -90,7 +91,8 @@ class Selection:
 
     def condition(self) -> list[ColumnElement[bool]]:
         """For a query that joins endpoints."""
-        pairs = ((_E.lake, self.lake), (_E.target, self.table), (_E.trigger, self.trigger), (_D.reason, self.reason))
+        named = ((_E.lake, self.lake), (_E.target, self.table), (_E.trigger, self.trigger), (_E.block, self.block))
+        pairs = (*named, (_D.reason, self.reason))
         found: list[ColumnElement[bool]] = [column == value for column, value in pairs if value is not None]
         if self.states:
             found.append(_D.state.in_(list(self.states)))
@@ -138,7 +140,7 @@ def _count_of(connection: Connection, ids: Sequence[str]) -> int:
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
     """The newest first."""
     columns = [column for column in _D if column.name not in ("endpoint_id", "token", "told_at")]
-    query = _joined(select(*columns, _E.lake, _E.target, _E.trigger), selection)
+    query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
     return [_delivery(dict(row)) for row in connection.execute(query).mappings()]
 
@@ -231,5 +233,5 @@ def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
 
 
 def _delivery(values: dict[str, Any]) -> Delivery:
-    key = EndpointKey(values.pop("lake"), values.pop("target"), values.pop("trigger"))
+    key = EndpointKey(values.pop("lake"), values.pop("target"), values.pop("trigger"), values.pop("block"))
     return Delivery(key=key, **values)

@@ -11,28 +11,44 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from airflow_provider_rfr.store.tables import ENDPOINTS
 
+_KEY: Final = ("lake", "target", "trigger", "block")
 LONGEST_REST: Final = 25 * 3600 * 1000
 """Milliseconds. A rest that ends later was written by a clock that ran ahead, and does not count."""
 
 
 class EndpointKey(NamedTuple):
-    """Which trigger of which table.
+    """Which trigger of which block at which table.
 
     :ivar lake: the catalog's name
+    :ivar block: the block's name; two blocks may have triggers of one name
     """
 
     lake: str
     table: str
     trigger: str
+    block: str = ""
+
+    @property
+    def name(self) -> str:
+        """The trigger as people write it, and as ids are made of it: ``block/trigger``."""
+        return f"{self.block}/{self.trigger}" if self.block else self.trigger
 
     def __str__(self) -> str:
-        return f"trigger {self.trigger} of {self.lake}.{self.table}"
+        return f"trigger {self.name} of {self.lake}.{self.table}"
+
+
+def parts_of(name: str) -> tuple[str, str | None]:
+    """Trigger and block of ``block/trigger``; no block where only a trigger is named."""
+    block, found, trigger = name.rpartition("/")
+    return trigger, block if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
     """An endpoint as the store knows it.
 
+    :ivar address: a digest of whom the trigger calls, as its block says it; None before a deliverer came
+    :ivar places: where the block was met, as JSON, the newest last
     :ivar table_uuid: of the table that ``since`` and ``enrolled_until`` speak of; a table made anew has another one
     :ivar since: commits from this sequence number on are owed
     :ivar enrolled_until: commits up to this sequence number have been looked at
@@ -43,6 +59,8 @@ class EndpointRow:
 
     id: int
     key: EndpointKey
+    address: str | None
+    places: str | None
     table_uuid: str | None
     since: int | None
     enrolled_until: int | None
@@ -72,7 +90,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[
 
 def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
     """The endpoint's row, made where it is missing, and locked until the transaction ends."""
-    insert_missing(connection, ENDPOINTS, [{"lake": key.lake, "target": key.table, "trigger": key.trigger}])
+    insert_missing(connection, ENDPOINTS, [_columns(key)])
     found = connection.execute(select(ENDPOINTS).where(_is_key([key])).with_for_update()).mappings().one()
     return _row(found)
 
@@ -96,7 +114,7 @@ def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, 
 
 def endpoints_of_table(connection: Connection, lake: str, table: str | None = None) -> list[EndpointRow]:
     """All that the store knows, of a lake or of one of its tables, by table and trigger."""
-    query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(ENDPOINTS.c.target, ENDPOINTS.c.trigger)
+    query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(*(ENDPOINTS.c[name] for name in _KEY))
     if table is not None:
         query = query.where(ENDPOINTS.c.target == table)
     return [_row(each) for each in connection.execute(query).mappings()]
@@ -112,10 +130,14 @@ def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) 
 
 
 def _is_key(keys: Sequence[EndpointKey]) -> Any:
-    return tuple_(ENDPOINTS.c.lake, ENDPOINTS.c.target, ENDPOINTS.c.trigger).in_(keys)
+    return tuple_(*(ENDPOINTS.c[name] for name in _KEY)).in_(keys)
+
+
+def _columns(key: EndpointKey) -> dict[str, str]:
+    return dict(zip(_KEY, key, strict=True))
 
 
 def _row(found: RowMapping) -> EndpointRow:
     values = dict(found)
-    key = EndpointKey(values.pop("lake"), values.pop("target"), values.pop("trigger"))
+    key = EndpointKey(*(values.pop(name) for name in _KEY))
     return EndpointRow(key=key, **values)

@@ -31,7 +31,7 @@ SETTINGS: Final = Table(
     Column("value", Text, nullable=False),
 )
 
-# One trigger of one table: what must outlive the process that delivers.
+# One trigger of one block at one table: what must outlive the process that delivers.
 ENDPOINTS: Final = Table(
     "rfr_webhook_endpoints",
     METADATA,
@@ -39,6 +39,9 @@ ENDPOINTS: Final = Table(
     Column("lake", String(255), nullable=False),
     Column("target", String(255), nullable=False),
     Column("trigger", String(255), nullable=False),
+    Column("block", String(255), nullable=False, default=""),
+    Column("address", String(16)),
+    Column("places", Text),
     Column("table_uuid", String(36)),
     Column("since", BigInteger),
     Column("enrolled_until", BigInteger),
@@ -49,7 +52,7 @@ ENDPOINTS: Final = Table(
     Column("disabled_at", BigInteger),
     Column("disabled_reason", String(255)),
     Column("disabled_address", String(16)),
-    UniqueConstraint("lake", "target", "trigger"),
+    UniqueConstraint("lake", "target", "trigger", "block"),
 )
 
 DELIVERIES: Final = Table(

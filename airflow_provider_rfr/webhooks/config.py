@@ -32,14 +32,21 @@ from airflow_provider_rfr.webhooks.configuration.trigger_model import TriggerMod
 MOST_ENDPOINTS = 100
 
 
+def _check_block_name(name: str) -> str:
+    return check_name(name, "block")
+
+
 class TriggerBlock(TriggerModel):
     """Endpoints by name.
 
+    :ivar name: tells the block from others that hear of the same tables; of a file its name, of a block in a DAG the
+        DAG's, if left out
     :ivar interval: shortest time between two calls of an endpoint that gives none
     :ivar config: endpoints in the order of the document
     :ivar sops: how a sealed document is opened; None where nothing is sealed
     """
 
+    name: Annotated[str, AfterValidator(_check_block_name)] = Field(default="", json_schema_extra=NONSENSITIVE)
     interval: Wait | None = Field(default=None, json_schema_extra=NONSENSITIVE)
     config: dict[Annotated[str, AfterValidator(check_name)], Endpoint] = Field(max_length=MOST_ENDPOINTS)
     sops: SkipJsonSchema[Mapping[str, Any] | None] = None
@@ -71,7 +78,8 @@ class TriggerBlock(TriggerModel):
             return dict(plain_tree(self._sealed))
         endpoints = {name: endpoint.dump() for name, endpoint in self.config.items()}
         interval = {} if self.interval is None else {"interval": self.interval.text}
-        return {**interval, "config": list(endpoints.values()) if self._as_list else endpoints}
+        name = {"name": self.name} if self.name else {}
+        return {**name, **interval, "config": list(endpoints.values()) if self._as_list else endpoints}
 
     @model_validator(mode="wrap")
     @classmethod

@@ -151,7 +151,7 @@ class Courier:
         alike: dict[tuple[str, float, str], dict[int, EndpointKey]] = {}
         for key, row in rows.items():
             endpoint = self._endpoints[key]
-            sign = (key.trigger, endpoint.interval, json.dumps(endpoint.dump(), sort_keys=True))
+            sign = (key.name, endpoint.interval, json.dumps(endpoint.dump(), sort_keys=True))
             alike.setdefault(sign, {})[row.id] = key
         lanes = []
         for keys in alike.values():

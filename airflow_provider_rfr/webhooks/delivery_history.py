@@ -82,12 +82,13 @@ def _untried(row: Mapping[str, Any], lake: str, hosts: Mapping[EndpointKey, str]
 
 
 def _delivery(row: Mapping[str, Any], lake: str, hosts: Mapping[EndpointKey, str]) -> dict[str, Any]:
+    key = EndpointKey(lake, row["target"], row["trigger"], row["block"])
     same = ("state", "reason", "first_commit", "last_commit", "commits", "sequence", "snapshot_id", "merged_into")
     return {
         **{name: row[name] for name in (*same, "target")},
         "delivery_id": row["id"],
         "lake": lake,
-        "endpoint": row["trigger"],
-        "host": hosts.get(EndpointKey(lake, row["target"], row["trigger"])),
+        "endpoint": key.name,
+        "host": hosts.get(key),
         "created_at": instant(row["created_at"]),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import Claim
 from airflow_provider_rfr.store.clock import SystemClock
@@ -34,6 +35,7 @@ from airflow_provider_rfr.store.endpoints import (
     change_endpoints,
     endpoints_of_table,
     load_endpoints,
+    parts_of,
 )
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.settling import Ending
@@ -87,12 +89,50 @@ def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[
         return endpoints_of_table(connection, lake, table)
 
 
+def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> EndpointKey:
+    """The one endpoint of the table that a person means.
+
+    :param name: a trigger's, or ``block/trigger`` where several blocks have it
+    :raises ConfigurationError: there is none, or there are several
+    """
+    trigger, block = parts_of(name)
+    keys = [row.key for row in endpoints(store, lake, table) if row.key.trigger == trigger]
+    found = [key for key in keys if block in (None, key.block)]
+    if not found:
+        raise ConfigurationError("trigger", f"{table} has no trigger {name!r} that was ever delivered to")
+    if len(found) > 1:
+        names = ", ".join(key.name for key in found)
+        raise ConfigurationError(
+            "trigger", f"several blocks have a trigger {name!r} for {table}", f"write one of {names}"
+        )
+    return found[0]
+
+
 def replay(store: ControlStore, selection: Selection) -> list[str]:
     """Deliver again what ended: same id, same commit, today's template and address; returns the ids.
 
-    Without states in the selection it is what is dead. What was merged is replayed by what it was merged into.
+    Without states in the selection it is what is dead, and of what is named by its id whatever ended. What was merged
+    is replayed by what it was merged into.
     """
-    return _change(store, selection, ("dead",), REPLAYABLE, set_pending)
+    return _change(store, selection, REPLAYABLE if selection.ids else ("dead",), REPLAYABLE, set_pending)
+
+
+def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict[str, str]:
+    """For ids that :func:`replay` was given and did not return: the reason, for people."""
+    wanted = list(ids)
+    with store.read() as connection:
+        found = {each.id: each for each in select_deliveries(connection, Selection(lake=lake, ids=wanted))}
+    return {each: _why_not_replayed(found.get(each)) for each in wanted}
+
+
+def _why_not_replayed(delivery: Delivery | None) -> str:
+    if delivery is None:
+        return "there is no such delivery"
+    if delivery.merged_into is not None:
+        return f"it was delivered with others as {delivery.merged_into}; replay that"
+    if delivery.state == "pending":
+        return "it is pending, so it is delivered anyway"
+    return f"it is {delivery.state}, and not what the other options name"
 
 
 def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelled") -> list[str]:
@@ -115,9 +155,13 @@ def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 
 
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Send again to what was paused, rests, or was disabled by 410; returns how many there were."""
+    """Send again to what was paused, rests, or was disabled by 410; returns how many there were.
+
+    Where their blocks are declared is forgotten: who delivers next says it again.
+    """
     with store.read() as connection:
         ids = _ids(connection, keys)
+    store.run(lambda connection: change_endpoints(connection, ids, address=None, places=None))
     return enable(store, ids)
 
 

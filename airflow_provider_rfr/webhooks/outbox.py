@@ -8,12 +8,14 @@ in a property of the table as well, so that a store that was lost is filled with
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord, write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
@@ -37,18 +39,66 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_ID = 255
+MOST_PLACES = 50
 
 StartFrom = Literal["latest", "earliest"]
 
 
-def endpoints_of(lake: str, table: str, block: TriggerBlock) -> dict[EndpointKey, Endpoint]:
-    """The block's endpoints, for one table."""
-    return {EndpointKey(lake, table, name): endpoint for name, endpoint in block.config.items()}
+def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str = "") -> dict[EndpointKey, Endpoint]:
+    """The block's endpoints, for one table.
+
+    :param default_name: of a block that gives none
+    """
+    name = block.name or default_name
+    return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
 
 
-def since_property(trigger: str) -> str:
-    """The table property that says from which sequence number on the trigger is owed commits."""
-    return f"rfr.webhooks.{trigger}.since"
+def since_property(endpoint_name: str) -> str:
+    """The table property that says from which sequence number on the endpoint (``block/trigger``) is owed commits."""
+    return f"rfr.webhooks.{endpoint_name}.since"
+
+
+def meet(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], place: str) -> None:
+    """Note that the endpoints are declared at this place; to be called before anything is sent to them.
+
+    An endpoint has one row, with all that is known of it. So two triggers of one name, in two blocks of one name, must
+    call the same address. Where a known place has another address now, it was edited there.
+
+    :param place: for people: a file, or a task
+    :raises ConfigurationError: a trigger calls another address than the one of the same name at other places
+    """
+    with store.read() as connection:
+        known = load_endpoints(connection, endpoints)
+    news = [key for key, row in sorted(known.items()) if _met(row, endpoints[key], place) is not None]
+
+    def work(connection: Connection) -> None:
+        for key in news:
+            row = ensure_endpoint(connection, key)
+            change_endpoints(connection, [row.id], **(_met(row, endpoints[key], place) or {}))
+
+    if news:
+        store.run(work)
+
+
+def _met(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str] | None:
+    """What to write to the row; None where it says so already."""
+    places: list[str] = json.loads(row.places or "[]")
+    address = endpoint.address_digest
+    if row.address == address and place in places:
+        return None
+    if row.address not in (None, address) and place not in places:
+        name = row.key.block or "without a name"
+        raise ConfigurationError(
+            f"trigger {row.key.trigger}",
+            f"{place} and {places[-1]} both have a block {name} with this trigger for {row.key.table}, and they call"
+            " different addresses, so they can't be told apart",
+            "give one of the blocks a name of its own (name: ...). If it is one block that moved, say so:"
+            f" airflow rfr triggers resume {row.key.table} {row.key.name}",
+        )
+    return {
+        "address": address,
+        "places": json.dumps([*(each for each in places if each != place), place][-MOST_PLACES:]),
+    }
 
 
 def enrol(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
@@ -94,12 +144,15 @@ def enrol_table(
     since = {
         key: _since(commits, lake, key, rows.get(key), start_from) for key, endpoint in mine.items() if endpoint.enabled
     }
-    for key, number in since.items():
-        kept = _kept(commits, key)
+    new = {
+        name: str(number)
+        for key, number in since.items()
+        if _is_earlier(number, _kept(commits, key))
+        for name in (since_property(key.name), _hold(key))
+    }
+    if new:
         # Before the rows, so that there is no moment in which the store alone knows it.
-        if kept is None or kept > number:
-            begins = {since_property(key.trigger): str(number), _hold(key): str(number)}
-            write_table_properties(catalog, table, begins)
+        write_table_properties(catalog, table, new)
     return store.run(lambda connection: _enrol_all(store, connection, commits, lake, mine, since))
 
 
@@ -124,7 +177,7 @@ def let_go(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None
 
 
 def _hold(key: EndpointKey) -> str:
-    return hold_property(f"webhook.{key.trigger}")
+    return hold_property(f"webhook.{key.name}")
 
 
 def _enrol_all(
@@ -176,8 +229,12 @@ def _since(commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | N
     return owing[-1].sequence if owing else 0
 
 
+def _is_earlier(number: int, kept: int | None) -> bool:
+    return kept is None or number < kept
+
+
 def _kept(commits: CommitLog, key: EndpointKey) -> int | None:
-    text = commits.properties.get(since_property(key.trigger), "")
+    text = commits.properties.get(since_property(key.name), "")
     return int(text) if text.isdecimal() and text.isascii() else None
 
 
@@ -199,7 +256,7 @@ def _event(record: CommitRecord, lake: str, table: str) -> CommitEvent | None:
 def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint, events: Sequence[CommitEvent]) -> int:
     owed = [
         NewDelivery(
-            id=delivery_id(event.commit_id, row.key.trigger),
+            id=delivery_id(event.commit_id, row.key.name),
             endpoint_id=row.id,
             commit_id=_column(event.commit_id),
             sequence=event.sequence,

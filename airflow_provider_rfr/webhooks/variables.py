@@ -13,7 +13,10 @@ _ID_BYTES = 16
 
 
 def delivery_id(commit_id: str, endpoint_name: str) -> str:
-    """32 hexadecimal digits, the same for this commit and endpoint whoever asks, and whenever."""
+    """32 hexadecimal digits, the same for this commit and endpoint whoever asks, and whenever.
+
+    :param endpoint_name: with its block's, as :attr:`EndpointKey.name` has it
+    """
     return _digest("delivery", commit_id, endpoint_name)
 
 

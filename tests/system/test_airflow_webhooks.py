@@ -51,12 +51,13 @@ def block(url: str, **more: Any) -> dict[str, Any]:
         "payload": {"id": "{{delivery_id}}", "attempt": "{{attempt}}"},
         **more,
     }
-    return {"triggers": {"config": {"hook": endpoint}}}
+    return {"config": {"hook": endpoint}}
 
 
 def write(folder: Path, document: Any) -> str:
+    """A block with the folder's name, as the tests share one Airflow."""
     file = folder / "triggers.json"
-    file.write_text(json.dumps(document))
+    file.write_text(json.dumps({"triggers": {"name": folder.name, **document}}))
     return str(file)
 
 
@@ -78,7 +79,7 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
         "dead": 0,
         "pending": 0,
     }
-    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "hook")}
+    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, f"{tmp_path.name}/hook")}
     assert [request.json["attempt"] for request in receiver.requests] == [1, 2, 3]
     kept = [path for path in story.airflow.home.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert kept == []
@@ -93,10 +94,10 @@ def test_the_ready_dag_delivers_what_a_file_says_of_all_tables_and_of_the_one_in
         file = write(tmp_path, block(receiver.url))
         run(story, "deliver_webhooks", "one", triggers_file=file, target=["raw.ready_one"])
         succeed(story, "deliver_webhooks", "one")
-        assert [each.json["id"] for each in receiver.requests] == [delivery_id(commits[0], "hook")]
+        assert [each.json["id"] for each in receiver.requests] == [delivery_id(commits[0], f"{tmp_path.name}/hook")]
         run(story, "deliver_webhooks", "all", triggers_file=file)
         succeed(story, "deliver_webhooks", "all")
-    assert delivery_id(commits[1], "hook") in {each.json["id"] for each in receiver.requests}
+    assert delivery_id(commits[1], f"{tmp_path.name}/hook") in {each.json["id"] for each in receiver.requests}
     assert len({each.delivery_id for each in receiver.requests}) == len(receiver.requests)
 
 
@@ -201,7 +202,7 @@ def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_deliver
         run(story, "deliver", "starts", triggers_file=file, target="raw.starts")
         succeed(story, "deliver", "starts")
         assert result(story, "deliver", "starts", "deliver")["delivered"] == 1
-        run_id = delivery_id(commit, "start")
+        run_id = delivery_id(commit, f"{tmp_path.name}/start")
         succeed(story, "started", run_id)
         started = story.airflow.call("GET", f"/dags/started/dagRuns/{run_id}")
         assert started["conf"]["documents"] == 7

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -158,6 +160,14 @@ class Endpoint(TriggerModel):
     def attempts(self) -> int:
         """How often it is tried, at least once."""
         return max(1, self.max_attempts)
+
+    @property
+    def address_digest(self) -> str:
+        """Tells whether the address in the document is another one, without telling which."""
+        url = None if self.url is None else self.url.get_secret_value()
+        parameters = None if self.parameters is None else self.parameters.dump()
+        address = json.dumps([url, self.connection, self.preset, parameters], sort_keys=True)
+        return hashlib.sha256(address.encode()).hexdigest()[:16]
 
     def accepts_commit(self, event: CommitEvent) -> bool:
         """Whether the endpoint hears of this commit (``when``)."""

@@ -15,12 +15,18 @@ _LONGEST_QUOTED = 60
 _REMEDY = "use letters, numbers, - _ ."
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, of: str = "trigger") -> str:
     """Raises a mistake that shows the first part that is wrong."""
     fault = _fault(name)
     if fault is not None:
-        raise mistake(f"{quoted(name)} cannot be used as name for trigger ({fault})", _REMEDY)
+        raise mistake(f"{quoted(name)} cannot be used as name for {of} ({fault})", _REMEDY)
     return name
+
+
+def made_name(text: str) -> str:
+    """A name made of any text."""
+    usable = "".join(part if _fault(part) is None else "_" for part in text[:LONGEST_NAME])
+    return usable or "_"
 
 
 def label(name: str) -> str:

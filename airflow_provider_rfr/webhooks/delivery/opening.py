@@ -51,11 +51,13 @@ def look_around(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], 
 
 
 def _skipped(connection: Connection, endpoints: Mapping[EndpointKey, Endpoint]) -> Iterable[tuple[EndpointKey, int]]:
-    """Pending deliveries of triggers that the tables had, but that are not in their configuration any more."""
-    for lake, table in dict.fromkeys((key.lake, key.table) for key in endpoints):
+    """Pending deliveries of triggers that the blocks had at these tables, but have no more. Other blocks are delivered
+    by others.
+    """
+    for lake, table, block in dict.fromkeys((key.lake, key.table, key.block) for key in endpoints):
         for row in endpoints_of_table(connection, lake, table):
-            if row.key not in endpoints:
-                one = Selection(lake=lake, table=table, trigger=row.key.trigger)
+            if row.key not in endpoints and row.key.block == block:
+                one = Selection(lake=lake, table=table, trigger=row.key.trigger, block=block)
                 number = count_states(connection, one)["pending"]
                 if number:
                     yield row.key, number

@@ -18,4 +18,4 @@ def merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
     """
     found = [CommitEvent.from_json(each) for each in events]
     merged = reduce(merge, found)
-    return Window(merged_id(endpoint.key.trigger, found[0].commit_id, found[-1].commit_id), merged.to_json())
+    return Window(merged_id(endpoint.key.name, found[0].commit_id, found[-1].commit_id), merged.to_json())

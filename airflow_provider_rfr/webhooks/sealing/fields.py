@@ -14,7 +14,7 @@ from typing import Any
 from airflow_provider_rfr.webhooks.sealing.pointers import Place
 from airflow_provider_rfr.webhooks.sealing.rules import words
 
-BLOCK_FIELDS = ("config", "interval", "sops")
+BLOCK_FIELDS = ("name", "config", "interval", "sops")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ _SAFE = {"nonsensitive": True}
 OVERLAY_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
+        "name": _SAFE,
         "interval": _SAFE,
         "config": {
             "type": "object",

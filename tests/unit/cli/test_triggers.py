@@ -10,7 +10,9 @@ from typing import Any
 import pyrage
 import pytest
 from airflow.cli.cli_parser import get_parser
+from airflow.sdk import DAG
 
+from airflow_provider_rfr.operators import CommitWebhookOperator
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Receiver
 from tests.unit.triggers.lake import Lake
@@ -43,7 +45,12 @@ def write(folder: Path, name: str, content: Any) -> Path:
 
 
 def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
-    return {"triggers": {"config": {"hook": {"url": receiver.url, "payload": {"id": "{{delivery_id}}"}, **more}}}}
+    return {
+        "triggers": {
+            "name": "shop",
+            "config": {"hook": {"url": receiver.url, "payload": {"id": "{{delivery_id}}"}, **more}},
+        }
+    }
 
 
 def render(folder: Path, template: str, variables: Any, *more: str) -> int:
@@ -131,7 +138,7 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
 
     assert rfr("list", "--state", "dead", "--output", "json", *STORE) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "hook"), "raw.orders", "400")
+    assert (row["id"], row["table"], row["status"]) == (delivery_id(commit, "shop/hook"), "raw.orders", "400")
 
     assert rfr("replay", row["id"], *STORE) == 0
     receiver.answer = lambda request: (200, b"")
@@ -147,6 +154,75 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert rfr("resume", "raw.orders", "hook", *STORE) == 0
     assert rfr("deliver", file, *STORE) == 0
     assert len(receiver.requests) == 2
+
+
+def test_what_is_named_by_its_id_is_replayed_or_the_answer_says_why_not(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = delivery_id(lake.publish("raw.orders"), "shop/hook")
+    file = write(tmp_path, "t.json", block(receiver))
+    rfr("deliver", file, *STORE)
+    assert rfr("replay", one, *STORE) == 0
+    assert "1 to be delivered again" in capsys.readouterr().err
+    assert rfr("replay", one, "f" * 32, *STORE) == 1
+    told = capsys.readouterr().err
+    assert f"{one}: it is pending" in told
+    assert f"{'f' * 32}: there is no such delivery" in told
+    rfr("deliver", file, *STORE)
+    assert [request.delivery_id for request in receiver.requests] == [one, one]
+    assert rfr("replay", one, "--state", "dead", *STORE) == 1
+    assert f"{one}: it is delivered" in capsys.readouterr().err
+
+
+def test_a_file_is_one_block_for_an_operator_and_at_a_shell(lake: Lake, receiver: Receiver, tmp_path: Path) -> None:
+    lake.publish("raw.orders")
+    file = tmp_path / "hooks of a shop.json"
+    file.write_text(json.dumps({"config": block(receiver)["triggers"]["config"]}))
+    with DAG("shop", schedule=None):
+        task = CommitWebhookOperator(task_id="tell", triggers=str(file), target="raw.orders", lake_conn_id="lake")
+    assert task.execute({})["delivered"] == 1
+    assert rfr("deliver", file, *STORE) == 0
+    assert len(receiver.requests) == 1
+
+
+def test_an_endpoint_of_several_blocks_is_named_with_its_block(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        triggers = {**block(receiver)["triggers"], "name": name}
+        file = write(tmp_path, f"{name}.json", triggers)
+        lake.publish("raw.orders")
+        assert rfr("deliver", file, *STORE) == 0
+    assert rfr("pause", "raw.orders", "hook", *STORE) == 1
+    assert "write one of a/hook, b/hook" in capsys.readouterr().err
+    assert rfr("pause", "raw.orders", "a/hook", *STORE) == 0
+    assert rfr("pause", "raw.orders", "c/hook", *STORE) == 1
+    lake.publish("raw.orders")
+    for name in ("a", "b"):
+        rfr("deliver", tmp_path / f"{name}.json", *STORE)
+    capsys.readouterr()
+    assert rfr("list", "--trigger", "a/hook", "--state", "pending", "--output", "json", *STORE) == 0
+    assert {row["trigger"] for row in json.loads(capsys.readouterr().out)} == {"a/hook"}
+
+
+def test_a_block_that_moved_and_was_edited_goes_on_after_a_resume(
+    lake: Lake, receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / folder / "triggers.json" for folder in ("old", "new")]
+    for file in files:
+        file.parent.mkdir()
+        url = f"{receiver.url}/{file.parent.name}"
+        file.write_text(json.dumps(block(receiver, url=url)["triggers"] | {"name": "shop"}))
+    lake.publish("raw.orders")
+    assert rfr("deliver", files[0], *STORE) == 0
+    lake.publish("raw.orders")
+    assert rfr("deliver", files[1], *STORE) == 1
+    told = capsys.readouterr().err
+    assert all(str(file) in told for file in files)
+    assert "airflow rfr triggers resume raw.orders shop/hook" in told
+    assert rfr("resume", "raw.orders", "shop/hook", *STORE) == 0
+    assert rfr("deliver", files[1], *STORE) == 0
+    assert [request.path for request in receiver.requests] == ["/old", "/new"]
 
 
 def test_a_list_tells_why_what_is_pending_is_not_sent(

@@ -33,7 +33,7 @@ def deploy_logs(lake: Lake, folder: Path) -> None:
 def deliver(url: str, table: str) -> dict[str, Any]:
     endpoint = {"url": f"{url}/hook?key={CANARY}", "payload": {"id": "{{delivery_id}}"}}
     task = CommitWebhookOperator(
-        task_id="deliver", triggers={"config": {"hook": endpoint}}, target=table, lake_conn_id="lake"
+        task_id="deliver", triggers={"name": "shop", "config": {"hook": endpoint}}, target=table, lake_conn_id="lake"
     )
     return task.execute({})
 
@@ -57,11 +57,11 @@ def test_every_attempt_is_told_once_and_without_secrets(lake: Lake, tmp_path: Pa
         assert deliver(receiver.url, "raw.orders")["delivered"] == 1
         deliver(receiver.url, "raw.orders")
     failed, delivered = told(lake)
-    assert {failed["delivery_id"], delivered["delivery_id"]} == {delivery_id(first, "hook")}
+    assert {failed["delivery_id"], delivered["delivery_id"]} == {delivery_id(first, "shop/hook")}
     assert (failed["outcome"], failed["status"], failed["attempt"]) == ("failed", 400, 1)
     assert (delivered["outcome"], delivered["state"], delivered["attempt"]) == ("delivered", "delivered", 2)
     assert delivered["host"] == "http://127.0.0.1"
-    assert (delivered["endpoint"], delivered["target"], delivered["lake"]) == ("hook", "raw.orders", "rfr")
+    assert (delivered["endpoint"], delivered["target"], delivered["lake"]) == ("shop/hook", "raw.orders", "rfr")
     assert CANARY not in json.dumps([failed, delivered], default=str)
 
 

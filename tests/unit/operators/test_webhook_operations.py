@@ -24,7 +24,7 @@ def receiver() -> Iterator[Receiver]:
 
 def deliver(receiver: Receiver) -> dict[str, int]:
     endpoint = {"url": receiver.url, "payload": {"id": "{{delivery_id}}"}}
-    triggers = {"config": {"hook": endpoint}}
+    triggers = {"name": "shop", "config": {"hook": endpoint}}
     task = CommitWebhookOperator(task_id="deliver", triggers=triggers, target="raw.orders", lake_conn_id="lake")
     return task.execute({})
 
@@ -39,16 +39,16 @@ def test_a_dead_delivery_is_replayed_under_its_id(lake: Lake, receiver: Receiver
     receiver.answer = lambda request: (400, b"")
     assert deliver(receiver)["dead"] == 1
     receiver.answer = lambda request: (200, b"")
-    assert operate("replay", target="raw.orders") == [delivery_id(commit, "hook")]
+    assert operate("replay", target="raw.orders") == [delivery_id(commit, "shop/hook")]
     assert deliver(receiver)["delivered"] == 1
-    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "hook")}
+    assert {request.delivery_id for request in receiver.requests} == {delivery_id(commit, "shop/hook")}
 
 
 def test_a_cancelled_delivery_is_never_made(lake: Lake, receiver: Receiver) -> None:
     commit = lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"")
     deliver(receiver)
-    assert operate("cancel", delivery_ids=delivery_id(commit, "hook")) == [delivery_id(commit, "hook")]
+    assert operate("cancel", delivery_ids=delivery_id(commit, "shop/hook")) == [delivery_id(commit, "shop/hook")]
     assert operate("replay", target="raw.orders") == []
 
 

@@ -36,7 +36,7 @@ def block(receiver: Receiver, **more: Any) -> dict[str, Any]:
         "payload": {"table": "{{materialization_name}}", "documents": "{{totals.documents}}", "id": "{{delivery_id}}"},
         **more,
     }
-    return {"config": {"hook": endpoint}}
+    return {"name": "shop", "config": {"hook": endpoint}}
 
 
 def operator(triggers: Any, **arguments: Any) -> CommitWebhookOperator:
@@ -52,15 +52,17 @@ def test_the_newest_commit_is_delivered_once_and_only_once(lake: Lake, receiver:
     assert counts == {"noted": 1, "delivered": 1, "failed": 0, "dead": 0, "pending": 0}
     assert operator(block(receiver)).execute({}) == {"noted": 0, "delivered": 0, "failed": 0, "dead": 0, "pending": 0}
     (request,) = receiver.requests
-    assert request.json == {"table": "raw.orders", "documents": 5, "id": delivery_id(commit, "hook")}
-    assert request.delivery_id == delivery_id(commit, "hook")
+    assert request.json == {"table": "raw.orders", "documents": 5, "id": delivery_id(commit, "shop/hook")}
+    assert request.delivery_id == delivery_id(commit, "shop/hook")
     assert request.headers["authorization"] == f"Bearer {CANARY}"
 
 
 def test_from_the_earliest_commit_on_if_wished(lake: Lake, receiver: Receiver) -> None:
     commits = [lake.publish("raw.orders") for _ in range(3)]
     assert operator(block(receiver), start_from="earliest").execute({})["delivered"] == 3
-    assert {request.delivery_id for request in receiver.requests} == {delivery_id(each, "hook") for each in commits}
+    assert {request.delivery_id for request in receiver.requests} == {
+        delivery_id(each, "shop/hook") for each in commits
+    }
 
 
 def test_all_tables_are_those_that_a_refresh_has_published_to(lake: Lake, receiver: Receiver) -> None:
@@ -151,7 +153,7 @@ def test_what_is_given_up_lets_data_flow_and_is_told(lake: Lake, receiver: Recei
     told: list[Any] = []
     counts = operator(block(receiver), on_dead=told.append).execute({})
     assert (counts["dead"], counts["pending"]) == (1, 0)
-    assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "hook"), 400)]
+    assert [(each.id, each.status) for each in told] == [(delivery_id(commit, "shop/hook"), 400)]
 
 
 def test_with_fail_on_dead_a_delivery_that_is_given_up_turns_the_task_red_once(lake: Lake, receiver: Receiver) -> None:
@@ -225,7 +227,7 @@ def test_what_the_refresh_itself_gave_up_right_after_its_publish_is_told_by_the_
 ) -> None:
     lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"")
-    after_publish.deliver(block(receiver), "lake", ["raw.orders"], None)
+    after_publish.deliver(operator(block(receiver)), block(receiver), "lake", ["raw.orders"])
     told: list[Any] = []
     assert operator(block(receiver), on_dead=told.append).execute({})["dead"] == 0
     assert [each.detail for each in told] == ["HTTP 400"]
@@ -264,7 +266,7 @@ def test_an_endpoint_that_blocks_fails_the_task_once_the_others_have_been_served
 
     blocked = ""
     first = lake.publish("raw.orders")
-    blocked = delivery_id(first, "hook")
+    blocked = delivery_id(first, "shop/hook")
     receiver.answer = answer
     with pytest.raises(
         AirflowFailException, match=r"hook \(http://127.0.0.1:\d+/...\): HTTP 400.*replayed or cancelled"
@@ -296,6 +298,93 @@ def test_a_corrected_file_is_used_by_the_next_attempt(lake: Lake, receiver: Rece
     while task.execute({})["delivered"] == 0:
         pass
     assert receiver.requests[-1].headers["x"] == "right"
+
+
+def in_dag(dag_id: str, triggers: Any, **arguments: Any) -> CommitWebhookOperator:
+    with DAG(dag_id, schedule=None):
+        return operator(triggers, **arguments)
+
+
+def unnamed(receiver: Receiver, path: str) -> list[Any]:
+    """A block in the form of a list, which names nothing: its trigger is ``trigger0``."""
+    endpoint = block(receiver)["config"]["hook"]
+    return [{**endpoint, "url": f"{receiver.url}/{path}", "maxAttempts": 1}]
+
+
+def heard(receiver: Receiver, path: str) -> list[str]:
+    return [request.delivery_id for request in receiver.requests if request.path == f"/{path}"]
+
+
+def test_two_blocks_on_one_table_both_hear_every_commit(
+    lake: Lake, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    teams = [in_dag(team, unnamed(receiver, team)) for team in ("team_a", "team_b")]
+    for _ in range(4):
+        lake.publish("raw.orders")
+        for task in teams:
+            assert task.execute({})["delivered"] == 1
+    ids = [heard(receiver, team) for team in ("team_a", "team_b")]
+    assert [len(each) for each in ids] == [4, 4]
+    assert len({*ids[0], *ids[1]}) == 8
+    assert "not in the configuration" not in caplog.text
+
+
+def test_an_endpoint_that_is_gone_disables_no_other_block_s(lake: Lake, receiver: Receiver) -> None:
+    receiver.answer = lambda request: (410 if request.path == "/team_a" else 200, b"")
+    for _ in range(2):
+        lake.publish("raw.orders")
+        for team in ("team_a", "team_b"):
+            in_dag(team, unnamed(receiver, team)).execute({})
+    assert (len(heard(receiver, "team_a")), len(heard(receiver, "team_b"))) == (1, 2)
+
+
+def test_what_another_block_is_owed_is_no_trigger_that_was_removed(
+    lake: Lake, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.answer = lambda request: (503 if "slow" in request.path else 200, b"")
+    lake.publish("raw.orders")
+    slow = {"name": "slow", "config": {"later": {**unnamed(receiver, "slow")[0], "maxAttempts": 5}}}
+    assert in_dag("team_a", slow, wait=False).execute({})["pending"] == 1
+    in_dag("team_b", unnamed(receiver, "team_b")).execute({})
+    assert "not in the configuration" not in caplog.text
+
+
+def test_one_file_is_one_block_in_every_dag_and_wherever_it_lies(
+    lake: Lake, receiver: Receiver, tmp_path: Path
+) -> None:
+    lake.publish("raw.orders")
+    for number, dag_id in enumerate(("one", "two")):
+        file = tmp_path / str(number) / "triggers.json"
+        file.parent.mkdir()
+        file.write_text(json.dumps({"config": unnamed(receiver, "hook")}))
+        assert in_dag(dag_id, str(file)).execute({})["delivered"] == (number == 0)
+    assert len(receiver.requests) == 1
+
+
+def test_two_blocks_that_can_t_be_told_apart_are_refused_naming_both_places(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.orders")
+    teams = [{"name": "hooks", "config": unnamed(receiver, team)} for team in ("a", "b")]
+    in_dag("team_a", teams[0]).execute({})
+    lake.publish("raw.orders")
+    with pytest.raises(ConfigurationError) as refused:
+        in_dag("team_b", teams[1]).execute({})
+    told = str(refused.value)
+    assert "task deliver of DAG team_b and task deliver of DAG team_a both have a block hooks" in told
+    assert "trigger0" in told
+    assert "name: " in told
+    assert CANARY not in told
+    assert not heard(receiver, "b")
+    assert in_dag("team_b", {**teams[1], "name": "others"}).execute({})["delivered"] == 1
+    assert in_dag("team_a", teams[0]).execute({})["delivered"] == 1
+
+
+def test_an_address_that_is_edited_goes_on_with_what_is_pending(lake: Lake, receiver: Receiver) -> None:
+    receiver.answer = lambda request: (500 if request.path == "/old" else 200, b"")
+    lake.publish("raw.orders")
+    old, new = ([{**unnamed(receiver, path)[0], "maxAttempts": 5}] for path in ("old", "new"))
+    assert in_dag("shop", old, wait=False).execute({})["pending"] == 1
+    assert in_dag("shop", new).execute({})["delivered"] == 1
+    assert heard(receiver, "old")[0] == heard(receiver, "new")[0]
 
 
 def test_a_relative_file_lies_beside_the_dags_file(receiver: Receiver) -> None:

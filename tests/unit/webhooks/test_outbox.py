@@ -71,6 +71,27 @@ def properties(catalog: SqlCatalog) -> dict[str, str]:
     return dict(catalog.load_table(TABLE).properties)
 
 
+def test_a_block_is_part_of_ids_and_of_what_a_table_keeps(store: ControlStore, catalog: SqlCatalog) -> None:
+    commit(catalog, 1, 2)
+    blocks = [parse_triggers({"name": name, "config": [{"url": URL, "payload": {}}]}) for name in ("a", "b")]
+    for block in blocks:
+        enrol_table(store, catalog, LAKE, TABLE, endpoints_of(LAKE, TABLE, block), start_from="earliest")
+    assert ids(store) == {delivery_id(f"commit-{n}", f"{name}/trigger0") for n in (1, 2) for name in "ab"}
+    assert {name for name in properties(catalog) if name.startswith("rfr.webhooks.")} == {
+        since_property("a/trigger0"),
+        since_property("b/trigger0"),
+    }
+
+
+def test_all_endpoints_that_are_new_to_a_table_take_one_commit_of_the_catalog(
+    store: ControlStore, catalog: SqlCatalog
+) -> None:
+    commit(catalog, 1)
+    before = len(catalog.load_table(TABLE).metadata.metadata_log)
+    look(store, catalog, *(f"hook{n}" for n in range(20)))
+    assert len(catalog.load_table(TABLE).metadata.metadata_log) == before + 1
+
+
 def test_the_first_look_begins_with_the_newest_commit(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, 2, 3)
     maintain(catalog)
