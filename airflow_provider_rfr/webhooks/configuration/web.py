@@ -92,18 +92,34 @@ def check_connection(text: str) -> str:
 
 
 def check_host_pattern(text: str) -> str:
-    """One entry of ``allowedHosts``: a host name, an address, or a network."""
+    """One entry of ``allowedHosts``: a host name or an address, either with a port if one is meant, or a network."""
     if is_sealed_text(text):
         return text
     try:
         ipaddress.ip_network(text.strip("[]"), strict=False)
     except ValueError:
-        if not is_host_name(text):
+        if not is_host_name(text) and not _is_host_with_port(text):
             raise mistake(
                 "is no host name, address or network",
-                "write e.g. airflow.internal, 10.1.2.3 or 10.0.0.0/8, without scheme and port",
+                "write e.g. airflow.internal, airflow.internal:8080, 10.1.2.3 or 10.0.0.0/8, without scheme",
             ) from None
     return text
+
+
+def _is_host_with_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535):
+        return False
+    if host.startswith("[") and host.endswith("]"):
+        return isinstance(_address(host[1:-1]), ipaddress.IPv6Address)
+    return is_host_name(host)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
 
 
 def is_host_name(text: str) -> bool:

@@ -102,7 +102,7 @@ def test_everything_that_can_be_written_comes_back() -> None:
         "signing": {"secrets": [KEY]},
         "ordering": "strict",
         "enabled": False,
-        "allowedHosts": ["10.0.0.0/8", "localhost", "::1"],
+        "allowedHosts": ["10.0.0.0/8", "localhost", "::1", "airflow.internal:8080", "10.1.2.3:80", "[::1]:80"],
     }
     block = parse_triggers({"config": {"a": written}})
     assert block.dump() == {"config": {"a": written}}
@@ -236,7 +236,10 @@ def test_no_time_at_all_is_refused() -> None:
         ("method", None, "method: must be POST, PUT or PATCH"),
         ("headers", [], "headers: must be a mapping"),
         ("allowedHosts", ["https://a/"], "allowedHosts[0]: is no host name, address or network"),
-        ("allowedHosts", ["a:80"], "allowedHosts[0]: is no host name, address or network"),
+        ("allowedHosts", ["a:0"], "allowedHosts[0]: is no host name, address or network"),
+        ("allowedHosts", ["a:http"], "allowedHosts[0]: is no host name, address or network"),
+        ("allowedHosts", ["10.0.0.0/8:80"], "allowedHosts[0]: is no host name, address or network"),
+        ("allowedHosts", ["[a]:80"], "allowedHosts[0]: is no host name, address or network"),
         ("success", {"status": [302]}, "success.status[0]: a redirect is never delivery"),
         ("success", {"status": ["3xx"]}, "success.status[0]: a redirect is never delivery"),
         ("success", {"status": []}, "success.status: must not be empty"),
