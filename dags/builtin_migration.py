@@ -80,17 +80,13 @@ with DAG(
         ),
     },
 ) as dag:
-    plan = BuiltinMigrationOperator(
-        task_id="plan",
-        action="plan",
-        policies={
-            "user_views": "{{ params.user_views }}",
-            "drift": "{{ params.drift }}",
-            "accept_data_loss": "{{ params.accept_data_loss }}",
-            "sinks": "{{ params.sinks }}",
-        },
-        **COMMON,
-    )
+    policies = {
+        "user_views": "{{ params.user_views }}",
+        "drift": "{{ params.drift }}",
+        "accept_data_loss": "{{ params.accept_data_loss }}",
+        "sinks": "{{ params.sinks }}",
+    }
+    plan = BuiltinMigrationOperator(task_id="plan", action="plan", policies=policies, **COMMON)
     decide = BranchPythonOperator(task_id="decide", python_callable=after_plan)
     approve = ApprovalOperator(
         task_id="approve",
@@ -101,7 +97,9 @@ with DAG(
     apply = BuiltinMigrationOperator(
         task_id="apply",
         action="apply",
-        plan="{{ ti.xcom_pull(task_ids='plan')['plan'] }}",
+        # What was approved is what runs. Where nobody was asked, a second try plans from what the first one left.
+        plan="{{ ti.xcom_pull(task_ids='plan')['plan'] if params.approval else none }}",
+        policies=policies,
         trigger_rule="none_failed_min_one_success",
         **COMMON,
     )

@@ -23,6 +23,12 @@ STAMP: Final = "rfr.contract"
 """Property: fingerprint of the contract that the columns are of, written in the same commit as they are."""
 ASIDE: Final = "__g"
 """Comes behind the name of what was put aside, before eight digits; its properties stay what they were."""
+SHADOW: Final = "__s"
+"""Comes behind the name of a table that is built beside another one, before eight digits of what it is to become: so a
+deploy finds what one before it has built for the same change."""
+EMPTIED: Final = "rfr.emptied"
+"""Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
+planned from. As long as the registry is at that revision, that deploy did not finish."""
 
 
 def _none() -> Mapping[str, str]:
@@ -162,6 +168,11 @@ class LiveObject:
     def key(self) -> str:
         """The name as it is compared."""
         return self.name.casefold()
+
+    def emptied_by(self, revision: int) -> str | None:
+        """The deploy that took all rows since the registry was written at this revision; None: none did."""
+        at, _, deploy = self.properties.get(EMPTIED, "").partition("/")
+        return deploy if deploy and at == str(revision) else None
 
     @property
     def aside(self) -> bool:

@@ -61,7 +61,7 @@ def status(args: Namespace) -> int:
     recorded, _ = hook.observe()
     with hook.store.read() as connection:
         lease = lease_state(connection, hook.project)
-        open_ones = journal.resumable_deploys(connection, hook.project)
+        open_ones = journal.open_deploys(connection, hook.project)
     garbage = waiting(hook.store, hook.project)
     found = {
         "project": hook.project,

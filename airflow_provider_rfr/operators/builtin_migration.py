@@ -35,8 +35,8 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
     """Bring the platform's own tables, views and sinks to what the code declares.
 
     Spark is submitted only for a plan that takes SQL (views, rewrites, materialized views); new columns, settings and
-    empty tables need none. Takes every argument of its parent, ``SparkSubmitOperator``. A try that dies is gone on with
-    by the next one; two deploys at once are kept apart by a lease in the control store.
+    empty tables need none. Takes every argument of its parent, ``SparkSubmitOperator``. After a try that died, the
+    next one plans from what it left; two deploys at once are kept apart by a lease in the control store.
 
     :param action: ``plan`` returns what a deploy would do; ``apply`` does it; ``check`` fails if anything is left to
         do, or was changed by hand; ``gc`` deletes what earlier deploys put aside (templated)
@@ -47,7 +47,8 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         native types would make a number of it
     :param policies: decisions for this deploy, see :class:`airflow_provider_rfr.builtins.Policies` (templated)
     :param plan: a plan as ``plan`` returned it, e.g. ``"{{ ti.xcom_pull('plan')['plan'] }}"``: ``apply`` does that one,
-        and fails if anything has changed since. Without it a plan is made and done at once (templated)
+        and fails if what is there now would give another one, also after a try that died half way. Without it each try
+        makes a plan and does it at once (templated)
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
     :param control_store_conn_id: connection of the control store, see :class:`ControlStoreHook`
     :raises ConfigurationError: field, problem and remedy, while the DAG is parsed
@@ -102,7 +103,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         return outcome.final(lambda: self._execute(context), self.log.error)
 
     def on_kill(self) -> None:
-        """End the driver; the next try goes on with the deploy."""
+        """End the driver."""
         if isinstance(self._hook, RefreshSparkHook):
             with self._hook.driver_asked_to_stop(STOP_GRACE_SECONDS):
                 super().on_kill()

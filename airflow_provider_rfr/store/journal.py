@@ -1,4 +1,4 @@
-"""The journal of deploys: what was planned, begun, done. It is never believed about what is outside the store."""
+"""The journal of deploys: what was planned, begun, done. A log: what is left to do, the lake says."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class DeployState(str, Enum):
     """It did not finish, and another one after it did."""
 
 
-RESUMABLE: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
-UNFINISHED: Final = (*RESUMABLE, DeployState.SUPERSEDED.value)
+OPEN: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
+UNFINISHED: Final = (*OPEN, DeployState.SUPERSEDED.value)
 
 
 class StepState(str, Enum):
@@ -113,9 +113,9 @@ def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
     return None if row is None else _deploy(row)
 
 
-def resumable_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
+def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
     """Deploys that neither finished nor were followed by another one, the newest first."""
-    of = (_D.project == project) & _D.state.in_(RESUMABLE)
+    of = (_D.project == project) & _D.state.in_(OPEN)
     rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at.desc(), _D.deploy_id))
     return tuple(_deploy(row) for row in rows)
 
@@ -164,13 +164,9 @@ def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
 
 
 def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
-    """Write down what is going to be done, or that it is gone on with. Others that did not finish are given up."""
-    others = (_D.project == opening.project) & _D.state.in_(RESUMABLE) & (_D.deploy_id != opening.deploy_id)
+    """Write down what is going to be done. Others that did not finish are given up."""
+    others = (_D.project == opening.project) & _D.state.in_(OPEN)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
-    mine = _D.deploy_id == opening.deploy_id
-    again = {"state": DeployState.RUNNING.value, "attempts": _D.attempts + 1, "error": None, "ended_at": None}
-    if connection.execute(update(DEPLOYS).where(mine).values(**again)).rowcount:
-        return
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
     for seq, uuid, name, action in opening.steps:
         values = {"deploy_id": opening.deploy_id, "seq": seq, "uuid": uuid, "name": name, "action": action}

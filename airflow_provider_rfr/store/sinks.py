@@ -30,7 +30,7 @@ class SinkRow:
     :ivar start: ``new``: to be put behind what was there when it was decided, before anything is sent
     :ivar since: when that was decided, in milliseconds since 1970
     :ivar deploy_id: of the deploy that emptied the source
-    :ivar decided_by: deploy and step of the last decision
+    :ivar decided_by: what was decided last, and about what: ``<deploy, or new source>/<decision>``
     :ivar held_at: since when it waits for a decision; None: it does not
     :ivar behind: snapshot that replaced the rows, so that a sink which is not to send them goes on behind it
     :ivar round: goes up when everything is sent again; part of each batch's id
@@ -164,19 +164,18 @@ def release_lease(connection: Connection, lease: SinkLease) -> None:
     connection.execute(update(SINKS).where(ours).values(lease_owner=None, lease_until=None))
 
 
-def insert_map(connection: Connection, found: CursorMap, now: int) -> None:
-    """Note where a table's cursors go on; what is noted already stays as it is."""
-    known = connection.execute(select(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == found.old_physical)).first()
-    if known is None:
-        values = {
-            "old_physical": found.old_physical,
-            "source": str(found.source),
-            "old_snapshot": found.old_snapshot,
-            "old_name": found.old_name,
-            "new_physical": found.new_physical,
-            "new_snapshot": found.new_snapshot,
-        }
-        connection.execute(insert(CURSOR_MAPS).values(**values, created_at=now))
+def write_map(connection: Connection, found: CursorMap, now: int) -> None:
+    """Note where a table's cursors go on, in the place of what was noted of that table before."""
+    connection.execute(delete(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == found.old_physical))
+    values = {
+        "old_physical": found.old_physical,
+        "source": str(found.source),
+        "old_snapshot": found.old_snapshot,
+        "old_name": found.old_name,
+        "new_physical": found.new_physical,
+        "new_snapshot": found.new_snapshot,
+    }
+    connection.execute(insert(CURSOR_MAPS).values(**values, created_at=now))
 
 
 def load_map(connection: Connection, old_physical: str) -> CursorMap | None:

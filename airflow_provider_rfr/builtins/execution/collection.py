@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider_rfr.builtins.execution.records import read_recorded
-from airflow_provider_rfr.builtins.execution.switches import SHADOW
 from airflow_provider_rfr.builtins.execution.values import Collected
 from airflow_provider_rfr.builtins.sinks import needed_physicals
-from airflow_provider_rfr.builtins.state import ASIDE, MARKER
+from airflow_provider_rfr.builtins.state import ASIDE, MARKER, SHADOW
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrations import MigratedTable, purge_table
@@ -21,6 +21,8 @@ from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+_PUT_ASIDE: Final = re.compile(rf"(?:{ASIDE}|{SHADOW})[0-9a-f]{{8}}$")
 
 
 def gc(
@@ -80,7 +82,7 @@ class _Collection:
             return "its deploy did not finish, and may go on with it"
         if row.physical.casefold() in self._current:
             return "it is in use"
-        if not row.physical.endswith((f"{ASIDE}{row.deploy_id[:8]}", f"{SHADOW}{row.deploy_id[:8]}")):
+        if not _PUT_ASIDE.search(row.physical.casefold()):
             return "its name does not say that it was put aside"
         return None
 

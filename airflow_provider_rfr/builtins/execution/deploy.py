@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import orjson
 from sqlalchemy.exc import DBAPIError
@@ -14,7 +14,7 @@ from airflow_provider_rfr.builtins.execution.fence import fence
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
-from airflow_provider_rfr.builtins.execution.records import entry_of, recorded_of
+from airflow_provider_rfr.builtins.execution.records import entry_of
 from airflow_provider_rfr.builtins.execution.runner import run_step
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.switches import undo_switches
@@ -30,7 +30,7 @@ from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.store import journal
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.journal import Deploy, DeployState, Opening
+from airflow_provider_rfr.store.journal import DeployState, Opening
 from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
 from airflow_provider_rfr.store.registry import read_registry, write_registry
 
@@ -52,16 +52,18 @@ def apply(
     patience: float = 60.0,
     lease_seconds: float = SECONDS,
 ) -> Applied:
-    """Do what the plan says, if the present state would give the same plan; go on with it, if it was begun before.
+    """Do what the plan says, if the present state gives the very same plan.
+
+    A deploy that died is not gone on with: plan again, and the plan starts from what it left.
 
     :param sql: needed for views, rewrites and materialized views
     :param actor: who or what deploys, for the journal
     :param patience: seconds to wait for somebody else who is deploying
     :param lease_seconds: without a sign of life for so long, another deploy may take over
     :raises BlockedPlanError: something stops the plan; nothing was done
-    :raises StalePlanError: the plan was made from another state; nothing was done
+    :raises StalePlanError: the present state gives another plan; nothing was done
     :raises DeployBusyError: somebody else is deploying
-    :raises StepError: a step failed; what was done before it stays, and the next deploy goes on from there
+    :raises StepError: a step failed; what was done before it stays, and the next plan starts from there
     :raises LeaseLostError: another deploy took over
     """
     _refuse(plan, spec)
@@ -71,11 +73,6 @@ def apply(
     if applied.state == DeployState.DONE.value:
         record_deploys(opened, store, plan.project)
     return applied
-
-
-def deploy_id_of(plan: Plan) -> str:
-    """The same for the same plan from the same base, so that a run after a crash finds its own deploy."""
-    return hashlib.sha256(f"{plan.project}/{plan.plan_hash}/{plan.base_revision}".encode()).hexdigest()[:32]
 
 
 def _refuse(plan: Plan, spec: CatalogSpec) -> None:
@@ -111,17 +108,14 @@ class _Deploy:
         self._views = views
         self._tools = tools
 
-    def run(self, saved: Plan) -> Applied:
-        """Find out what is left to do, and do it."""
+    def run(self, approved: Plan) -> Applied:
+        """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
         undo_switches(self._catalog, self._store, self._lease)
-        with self._store.read() as connection:
-            state = read_registry(connection, saved.project)
-            recorded = recorded_of(state, connection)
-            before = journal.find_deploy(connection, deploy_id_of(saved))
-            begun = journal.resumable_deploys(connection, saved.project)
-        if before is not None and before.state is DeployState.DONE and before.deploy_id == state.deploy_id:
-            return self._finished(before)
-        plan = self._current(saved, recorded, begun)
+        recorded, live = observe(self._catalog, self._store, project=approved.project, views=self._views)
+        fresh = make_plan(self._spec, recorded, live, policies=approved.policies, tools=self._tools)
+        if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
+            return done
+        plan = ensure_current(approved, fresh)
         if not _writes(plan, recorded):
             return self._nothing(plan, recorded)
         work = self._work(plan, recorded)
@@ -129,33 +123,33 @@ class _Deploy:
         fence(self._catalog, self._store, self._lease)
         self._lease.write(lambda connection, now: self._open(connection, now, work))
         try:
-            steps = self._steps(work)
+            steps = tuple(run_step(work, step) for step in plan.steps)
             revision = self._lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
             self._fail(work, error)
             raise
         return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
 
-    def _current(self, saved: Plan, recorded: Recorded, begun: tuple[Deploy, ...]) -> Plan:
-        """The plan to do: a begun one whose end is the same, else the saved one, if it holds.
+    def _done_already(self, approved: Plan, fresh: Plan) -> Applied | None:
+        """How it ended, if this very plan was done last and nothing is left to do.
 
-        What a begun deploy left beside the live tables bears its id, so to go on with it is to use that again.
+        For the slower one of two deploys, and for a task that died before it could return.
         """
-        begun = tuple(each for each in begun[:1] if each.base_revision == recorded.revision)
-        if begun and begun[0].deploy_id == deploy_id_of(saved):
-            return Plan.from_json(orjson.loads(begun[0].plan))
-        recorded, live = observe(self._catalog, self._store, project=saved.project, views=self._views)
-        fresh = make_plan(self._spec, recorded, live, policies=saved.policies, tools=self._tools)
-        ensure_current(saved, fresh)
-        for each in begun:
-            plan = Plan.from_json(orjson.loads(each.plan))
-            if _end(plan) == _end(saved):
-                return plan
-        return saved
+        with self._store.read() as connection:
+            last = journal.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
+            if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
+                return None
+            noted = journal.steps_of(connection, last.deploy_id)
+        evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in noted}
+        steps = tuple(
+            AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence.get(each.seq, {}))
+            for each in approved.steps
+        )
+        return Applied(last.deploy_id, last.plan_hash, last.state.value, steps, last.revision or 0)
 
     def _work(self, plan: Plan, recorded: Recorded) -> Work:
         return Work(
-            deploy_id_of(plan),
+            uuid4().hex,
             plan,
             self._spec,
             recorded,
@@ -193,11 +187,6 @@ class _Deploy:
             steps,
         )
 
-    def _steps(self, work: Work) -> tuple[AppliedStep, ...]:
-        with self._store.read() as connection:
-            known = {each.seq: each for each in journal.steps_of(connection, work.deploy_id)}
-        return tuple(run_step(work, step, known.get(step.seq)) for step in work.plan.steps)
-
     def _close(self, connection: Connection, now: int, work: Work) -> int:
         """The registry as the plan says, and the end of this deploy and of those that it replaces: one transaction."""
         plan = work.plan
@@ -227,22 +216,10 @@ class _Deploy:
 
     def _nothing(self, plan: Plan, recorded: Recorded) -> Applied:
         """Nothing is written but that there was nothing to do."""
-        run = hashlib.sha256(f"{deploy_id_of(plan)}/{self._lease.token}".encode()).hexdigest()[:32]
+        run = uuid4().hex
         opening = self._opening(plan, run, [])
         self._lease.write(lambda connection, now: journal.record_nothing(connection, opening, now=now))
         return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-
-    def _finished(self, deploy: Deploy) -> Applied:
-        """The answer to who asks again because nobody told them."""
-        with self._store.read() as connection:
-            found = journal.steps_of(connection, deploy.deploy_id)
-        plan = Plan.from_json(orjson.loads(deploy.plan))
-        evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in found}
-        steps = tuple(
-            AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence.get(each.seq, {}))
-            for each in plan.steps
-        )
-        return Applied(deploy.deploy_id, deploy.plan_hash, deploy.state.value, steps, deploy.revision or 0)
 
 
 def records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
@@ -261,9 +238,3 @@ def _writes(plan: Plan, recorded: Recorded) -> bool:
     """Whether anything is to be done or written down. That an older version found nothing to do is not worth it."""
     newer = recorded.version is None or release(plan.version) > release(recorded.version)
     return bool(plan.steps or plan.records or plan.forgotten or newer)
-
-
-def _end(plan: Plan) -> tuple[object, ...]:
-    """Where a plan leads, whatever is done already."""
-    records = sorted((replace(each, deploy_id="", physical="") for each in plan.records), key=lambda each: each.uuid)
-    return plan.version, plan.base_revision, plan.policies, records, plan.forgotten

@@ -9,7 +9,16 @@ from airflow_provider_rfr.builtins.execution.records import read_recorded
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.work import STEP, TOKEN
 from airflow_provider_rfr.builtins.spec import Kind
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, PROJECT, STAMP, LiveKind, Recorded, RecordedObject
+from airflow_provider_rfr.builtins.state import (
+    DEPLOY,
+    EMPTIED,
+    MARKER,
+    PROJECT,
+    STAMP,
+    LiveKind,
+    Recorded,
+    RecordedObject,
+)
 from airflow_provider_rfr.builtins.wanted import relation
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -22,7 +31,7 @@ from airflow_provider_rfr.store.registry import read_registry, write_registry
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, TOKEN)
+MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, TOKEN, EMPTIED)
 
 
 def forget_objects(

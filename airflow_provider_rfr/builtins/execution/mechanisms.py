@@ -1,6 +1,6 @@
 """Three functions for each verb: look how far it is, do it, look whether it is done.
 
-``probe`` asks the catalog and never the journal, so that a run after a crash does what is missing and nothing twice.
+``probe`` asks the catalog and never the journal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from airflow_provider_rfr.builtins.execution import (
 from airflow_provider_rfr.builtins.execution import (
     mechanisms_views as views,
 )
-from airflow_provider_rfr.builtins.execution.switches import SHADOW
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
 from airflow_provider_rfr.builtins.instances import instance_id
 from airflow_provider_rfr.builtins.planning.plans import Step, Verb
@@ -82,7 +81,7 @@ def mechanism_of(step: Step) -> Mechanism:
 
 
 def _shadow_and_aside(work: Work, step: Step) -> tuple[str, ...]:
-    return (*names.aside_names(work, step), work.beside(step.name, SHADOW))
+    return (*names.aside_names(work, step), str(step.details["shadow"]))
 
 
 def _is_query(step: Step) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import existing
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step, Verb
-from airflow_provider_rfr.builtins.state import ASIDE, MARKER
+from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.migrations import MigratedTable
 from airflow_provider_rfr.lake.table_changes import TableChange
@@ -60,12 +60,12 @@ def verify_rename(work: Work, step: Step) -> Done:
 
 def aside_names(work: Work, step: Step) -> tuple[str, ...]:
     """What a step leaves beside the object: to be collected when its time has come."""
-    return (work.beside(step.name, ASIDE),)
+    return (work.aside(step.name),)
 
 
 def probe_aside(work: Work, step: Step) -> Probe:
     """It is under the name that says so, or gone, or has come back already."""
-    aside = work.table(work.beside(step.name, ASIDE))
+    aside = work.table(work.aside(step.name))
     if aside is not None and aside.properties.get(MARKER) == str(step.uuid):
         return Probe.DONE
     table = work.table(step.name)
@@ -78,7 +78,7 @@ def probe_aside(work: Work, step: Step) -> Probe:
 
 def put_aside(work: Work, step: Step) -> None:
     """Rename it; its properties stay what they were."""
-    existing(work, step).rename(work.beside(step.name, ASIDE))
+    existing(work, step).rename(work.aside(step.name))
 
 
 def verify_aside(work: Work, step: Step) -> Done:
@@ -88,5 +88,5 @@ def verify_aside(work: Work, step: Step) -> Done:
     """
     if probe_aside(work, step) is not Probe.DONE:
         raise StepError(step.name, step.how.value, "it still has its name", "plan again")
-    aside: MigratedTable | None = work.table(work.beside(step.name, ASIDE))
+    aside: MigratedTable | None = work.table(work.aside(step.name))
     return Done({"aside": aside.name, "table": aside.entry.uuid} if aside is not None else {})

@@ -6,6 +6,7 @@ is lost, and no reader ever sees columns without their rows.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,7 @@ from airflow_provider_rfr.builtins.execution.changes import change_of, rewriting
 from airflow_provider_rfr.builtins.execution.generated import generated_files
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import existing, refuse_nulls, undo_if_late
 from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
-from airflow_provider_rfr.builtins.execution.work import Work
+from airflow_provider_rfr.builtins.execution.work import STEP, Work
 from airflow_provider_rfr.builtins.planning.plans import Step
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.data_files import StoredFile
@@ -26,9 +27,19 @@ from airflow_provider_rfr.lake.table_changes import TableChange
 log = logging.getLogger(__name__)
 
 
-def family(work: Work, step: Step) -> str:
-    """What names of the step's files begin with; the same in each run of the same deploy."""
-    return f"rfr-{work.deploy_id}-{step.seq}-"
+def family(step: Step, since: str) -> str:
+    """What names of the step's files begin with.
+
+    The same for each deploy that tries, until one of them commits: what a dead one computed is used again or collected,
+    and no file of a commit ever is.
+
+    :param since: what is another one after the commit
+    """
+    return f"rfr-{hashlib.sha256(f'{step.uuid}/{since}'.encode()).hexdigest()[:32]}-"
+
+
+def _target(table: MigratedTable, step: Step, change: TableChange) -> FileTarget:
+    return table.coming(change, family(step, table.properties.get(STEP, "")))
 
 
 def summary(work: Work, step: Step) -> Mapping[str, str]:
@@ -47,7 +58,7 @@ def create_filled(work: Work, step: Step) -> None:
         keys=record.keys,
         properties=work.properties(step),
     )
-    target = new.target(family(work, step))
+    target = new.target(family(step, f"create {work.work_id(step)}"))
     files = _result(work, step, target)
     refuse_nulls(step, nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
     work.lease.ensure()
@@ -58,7 +69,7 @@ def create_filled(work: Work, step: Step) -> None:
 def recompute(work: Work, step: Step) -> None:
     """Put the query's result in the place of the rows."""
     table, change = existing(work, step), change_of(work, step)
-    target = table.coming(change, family(work, step))
+    target = _target(table, step, change)
     replace(work, step, table, change, _result(work, step, target), target)
 
 
@@ -73,7 +84,7 @@ def _result(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
 def rewrite(work: Work, step: Step) -> None:
     """Put the same rows with other columns in the place of the rows."""
     table, change = existing(work, step), change_of(work, step)
-    target = table.coming(change, family(work, step))
+    target = _target(table, step, change)
     if table.snapshot_id is None:
         replace(work, step, table, change, (), target)
         return
@@ -105,7 +116,7 @@ def rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget) 
 def empty(work: Work, step: Step) -> None:
     """Take all rows away."""
     table, change = existing(work, step), change_of(work, step)
-    replace(work, step, table, change, (), table.coming(change, family(work, step)))
+    replace(work, step, table, change, (), _target(table, step, change))
 
 
 def replace(

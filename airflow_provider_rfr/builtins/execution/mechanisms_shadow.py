@@ -6,18 +6,14 @@ table got in the meantime is computed before the switch, and in a SQL catalog th
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
-
 from airflow_provider_rfr.builtins.execution.mechanisms_rows import family, rewritten, summary
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import evidence_of, existing, make, probe, refuse_nulls
-from airflow_provider_rfr.builtins.execution.switches import SHADOW
 from airflow_provider_rfr.builtins.execution.work import STEP, Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step
 from airflow_provider_rfr.builtins.sinks import map_cursor
-from airflow_provider_rfr.builtins.state import ASIDE, MARKER
+from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrations import MigratedTable, nulls_in_files
 from airflow_provider_rfr.lake.table_changes import TableChange
 
@@ -29,24 +25,46 @@ def probe_shadow(work: Work, step: Step) -> Probe:
     """How far the step is: the shadow carries its mark before it takes the name."""
     if work.table(step.name) is not None:
         return probe(work, step)
-    if work.table(work.beside(step.name, ASIDE)) is None or work.table(work.beside(step.name, SHADOW)) is None:
+    if work.table(work.aside(step.name)) is None or work.table(_beside(step)) is None:
         raise StepError(step.name, step.how.value, "it is gone from the catalog", "plan again")
     return Probe.PARTIAL
 
 
 def shadow(work: Work, step: Step) -> None:
-    """Build, catch up, switch; from where a run before this one came to."""
-    live, beside = work.table(step.name), work.beside(step.name, SHADOW)
+    """Build, catch up, switch; a table that an earlier deploy built for the same change is used."""
+    live = work.table(step.name)
     if live is not None:
-        if _built_from(work.table(beside)) != str(live.snapshot_id):
-            live = _build(work, step, beside)
+        if _built_from(work.table(_beside(step))) != str(live.snapshot_id):
+            live = _build(work, step, _beside(step))
+        built = _built(work, step)
+        if not work.is_marked(built.properties, step):
+            built.alter(TableChange(properties=work.marks(step)))
+        _map_cursors(work, step, live, built)
         work.lease.ensure()
-        live.rename(work.beside(step.name, ASIDE))
+        live.rename(work.aside(step.name))
     work.lease.ensure()
-    built = work.table(beside)
+    _built(work, step).rename(step.name)
+
+
+def _beside(step: Step) -> str:
+    return str(step.details["shadow"])
+
+
+def _built(work: Work, step: Step) -> MigratedTable:
+    built = work.table(_beside(step))
     if built is None or built.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, f"{beside} is gone", "plan again")
-    built.rename(step.name)
+        raise StepError(step.name, step.how.value, f"{_beside(step)} is gone", "plan again")
+    return built
+
+
+def _map_cursors(work: Work, step: Step, live: MigratedTable, built: MigratedTable) -> None:
+    """Before the switch, for nobody may come back after it; until the names change hands nobody asks for it."""
+    identity, before, after = step.uuid, live.snapshot_id, built.snapshot_id
+    old, new, aside = live.entry.uuid, built.entry.uuid, work.aside(step.name)
+    assert identity is not None
+    work.lease.write(
+        lambda connection, now: map_cursor(connection, identity, old, before, new, after, old_name=aside, now_ms=now)
+    )
 
 
 def _built_from(table: MigratedTable | None) -> str | None:
@@ -61,7 +79,7 @@ def _build(work: Work, step: Step, beside: str) -> MigratedTable:
         built = make(work, step, beside, properties)
     mark = {**work.marks(step), BUILT_FROM: str(live.snapshot_id)}
     change = TableChange(properties=mark)
-    target = built.coming(change, family(work, step))
+    target = built.coming(change, family(step, beside))
     files = rewritten(work, step, live, target).files if live.snapshot_id is not None else ()
     required = [each.name for each in work.record(step).columns if each.required]
     refuse_nulls(step, nulls_in_files(files, target, required))
@@ -74,19 +92,8 @@ def _build(work: Work, step: Step, beside: str) -> MigratedTable:
 
 
 def verify_shadow(work: Work, step: Step) -> Done:
-    """The new table, and where sinks go on in it."""
-    table, old = existing(work, step), work.table(work.beside(step.name, ASIDE))
+    """The new table."""
+    table = existing(work, step)
     if not work.is_marked(table.properties, step):
         raise StepError(step.name, step.how.value, "the new table did not take the name", "plan again")
-    evidence = evidence_of(work, step, table)
-    before = table.properties.get(BUILT_FROM, "")
-
-    def settle(connection: Connection, now: int) -> None:
-        if old is not None and step.uuid is not None:
-            start = int(before) if before.isdigit() else None
-            new = table.tagged_snapshot(MIGRATION_TAG, work.work_id(step))
-            map_cursor(
-                connection, step.uuid, old.entry.uuid, start, table.entry.uuid, new, old_name=old.name, now_ms=now
-            )
-
-    return Done(evidence, settle)
+    return Done(evidence_of(work, step, table))

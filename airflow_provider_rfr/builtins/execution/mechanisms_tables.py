@@ -51,6 +51,7 @@ def make(work: Work, step: Step, name: str, properties: dict[str, str]) -> Migra
         properties=properties,
     )
     if table.properties.get(MARKER) != str(step.uuid) or table.properties.get(DEPLOY) != work.deploy_id:
+        work.lease.ensure()
         raise StepError(name, step.how.value, "something has that name already", "plan again")
     if found is None:
         undo_if_late(work, table)

@@ -29,7 +29,7 @@ from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, list_tables
 from airflow_provider_rfr.lake.views import ViewEntry, holds_views, list_views
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.journal import touched
+from airflow_provider_rfr.store.journal import begun_steps, touched
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -57,16 +57,17 @@ def observe(
     """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
-        begun = frozenset(UUID(each) for each in touched(connection, project))
+        unfinished = frozenset(UUID(each) for each in touched(connection, project))
+        begun = begun_steps(connection, project)
     found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
-    for aside, name in half_switched(found.values()):
+    for aside, name in half_switched(begun, found.values()):
         # The next deploy undoes that before anything else: to a plan it is as if it had.
         found[name.casefold()] = replace(found.pop(aside.casefold()), name=name)
     there = views(catalog)
     listed = _recorded_views(recorded) if there is None else map(_view, there)
     found |= {each.key: each for each in listed if each.key not in found}
     users = tuple(_user_views(there or (), catalog.name, found))
-    return recorded, Live(found, users, begun)
+    return recorded, Live(found, users, unfinished)
 
 
 def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveObject]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from sqlalchemy import Connection
@@ -14,36 +14,31 @@ from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechan
 from airflow_provider_rfr.builtins.execution.values import AppliedStep
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step
-from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.exceptions import DeployError, RfrError, StepError
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import garbage, journal
-from airflow_provider_rfr.store.journal import JournalStep, StepState
+from airflow_provider_rfr.store.journal import StepState
 
 _TRIES: Final = 20
 """How often a change is begun anew because a writer of the table was faster."""
 _DAY: Final = 86_400_000
 
 
-def run_step(work: Work, step: Step, known: JournalStep | None) -> AppliedStep:
-    """Do the step, if it is not done.
+def run_step(work: Work, step: Step) -> AppliedStep:
+    """Do the step.
 
-    :param known: what the journal says. It is believed about sinks alone, which are in the same database
     :raises StepError: it can't be done
     :raises LeaseLostError: another deploy took over; nothing more is written
     """
     mechanism = mechanism_of(step)
-    ended = known is not None and known.state is StepState.DONE
     with _told(work, step):
-        found = mechanism.probe(work, step) is Probe.DONE or (ended and step.kind is Kind.SINK)
-        if found and ended and known is not None:
-            return _applied(step, orjson.loads(known.evidence or "{}"), found=True)
+        found = mechanism.probe(work, step) is Probe.DONE
         work.lease.write(lambda connection, now: _start(connection, now, work, step, mechanism))
         if not found:
             _do(work, step, mechanism)
         done = mechanism.verify(work, step)
         work.lease.write(lambda connection, now: _end(connection, now, work, step, done))
-    return _applied(step, done.evidence, found=found)
+    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, dict(done.evidence))
 
 
 def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
@@ -98,7 +93,3 @@ def _fail(work: Work, step: Step, problem: str) -> None:
     # What is to be told is the first thing that went wrong.
     with suppress(DeployError, DBAPIError):
         work.lease.write(end)
-
-
-def _applied(step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
-    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, dict(evidence))

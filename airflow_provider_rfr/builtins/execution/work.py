@@ -12,9 +12,18 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-from airflow_provider_rfr.builtins.planning.plans import Plan, Step
-from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, PROJECT, STAMP, Recorded, RecordedObject
+from airflow_provider_rfr.builtins.planning.plans import Plan, Step, Verb
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec
+from airflow_provider_rfr.builtins.state import (
+    ASIDE,
+    DEPLOY,
+    EMPTIED,
+    MARKER,
+    PROJECT,
+    STAMP,
+    Recorded,
+    RecordedObject,
+)
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.migrations import MigratedTable
 from airflow_provider_rfr.lake.views import ViewEntry
@@ -27,6 +36,7 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
+_NEW_ROWS: Final = frozenset({Verb.CREATE, Verb.REPLACE_EMPTY})
 
 
 class Probe(Enum):
@@ -79,12 +89,12 @@ class Work:
         return self.sql
 
     def work_id(self, step: Step) -> str:
-        """The same in each run of the same deploy."""
+        """The step's, in the properties and snapshots that it writes."""
         return f"{self.deploy_id}/{step.seq}"
 
-    def beside(self, name: str, kind: str) -> str:
-        """The name of what this deploy puts aside (``__g``) or builds (``__s``) beside ``name``."""
-        return f"{name}{kind}{self.deploy_id[:8]}"
+    def aside(self, name: str) -> str:
+        """The name under which this deploy puts aside what is called ``name``."""
+        return f"{name}{ASIDE}{self.deploy_id[:8]}"
 
     def marks(self, step: Step) -> dict[str, str]:
         """Says which step touched it last; the object's columns may be what they were."""
@@ -94,6 +104,8 @@ class Work:
         """Everything that the object's table or view says of itself."""
         record = self.record(step)
         said = {"comment": record.comment, "owner": record.owner}
+        if step.how in _NEW_ROWS and step.kind in STORED:
+            said[EMPTIED] = f"{self.plan.base_revision}/{self.deploy_id}"
         return {
             **{name: value for name, value in said.items() if value is not None},
             **record.properties,

@@ -66,7 +66,7 @@ class Decider:
         decision.drift = found.drift
         decision.problems += found.conflicts
         if want.kind is Kind.SINK:
-            decide_sink(decision, self._decisions, self._tools)
+            decide_sink(decision, self._decisions, self._tools, unfinished=want.uuid in self._live.unfinished)
         elif want.kind in STORED:
             decide_stored(decision, found, self._decisions, self._policies, self._tools)
             self._generate(decision)

@@ -96,6 +96,9 @@ def _changes(decision: Decision, found: Found, origin: Origin, inputs: Inputs, p
     if found.adopted:
         how = How.ADOPT
     _take(decision, choice, how)
+    if want.recorded is not None and origin.note is not None and reasons.CONTRACT in decision.reasons:
+        # The table may be as wanted already; those who read it saw the recorded one, and the deploy died before them.
+        decision.effects |= becomes(want, want.recorded)
     _say(decision, found, origin, how, policies)
 
 

@@ -19,6 +19,9 @@ class Touched:
     def __bool__(self) -> bool:
         return self.all or bool(self.columns)
 
+    def __or__(self, other: Touched) -> Touched:
+        return Touched(self.columns | other.columns, self.all or other.all)
+
     def met(self, used: Sequence[str] | None) -> list[str]:
         """Those among the used ones; what they are called when that can't be told: ``*``."""
         if used is None or self.all:
@@ -46,6 +49,10 @@ class Effects:
 
     def __bool__(self) -> bool:
         return bool(self.shape) or bool(self.contents)
+
+    def __or__(self, other: Effects) -> Effects:
+        gone = dict((*self.gone, *other.gone))
+        return Effects(self.shape | other.shape, self.contents | other.contents, tuple(gone.items()))
 
 
 NO_EFFECTS = Effects()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_rfr.builtins.codec import dumps
 from airflow_provider_rfr.builtins.planning import chain
 from airflow_provider_rfr.builtins.planning.diff import (
     NEEDS_VALUES,
@@ -23,6 +25,7 @@ from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.planning.schema_updates import schema_updates
 from airflow_provider_rfr.builtins.spec import Column, Contents, How, Kind
 from airflow_provider_rfr.builtins.sql.compose import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.state import SHADOW
 from airflow_provider_rfr.builtins.wanted import Want
 
 _ORDER = tuple(How)
@@ -253,7 +256,17 @@ class _Chooser:
             found["partitioning"] = list(self._want.obj.partitioning)
         if not same_names(self._origin.keys, self._want.obj.keys):
             found["keys"] = list(self._want.obj.keys)
-        return {**found, "contract": self._after, "from": self._origin.contract}
+        found |= {"contract": self._after, "from": self._origin.contract}
+        if how is How.SHADOW:
+            found["shadow"] = self._shadow(found)
+        return found
+
+    def _shadow(self, details: Mapping[str, Any]) -> str:
+        """A name that says what is built there: a later deploy uses it only for the very same change."""
+        ours = self._want.fingerprints
+        texts = (ours.contract.text, ours.constraints.text, ours.meta.text)
+        digest = hashlib.sha256(dumps((self._want.uuid, details, texts))).hexdigest()
+        return f"{self._want.obj.name}{SHADOW}{digest[:8]}"
 
 
 def _column(expression: str) -> str | None:

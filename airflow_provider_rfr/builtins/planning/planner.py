@@ -63,12 +63,15 @@ def _decided(
     names = _give_up_names(wanted, removed)
     decider = Decider(wanted, recorded, live, policies, tools, leaving=names, downgrade=downgrade)
     decisions = decider.decide()
+    for each in decisions.values():
+        # What an unfinished deploy built for the same change is used, and not left over.
+        removed.leftovers.pop(str(each.details.get("shadow", "")).casefold(), None)
     return Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
         user_views(decisions, removed.leaving, live, policies),
-        exports(decisions, recorded.sinks, policies),
+        exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from airflow_provider_rfr.builtins.planning.drift import whose
 from airflow_provider_rfr.builtins.planning.plans import Blocked
 from airflow_provider_rfr.builtins.spec import Contents, Stability
-from airflow_provider_rfr.builtins.state import Live, LiveObject, Recorded, RecordedObject
+from airflow_provider_rfr.builtins.state import Live, LiveObject, Recorded, RecordedObject, SinkState
 from airflow_provider_rfr.builtins.wanted import Wanted, relation
 
 
@@ -19,13 +19,14 @@ class Removals:
 
     :ivar leaving: by id; all of them are forgotten
     :ivar there: what of these is in the catalog, so that there is something to do
-    :ivar leftovers: by name, what an unfinished deploy left that belongs to nothing
+    :ivar leftovers: by name, what an unfinished deploy left that belongs to nothing; ``leftover_sinks`` likewise
     """
 
     leaving: dict[UUID, RecordedObject] = field(default_factory=dict)
     reasons: dict[UUID, str] = field(default_factory=dict)
     there: dict[UUID, LiveObject] = field(default_factory=dict)
     leftovers: dict[str, LiveObject] = field(default_factory=dict)
+    leftover_sinks: tuple[SinkState, ...] = ()
     blocked: list[Blocked] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -37,7 +38,7 @@ def removals(wanted: Wanted, recorded: Recorded, live: Live, version: str, downg
     """
     found = Removals()
     known_ids = recorded.by_uuid.keys() | wanted.wants.keys() | live.unfinished
-    sinks = [each for each in recorded.sinks if each.uuid in wanted.wants or each.uuid not in recorded.by_uuid]
+    sinks = [each for each in recorded.sinks if each.uuid in wanted.wants or each.uuid not in known_ids]
     for known in sorted(recorded.objects, key=lambda each: each.key):
         if known.uuid in wanted.wants or known.uuid in wanted.kept:
             continue
@@ -59,6 +60,10 @@ def removals(wanted: Wanted, recorded: Recorded, live: Live, version: str, downg
             found.there[known.uuid] = there
     if not found.blocked:
         found.leftovers = _leftovers(found, wanted, live)
+        ours = recorded.by_uuid.keys() | wanted.wants.keys()
+        found.leftover_sinks = tuple(
+            each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours
+        )
     return found
 
 

@@ -102,6 +102,8 @@ class Writer:
         for known in sorted(removed.leaving.values(), key=lambda each: each.key):
             if known.kind is Kind.SINK:
                 yield Step(0, known.uuid, known.name, known.kind, Verb.REMOVE, removed.reasons[known.uuid])
+        for left in removed.leftover_sinks:
+            yield Step(0, left.uuid, left.name, Kind.SINK, Verb.REMOVE, "left by an unfinished deploy")
 
     def _leftovers(self, keys: tuple[str, ...]) -> Iterator[Step]:
         for key in keys:
@@ -128,10 +130,13 @@ class Writer:
 
     def _sinks(self, *, held: bool) -> Iterator[Step]:
         """A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards."""
-        for identity, (name, choice, why) in sorted(self._outcome.exports.choices.items(), key=lambda each: each[1]):
-            verb = Verb(choice)
+        choices = self._outcome.exports.choices
+        for identity in sorted(choices, key=lambda each: (choices[each].name, str(each))):
+            chosen = choices[identity]
+            verb = Verb(chosen.how)
             if (verb is Verb.HOLD) is held:
-                yield Step(0, identity, name, Kind.SINK, verb, why)
+                details = {} if chosen.since is None else {"since": chosen.since}
+                yield Step(0, identity, chosen.name, Kind.SINK, verb, chosen.why, (), details)
 
     def dependents(self) -> tuple[Dependent, ...]:
         """Views and sinks that the steps touch, in the order of what they depend on."""

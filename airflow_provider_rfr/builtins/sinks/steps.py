@@ -23,7 +23,10 @@ _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind
 def apply_sink_step(
     connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, *, deploy_id: str = ""
 ) -> None:
-    """Do a step of a plan whose kind is sink. Doing it again changes nothing.
+    """Do a step of a plan whose kind is sink.
+
+    Doing it again changes nothing. Nor does it when another deploy decides the same about the same once more, because
+    the first one died (``since`` in the step's details).
 
     :param obj: the sink as it is declared; None for one that is not (any more)
     :param now_ms: milliseconds since 1970, by the store's clock
@@ -33,7 +36,7 @@ def apply_sink_step(
     """
     if step.uuid is None or step.how not in _VERBS:
         raise ConfigurationError("steps", f"{step.how.value} of {step.name} can't be done to a sink")
-    _VERBS[step.how](connection, step, obj, now_ms, deploy_id)
+    _VERBS[step.how](connection, step, obj, now_ms, str(step.details.get("since", deploy_id)))
 
 
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
@@ -55,18 +58,18 @@ def map_cursor(
     old_name: str | None = None,
     now_ms: int = 0,
 ) -> None:
-    """Note where the cursors of one table go on in another one, which takes its place; in the switch's transaction.
+    """Note where the cursors of one table go on in another one, which is about to take its place.
 
     The new table holds at ``new_snapshot`` exactly the rows that the old one holds at ``old_snapshot``; None is a table
-    without rows. Sinks that are behind ``old_snapshot`` send the rest from the old table first. Doing it again changes
-    nothing.
+    without rows. Sinks that are behind ``old_snapshot`` send the rest from the old table first. What was noted of the
+    old table before is replaced.
 
     :param source: id of the object whose tables they are
     :param old_physical: uuid of the old table, as its metadata says; ``new_physical`` likewise
     :param old_name: name by which the old table is to be found after the switch; None: it is gone, and sinks that are
         behind are held
     """
-    store.insert_map(
+    store.write_map(
         connection,
         store.CursorMap(source, old_physical, old_snapshot, old_name, new_physical, new_snapshot),
         now_ms,
@@ -143,21 +146,29 @@ def _rename(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
 
 def _hold(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
     row = _row(connection, step)
-    if row is not None and row.held_at is None:
-        store.change_sink(
-            connection, row.uuid, held_at=now_ms, held_reason=step.reason, deploy_id=deploy_id or None, window=None
-        )
+    mark = _mark(step, deploy_id)
+    if row is None or (mark is not None and row.decided_by == mark):
+        return
+    if row.held_at is None:
+        store.change_sink(connection, row.uuid, held_at=now_ms, held_reason=step.reason, window=None)
+    if row.behind is None:
+        store.change_sink(connection, row.uuid, deploy_id=deploy_id or None, decided_by=mark)
 
 
 def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
     row = _row(connection, step)
-    mark = f"{deploy_id}/{step.seq}" if deploy_id else None
+    mark = _mark(step, deploy_id)
     if row is None or (mark is not None and row.decided_by == mark):
         return
     if mark is None and row.held_at is None and _is_pending(row, step.how):
         return
     _write_decision(connection, row, step.how.value, now_ms, deploy_id)
     store.change_sink(connection, row.uuid, decided_by=mark)
+
+
+def _mark(step: Step, deploy_id: str) -> str | None:
+    """Says what was decided, and about which deploy's emptying."""
+    return f"{deploy_id}/{step.how.value}" if deploy_id else None
 
 
 def _is_pending(row: SinkRow, how: Verb) -> bool:

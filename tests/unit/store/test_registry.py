@@ -154,11 +154,11 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(con
     control.run(lambda connection: journal.start_step(connection, "d1", 2, token=1, now=4))
     with control.read() as connection:
         assert journal.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in journal.resumable_deploys(connection, P)] == ["d1"]
+        assert [each.deploy_id for each in journal.open_deploys(connection, P)] == ["d1"]
     begin(control, "d2", "z")
     with control.read() as connection:
         assert journal.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in journal.resumable_deploys(connection, P)] == ["d2"]
+        assert [each.deploy_id for each in journal.open_deploys(connection, P)] == ["d2"]
         assert journal.unfinished_ids(connection, P) == {"d1", "d2"}
 
     def finish(connection: Connection) -> None:
@@ -172,17 +172,6 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(con
             "d1": "abandoned",
             "d2": "done",
         }
-
-
-def test_a_deploy_that_is_gone_on_with_keeps_its_steps(control: ControlStore) -> None:
-    begin(control, "d1", "a")
-    control.run(lambda connection: journal.start_step(connection, "d1", 1, token=1, now=2))
-    begin(control, "d1", "a")
-    with control.read() as connection:
-        found = journal.find_deploy(connection, "d1")
-        steps = journal.steps_of(connection, "d1")
-    assert found is not None and found.attempts == 2
-    assert [(each.state, each.attempts) for each in steps] == [(StepState.STARTED, 1)]
 
 
 def test_garbage_is_queued_once_and_a_failure_leaves_it_there(control: ControlStore) -> None:

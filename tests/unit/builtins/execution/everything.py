@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_rfr.builtins.sinks.steps import sink_states
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How, Stability
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place
@@ -65,8 +66,28 @@ AFTER = spec(
     replace(_SEEN, name="ops.watched"),
     sink("ops.out", "ops.emptied", on_replace="resume_from_new"),
     sink("ops.stopped", "ops.emptied", on_replace="hold", stability=Stability.UNSTABLE),
-    sink("ops.more", "ops.theirs"),
+    sink("ops.more", "ops.theirs", stability=Stability.UNSTABLE),
 )
+
+CORRECTED = replace(
+    AFTER,
+    objects=tuple(
+        {
+            "ops.rewritten": table("ops.rewritten", *NEW, migrations=(_way(How.REWRITE, n="CAST(n * 3 AS string)"),)),
+            "ops.built": table("ops.built", *NEW, migrations=(_way(How.SHADOW, n="CAST(n + 1 AS string)"),)),
+            "ops.emptied": table(
+                "ops.emptied", *NEW, migrations=(_way(How.REWRITE, n="CAST(n AS string)"),), exportable=True
+            ),
+            "ops.said": table("ops.said", "id int", comment="corrected"),
+            "ops.filled": mview("ops.filled", "SELECT id + 7 AS id FROM ops.evolved", "id bigint"),
+            "ops.bound": view("ops.bound", "SELECT number + 1 AS n FROM ops.evolved"),
+            "ops.called": replace(_NAMED, name="ops.named"),
+        }.get(each.name, each)
+        for each in AFTER.objects
+        if each.name != "ops.more"
+    ),
+)
+"""The second version once more, as somebody corrected it after a deploy of it died."""
 
 
 def prepare(place: Place) -> None:
@@ -104,3 +125,23 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
     assert (len(live.metadata.snapshots), len(place.catalog.load_table("ops.rewritten").metadata.snapshots)) == (1, 2)
     again = place.plan(wanted)
     assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
+
+
+def check_corrected(place: Place, wanted: CatalogSpec) -> None:
+    """The corrected version is there. What was done before it was corrected stays: it is in no recorded state."""
+    assert [each["number"] for each in place.rows("ops.evolved")] == [10, 20]
+    done = {"ops.rewritten": ("20", "40"), "ops.built": ("10", "20"), "ops.emptied": ()}
+    right = {"ops.rewritten": ("30", "60"), "ops.built": ("11", "21"), "ops.emptied": ("10", "20")}
+    for name, values in right.items():
+        assert tuple(each["n"] for each in place.rows(name)) in (values, done[name]), name
+    assert place.rows("ops.filled") == [{"id": 8}, {"id": 9}] and place.rows("ops.summed") == [{"id": 2}, {"id": 3}]
+    assert place.rows("ops.named") == [{"id": 2}] and place.rows("ops.theirs") == [{"id": 9}]
+    assert place.catalog.load_table("ops.said").properties["comment"] == "corrected"
+    markers = place.markers()
+    ours = {each.name: str(each.id) for each in wanted.objects if each.sink is None}
+    assert {name: markers.pop(name) for name in ours} == ours
+    assert all("__g" in name for name in markers if name != "bob.mine"), markers
+    again = place.plan(wanted)
+    assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
+    with place.store.read() as connection:
+        assert {each.name for each in sink_states(connection)} == {"ops.out", "ops.stopped"}

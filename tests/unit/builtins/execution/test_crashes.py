@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from airflow_provider_rfr.builtins.planning.plans import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
-from tests.unit.builtins.catalogs import spec, table
+from airflow_provider_rfr.builtins.spec import CatalogSpec, How
+from airflow_provider_rfr.exceptions import StalePlanError, StepError
+from tests.unit.builtins.catalogs import contract, migration, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
-from tests.unit.builtins.execution.everything import AFTER, POLICIES, check, prepare
+from tests.unit.builtins.execution.everything import AFTER, CORRECTED, POLICIES, check, check_corrected, prepare
 from tests.unit.builtins.execution.places import Place
 
 LATER = replace(AFTER, version="3.0")
@@ -17,22 +23,56 @@ MECHANISMS = {
     *("create", "adopt", "metadata", "evolve", "rewrite", "shadow", "recompute", "replace_empty"),
     *("replace", "rebind", "rename", "drop", "remove", "hold", "resume_from_new"),
 }
+PARTS = 8
+"""Every crash is tried by one of so many tests, which can run side by side."""
+
+
+def approved_or_refused(place: Place, plan: Plan, wanted: CatalogSpec) -> bool:
+    """Apply a plan that was made before a crash: it is done as it is, or nothing is touched."""
+    before = place.snapshots()
+    try:
+        assert place.apply(plan, wanted).plan_hash == plan.plan_hash
+    except StalePlanError:
+        after = place.snapshots()
+        assert {name: after[name] for name in before if "__g" not in name} == {
+            name: each for name, each in before.items() if "__g" not in name
+        }
+        return False
+    return True
 
 
 def again(place: Place, number: int, plan: Plan) -> CatalogSpec:
     """Who comes next: the same plan, a plan of what is there now, or a later version of the code."""
-    if number % 3 == 0:
-        place.apply(plan, AFTER)
+    if number % 3 == 0 and approved_or_refused(place, plan, AFTER):
         return AFTER
-    wanted = AFTER if number % 3 == 1 else LATER
-    fresh = place.plan(wanted, **POLICIES)
-    assert fresh.applicable, (number, fresh.blocked, fresh.drift)
-    place.apply(fresh, wanted)
+    wanted = LATER if number % 3 == 2 else AFTER
+    place.deploy(wanted, **POLICIES)
     return wanted
 
 
-def test_a_deploy_with_every_mechanism_converges_after_a_crash_before_any_of_its_effects(tmp_path: Path) -> None:
-    worlds = Worlds(tmp_path)
+def corrected(place: Place, number: int, plan: Plan) -> CatalogSpec:
+    """The declaration is corrected first, with or without a new version."""
+    wanted = replace(CORRECTED, version="2.1") if number % 2 else CORRECTED
+    place.deploy(wanted, **POLICIES)
+    return wanted
+
+
+@contextmanager
+def died(worlds: Worlds, number: int) -> Iterator[Place]:
+    place = worlds.restore(number)
+    try:
+        yield place
+    except BaseException as error:
+        error.add_note(f"died before effect {number} of {len(worlds.names)}, {worlds.names[number]}")
+        raise
+    finally:
+        place.close()
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worlds, Plan]:
+    """Each world in which a deploy with every mechanism may leave what it works on."""
+    worlds = Worlds(tmp_path_factory.mktemp("crashes"))
     place = worlds.open()
     prepare(place)
     plan = place.plan(AFTER, **POLICIES)
@@ -40,14 +80,20 @@ def test_a_deploy_with_every_mechanism_converges_after_a_crash_before_any_of_its
     worlds.record(place, lambda: place.apply(plan, AFTER))
     check(place)
     place.close()
-    for number, name in enumerate(worlds.names):
-        place = worlds.restore(number)
-        try:
-            check(place, again(place, number, plan))
-        except BaseException as error:
-            error.add_note(f"died before effect {number} of {len(worlds.names)}, {name}")
-            raise
-        place.close()
+    return worlds, plan
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    ("come_next", "checked"), [(again, check), (corrected, check_corrected)], ids=["as it was", "corrected"]
+)
+def test_a_deploy_with_every_mechanism_converges_after_a_crash_before_any_of_its_effects(
+    crashed: tuple[Worlds, Plan], come_next: Callable[..., CatalogSpec], checked: Callable[..., None], part: int
+) -> None:
+    worlds, plan = crashed
+    for number in range(part, len(worlds.names), PARTS):
+        with died(worlds, number) as place:
+            checked(place, come_next(place, number // PARTS, plan))
 
 
 def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path) -> None:
@@ -62,8 +108,98 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
     worlds.record(place, lambda: place.apply(plan, wanted))
     place.close()
     for number in range(len(worlds.names)):
-        place = worlds.restore(number)
-        place.apply(plan if number % 2 else place.plan(wanted), wanted)
-        assert (place.rows("ops.a"), place.rows("ops.b")) == ([{"id": 2}], [{"id": 1}]), number
-        assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
-        place.close()
+        with died(worlds, number) as place:
+            if number % 2 == 0 or not approved_or_refused(place, plan, wanted):
+                place.deploy(wanted)
+            assert (place.rows("ops.a"), place.rows("ops.b")) == ([{"id": 2}], [{"id": 1}]), number
+            assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
+
+
+OLD = table("ops.b", "id int", "n int")
+
+
+def rewritten(how: How, **expressions: str) -> Any:
+    way = migration(contract("id int", "n int"), contract("id int", "n string"), how, **expressions)
+    return table("ops.b", "id int", "n string", migrations=(way,))
+
+
+@pytest.fixture
+def failed(place: Place) -> Callable[..., None]:
+    """A deploy of ``ops.a`` and ``ops.b`` that fails in one of them, before it has changed it."""
+    place.deploy(spec("1.0", table("ops.a", "id int"), OLD))
+    place.append("ops.b", {"id": 1, "n": 10}, {"id": 2, "n": 20})
+
+    def fail(wanted: CatalogSpec, **policies: Any) -> None:
+        def die() -> None:
+            raise OSError("executor lost")
+
+        place.engine.during = die
+        with pytest.raises(StepError):
+            place.deploy(wanted, **policies)
+
+    return fail
+
+
+@pytest.mark.parametrize("how", [How.REWRITE, How.SHADOW])
+def test_an_expression_that_is_corrected_after_a_failed_deploy_is_the_one_that_runs(
+    place: Place, failed: Callable[..., None], how: How
+) -> None:
+    first = table("ops.a", "id int")
+    failed(spec("2.0", first, rewritten(how, n="CAST(n AS string)")))
+    wanted = spec("2.0", first, rewritten(how, n="CAST(n * 100 AS string)"))
+    plan = place.plan(wanted)
+    assert place.apply(plan, wanted).plan_hash == plan.plan_hash
+    assert place.rows("ops.b") == [{"id": 1, "n": "1000"}, {"id": 2, "n": "2000"}]
+
+
+def test_a_mechanism_that_is_corrected_after_a_failed_deploy_loses_no_rows(
+    place: Place, failed: Callable[..., None]
+) -> None:
+    """The permission to lose them is still given; nothing makes use of it."""
+    way = migration(contract("id int"), contract("id string"), How.REWRITE, id="CAST(id AS string)")
+    first, loss = table("ops.a", "id string", migrations=(way,)), frozenset({"ops.b"})
+    place.append("ops.a", {"id": 5})
+    failed(spec("2.0", first, rewritten(How.REPLACE_EMPTY)), accept_data_loss=loss)
+    wanted = spec("2.0", first, rewritten(How.REWRITE, n="CAST(n AS string)"))
+    plan = place.plan(wanted, accept_data_loss=loss)
+    done = place.apply(plan, wanted)
+    assert [(each.name, each.how) for each in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
+    assert place.rows("ops.b") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
+
+
+def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> None:
+    place.deploy(spec("1.0", table("ops.s", "score string")))
+    place.append("ops.s", {"score": "7"}, {"score": "x"})
+
+    def wanted(cast: str) -> CatalogSpec:
+        way = migration(contract("score string"), contract("score int"), How.REWRITE, score=f"{cast}(score AS int)")
+        return spec("2.0", table("ops.s", "score int", migrations=(way,)))
+
+    with pytest.raises(StepError, match="rewrite ops.s"):
+        place.deploy(wanted("CAST"))
+    place.deploy(wanted("TRY_CAST"))
+    assert place.rows("ops.s") == [{"score": 7}, {"score": None}]
+
+
+def test_what_reads_a_table_sees_its_new_rows_though_the_deploy_died_between_the_two(tmp_path: Path) -> None:
+    """The table is as wanted when the next plan is made; its readers are not."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    readers = (
+        mview("ops.m", "SELECT id, CAST(n AS string) AS n FROM ops.b", "id int", "n string"),
+        view("ops.v", "SELECT n FROM ops.b"),
+    )
+    place.deploy(spec("1.0", OLD))
+    place.append("ops.b", {"id": 1, "n": 10})
+    place.deploy(spec("1.1", OLD, *readers))
+    assert place.rows("ops.m") == [{"id": 1, "n": "10"}]
+    wanted = spec("2.0", rewritten(How.REWRITE, n="CAST(n + 1 AS string)"), *readers)
+    worlds.record(place, lambda: place.deploy(wanted))
+    place.close()
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            bound = place.recorded("ops.v").deploy_id
+            done = place.deploy(wanted)
+            assert place.rows("ops.m") == [{"id": 1, "n": "11"}]
+            finished = place.recorded("ops.v").deploy_id != bound or done.state == "nothing"
+            assert finished, "the view was bound to the old columns"
