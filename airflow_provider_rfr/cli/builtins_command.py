@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.commands import command
-from airflow_provider_rfr.cli.printing import moment, print_value
+from airflow_provider_rfr.cli.printing import moment, print_data, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,12 +40,10 @@ def apply(args: Namespace) -> int:
 
     hook = _hook(args)
     found = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
-    if not args.json:
+    if args.output not in ("json", "yaml"):
         _show(found, args)
     done = _deploy(hook, found, args)
-    if args.json:
-        print(json.dumps({**asdict(done), "steps": [asdict(each) for each in done.steps]}, default=str))
-    else:
+    if not print_data({**asdict(done), "steps": [asdict(each) for each in done.steps]}, args):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
     return 0
 
@@ -118,7 +116,8 @@ def adopt(args: Namespace) -> int:
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {told}", "see the plan")
     _show(found, args)
     done = _deploy(hook, found, args)
-    print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
+    if args.output not in ("json", "yaml"):
+        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
     return 0
 
 
@@ -265,7 +264,8 @@ def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
 def _show(found: Plan, args: Namespace) -> None:
     from airflow_provider_rfr.builtins.planning.render import render
 
-    print(json.dumps(found.to_json(), indent=2) if args.json else render(found, markdown=args.markdown))
+    if not print_data(found.to_json(), args):
+        print(render(found, markdown=args.markdown))
 
 
 def _deploy_row(each: Any) -> dict[str, Any]:

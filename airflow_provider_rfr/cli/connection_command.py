@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.commands import command
-from airflow_provider_rfr.cli.printing import moment
+from airflow_provider_rfr.cli.printing import moment, print_data
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def validate(args: Namespace) -> None:
 def dependents(args: Namespace) -> None:
     """What uses a connection, by any number of steps."""
     found = _hook(args).dependents(args.connection)
-    if args.json:
-        print(json.dumps([each.to_json() for each in found], indent=2))
+    if print_data([each.to_json() for each in found], args):
         return
     for each in found:
         way = f" by {' > '.join(each.via)}" if len(each.via) > 1 else ""
@@ -62,19 +61,19 @@ def dependents(args: Namespace) -> None:
 def history(args: Namespace) -> None:
     """The audit, the newest first."""
     rows = _hook(args).history(args.connection, args.limit)
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
+    if print_data([asdict(row) for row in rows], args):
         return
     for row in rows:
         for line in _lines(row):
             print(line)
+    if not rows:
+        of = f" of {args.connection}" if args.connection else ""
+        print(f"no ALTER CONNECTION{of} yet", file=sys.stderr)
 
 
 def _do(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
     outcome = _hook(args).execute(statement, actor=f"{_user()} at the command line", parameters=parameters)
-    if args.json:
-        print(json.dumps(outcome.to_json(), indent=2))
-    else:
+    if not print_data(outcome.to_json(), args):
         print("\n".join(outcome.lines()))
     return outcome
 
@@ -88,18 +87,15 @@ def _user() -> str:
 
 
 def _hook(args: Namespace) -> ConnectionsHook:
-    """With the database, where there is one: then connections are looked for as Airflow's own server does."""
+    """With the database, where there is one."""
     from airflow_provider_rfr.hooks.connection_database import can_be_reached
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
 
-    at_database = can_be_reached()
-    if at_database:
-        os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     return ConnectionsHook(
         args.airflow_api_conn_id,
         args.control_store_conn_id,
         tell=lambda line: print(line, file=sys.stderr),
-        at_database=at_database and args.airflow_api_conn_id is None,
+        at_database=args.airflow_api_conn_id is None and can_be_reached(),
     )
 
 

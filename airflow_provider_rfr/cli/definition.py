@@ -86,7 +86,6 @@ ARG_VERSION = Arg(("--declared-version",), help="Version of the code that declar
 ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
-ARG_JSON = Arg(("--json",), action="store_true", help="For scripts")
 ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
 ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
@@ -119,16 +118,16 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, ARG_SAVE, ARG_JSON, ARG_MARKDOWN),
-    _builtins("apply", "Deploy", ARG_PLAN, *_POLICIES, *_SPARK, ARG_JSON, ARG_MARKDOWN),
-    _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_JSON),
-    _builtins("history", "Past deploys, or the steps of one", ARG_DEPLOY, ARG_LIMIT, ARG_JSON),
-    _builtins("drift", "What was changed by hand", ARG_JSON),
-    _builtins("adopt", "Make somebody else's tables ours, unchanged", ARG_NAMES, *_SPARK, ARG_JSON, ARG_MARKDOWN),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, ARG_SAVE, ARG_OUTPUT, ARG_MARKDOWN),
+    _builtins("apply", "Deploy", ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, ARG_MARKDOWN),
+    _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
+    _builtins("history", "Past deploys, or the steps of one", ARG_DEPLOY, ARG_LIMIT, ARG_OUTPUT),
+    _builtins("drift", "What was changed by hand", ARG_OUTPUT),
+    _builtins("adopt", "Make somebody else's tables ours, unchanged", ARG_NAMES, *_SPARK, ARG_OUTPUT, ARG_MARKDOWN),
     _builtins("forget", "Take objects out of the registry; rows stay", ARG_NAMES, *_SPARK),
     _builtins("force-unlock", "Take the lease from a dead deploy", ARG_TOKEN),
     _builtins("release-sink", "Decide what becomes of a sink that is held", ARG_SINK, ARG_CHOICE),
-    _builtins("gc", "Delete what was put aside and nobody needs", ARG_JSON),
+    _builtins("gc", "Delete what was put aside and nobody needs", ARG_OUTPUT),
     _builtins("graph", "What reads what, for Graphviz"),
     _builtins("lock-check", "Compare the declarations with their lock file", ARG_LOCK, ARG_WRITE),
 )
@@ -153,7 +152,7 @@ _AIRFLOW = (
 
 
 def _connection(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, *args, *_AIRFLOW, ARG_JSON, of="connection")
+    return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, of="connection")
 
 
 CONNECTION = (
@@ -176,7 +175,7 @@ ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit
 
 
 def _tables(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, ARG_TABLES, *args, ARG_LAKE, ARG_JSON, of="tables")
+    return _command(name, help, ARG_TABLES, *args, ARG_LAKE, ARG_OUTPUT, of="tables")
 
 
 TABLES = (

@@ -7,16 +7,24 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+
 from airflow_provider_rfr.store.clock import instant
 
 
 def print_value(value: Any, args: Namespace) -> None:
-    """Print lists and mappings: as JSON where ``--json`` is given, else a line each."""
-    if args.json:
-        print(json.dumps(value, indent=2, default=str))
-        return
-    for line in lines_of(value):
-        print(line)
+    """Print lists and mappings: for scripts where ``--output`` says so, else a line each."""
+    if not print_data(value, args):
+        print("\n".join(lines_of(value)) or "nothing")
+
+
+def print_data(value: Any, args: Namespace) -> bool:
+    """Print the value as JSON or YAML where ``--output`` asks for that; else print nothing, and return False."""
+    if args.output not in ("json", "yaml"):
+        return False
+    text = json.dumps(value, indent=2, default=str)
+    print(text if args.output == "json" else yaml.safe_dump(json.loads(text), sort_keys=False).rstrip())
+    return True
 
 
 def lines_of(value: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.cli.commands import command
+from airflow_provider_rfr.cli.printing import print_data
 from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
 from airflow_provider_rfr.store.clock import instant
 
@@ -119,9 +120,9 @@ def list_deliveries(args: Namespace) -> None:
     store, selection = _selected(args)
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
-    AirflowConsole().print_as(
-        data=found[: args.limit], output=args.output, mapper=lambda each: _row(each, rows.get(each.key))
-    )
+    shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
+    if not print_data(shown, args):
+        AirflowConsole().print_as(data=shown, output=args.output)
 
 
 @command

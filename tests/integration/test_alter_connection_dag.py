@@ -71,9 +71,9 @@ def everything_but_connections() -> str:
 
 
 def command(**arguments: Any) -> Namespace:
-    switches = dict.fromkeys(("dry_run", "no_validate", "no_restart", "new_identity", "json"), False)
-    rest = {"parameters": None, "airflow_api_conn_id": None, "control_store_conn_id": None, "limit": 10}
-    return Namespace(**{**switches, **rest, **arguments})
+    switches = dict.fromkeys(("dry_run", "no_validate", "no_restart", "new_identity"), False)
+    rest = {"parameters": None, "airflow_api_conn_id": None, "control_store_conn_id": None, "output": "table"}
+    return Namespace(**{**switches, **rest, "limit": 10, **arguments})
 
 
 def test_the_form_changes_a_connection_with_a_secret_that_nobody_sees(

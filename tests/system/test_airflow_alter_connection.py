@@ -132,7 +132,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
         began = time.monotonic()
         assert story.task("uses_staying", "move")["state"] == "running"
         # Both slots are taken: the command line needs none.
-        done = cli(story, "alter", f"ALTER CONNECTION moving SET (host = '{moved.base_url}')", "--json")
+        done = cli(story, "alter", f"ALTER CONNECTION moving SET (host = '{moved.base_url}')", "-o", "json")
         assert done.returncode == 0, done.stderr[-3000:]
         wait_for(lambda: moved.counts()["pages"] > 1)
         seconds = time.monotonic() - began

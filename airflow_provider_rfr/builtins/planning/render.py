@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +27,8 @@ _HINTS: Final = {
     Verb.REPLACE_EMPTY: "ALL ROWS ARE LOST",
 }
 _KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
+_DEEPER: Final = 4
+"""By so many characters a dependent's name begins further to the right."""
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -73,26 +75,39 @@ def _body(plan: Plan) -> Iterator[str]:
     rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
     steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
     own = {each.uuid for each in steps}
+    width = _width(steps, plan.blocked, plan.dependents)
     for step in steps:
-        yield from _step(step)
-        yield from _below(step.uuid, nested, own)
+        yield from _step(step, width)
+        yield from _below(step.uuid, nested, own, width)
     for blocked in plan.blocked:
-        yield from _blocked(blocked)
-        yield from _below(blocked.uuid, nested, own)
+        yield from _blocked(blocked, width)
+        yield from _below(blocked.uuid, nested, own, width)
     for on in list(nested):
-        yield from _below(on, nested, own)
+        yield from _below(on, nested, own, width)
     yield from (_drift(each) for each in plan.drift)
     yield from (f"  # note   {warning}" for warning in plan.warnings)
 
 
-def _below(on: UUID | None, nested: dict[UUID, list[Dependent]], own: Container[UUID | None]) -> Iterator[str]:
+def _width(steps: Iterable[Step], blocked: Iterable[Blocked], dependents: Iterable[Dependent]) -> int:
+    """Of the column of names."""
+    names = [len(_name(each)) for each in steps] + [len(each.name) for each in blocked]
+    return max((24, *names, *(len(_name(each)) + _DEEPER for each in dependents)))
+
+
+def _name(each: Step | Dependent) -> str:
+    return f"{each.name}{'  (user)' if each.user else ''}"
+
+
+def _below(
+    on: UUID | None, nested: dict[UUID, list[Dependent]], own: Container[UUID | None], width: int
+) -> Iterator[str]:
     """Whoever depends on an object, and whoever depends on those that have no line of their own; each once."""
     if on is None:
         return
     for each in nested.pop(on, ()):
-        yield _dependent(each)
+        yield _dependent(each, width)
         if each.uuid is not None and each.uuid not in own:
-            yield from _below(each.uuid, nested, own)
+            yield from _below(each.uuid, nested, own, width)
 
 
 def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
@@ -102,13 +117,12 @@ def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> 
     return step.how is Verb.REBIND and (step.uuid, step.name) in rebound
 
 
-def _step(step: Step) -> Iterator[str]:
+def _step(step: Step, width: int) -> Iterator[str]:
     first, *rest = (*step.changes, *_hints(step)) or ("",)
     alone = step.how in (Verb.CREATE, Verb.ADOPT, Verb.REMOVE, Verb.DROP, Verb.RENAME, Verb.REPLACE, Verb.REBIND)
     if alone or not step.changes:
         first, rest = _reason(step), [*step.changes, *_hints(step)]
-    name = f"{step.name}{'  (user)' if step.user else ''}"
-    start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {name:<24} {step.how.value:<13} "
+    start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {_name(step):<{width}} {step.how.value:<15} "
     yield f"{start}{first}".rstrip()
     yield from (f"{'':<{len(start)}}{line}" for line in rest)
 
@@ -139,14 +153,15 @@ def _size(step: Step) -> str:
     return f"   {' / '.join(parts)}" if parts else ""
 
 
-def _dependent(each: Dependent) -> str:
-    name = f"{each.name}{'  (user)' if each.user else ''}"
-    return f"      -> {_kind(each.kind):<5} {name:<22} {each.how:<13} {each.reason}".rstrip()
+def _dependent(each: Dependent, width: int = 0) -> str:
+    return (
+        f"      -> {_kind(each.kind):<5} {_name(each):<{max(0, width - _DEEPER)}} {each.how:<15} {each.reason}".rstrip()
+    )
 
 
-def _blocked(blocked: Blocked) -> Iterator[str]:
+def _blocked(blocked: Blocked, width: int) -> Iterator[str]:
     first, *rest = blocked.problems
-    start = f"  ! {_kind(blocked.kind):<6} {blocked.name:<24} {'BLOCKED':<13} "
+    start = f"  ! {_kind(blocked.kind):<6} {blocked.name:<{width}} {'BLOCKED':<15} "
     yield f"{start}{first}"
     yield from (f"{'':<{len(start)}}{line}" for line in (*rest, *blocked.changes))
     if blocked.instruction:

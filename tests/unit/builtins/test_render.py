@@ -73,25 +73,25 @@ def planned(**policies: object) -> Plan:
 
 EXPECTED = """\
 Catalog "ops" recorded at rev 1 (1.6.2), wanted 1.7.0    plan HASH  base rev 1
-  ± table  ops.audit                rewrite       ! actor: string -> struct<name:string> (incompatible)
-                                                  = actor: named_struct('name', actor)
-                                                  in place, history kept   ~10 rows
-      -> sink  bob.export  (user)     continue      cursor 8843 kept, migration snapshots skipped
-      -> sink  ops.audit_to_s3        continue      cursor kept, migration snapshots skipped
-  ∅ table  ops.emptied              replace_empty ! x: string -> int (incompatible)
-                                                  ALL ROWS ARE LOST   ~10 rows
-  ~ table  ops.ingest_runs          evolve        ^ rows: int -> bigint (widen)
-                                                  > column finished_at -> ended_at (rename)
-                                                  + column attempts int
-      -> mview ops.m                  recompute     reads ops.ingest_runs.rows
-      -> view  ops.v_recent           rebind        reads ops.ingest_runs.rows
-      -> view  bob.daily  (user)      rebind        reads ops.v_recent
-  ± mview  ops.m                    recompute     reads ops.ingest_runs.rows
-                                                  from its query, in place   ~10 rows
-  + view   ops.v_failures           create        new
-  - table  ops.tmp_probe            remove        unstable, no longer declared; physical kept 7 days   ~10 rows
-  ! table  ops.usage                BLOCKED       contract changed, no migration from c1:USAGE
-                                                  ! bytes: int -> string (incompatible)
+  ± table  ops.audit                rewrite         ! actor: string -> struct<name:string> (incompatible)
+                                                    = actor: named_struct('name', actor)
+                                                    in place, history kept   ~10 rows
+      -> sink  bob.export  (user)   continue        cursor 8843 kept, migration snapshots skipped
+      -> sink  ops.audit_to_s3      continue        cursor kept, migration snapshots skipped
+  ∅ table  ops.emptied              replace_empty   ! x: string -> int (incompatible)
+                                                    ALL ROWS ARE LOST   ~10 rows
+  ~ table  ops.ingest_runs          evolve          ^ rows: int -> bigint (widen)
+                                                    > column finished_at -> ended_at (rename)
+                                                    + column attempts int
+      -> mview ops.m                recompute       reads ops.ingest_runs.rows
+      -> view  ops.v_recent         rebind          reads ops.ingest_runs.rows
+      -> view  bob.daily  (user)    rebind          reads ops.v_recent
+  ± mview  ops.m                    recompute       reads ops.ingest_runs.rows
+                                                    from its query, in place   ~10 rows
+  + view   ops.v_failures           create          new
+  - table  ops.tmp_probe            remove          unstable, no longer declared; physical kept 7 days   ~10 rows
+  ! table  ops.usage                BLOCKED         contract changed, no migration from c1:USAGE
+                                                    ! bytes: int -> string (incompatible)
         add:  - {from: "c1:USAGE", to: "c1:WANTED", how: rewrite, expressions: {bytes: "CAST(bytes AS string)"}}\
     # objects/usage.yaml:3
   # drift  ops.locks: column x was added by hand  (policy: fail)
@@ -220,3 +220,8 @@ def test_no_text_of_a_declaration_breaks_the_table() -> None:
     catalog.deploy(spec("0.9", table("ops.t", "x int")))
     text = render(catalog.plan(wanted), markdown=True)
     assert "a\\|b\\\\n&lt;script>" in text
+
+
+def test_columns_stand_below_each_other_whatever_the_names_are() -> None:
+    found = Catalog().plan(spec("1.0", table("ops.a", "id int"), table(f"ops.{'long' * 12}", "id int")))
+    assert len({line.index("create") for line in render(found).splitlines() if "create" in line}) == 1

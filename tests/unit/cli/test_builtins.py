@@ -58,13 +58,13 @@ def hook(objects: Path) -> BuiltinsHook:
 def test_a_plan_says_by_its_exit_code_whether_there_is_anything_to_do(
     lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert rfr(objects, "plan", "--json") == 2
+    assert rfr(objects, "plan", "-o", "json") == 2
     plan = told(capsys)
     assert [(step["name"], step["how"]) for step in plan["steps"]] == [("ops.runs", "create")]
     assert plan["exit_code"] == 2
     assert rfr(objects, "apply") == 0
     capsys.readouterr()
-    assert rfr(objects, "plan", "--json") == 0
+    assert rfr(objects, "plan", "-o", "json") == 0
     assert told(capsys)["steps"] == []
     declare(objects, "string")
     assert rfr(objects, "plan") == 1
@@ -76,7 +76,7 @@ def test_a_saved_plan_is_applied_only_to_what_it_was_made_from(
 ) -> None:
     saved = tmp_path / "plan.json"
     assert rfr(objects, "plan", "--save", saved) == 2
-    assert rfr(objects, "apply", "--plan", saved, "--json") == 0
+    assert rfr(objects, "apply", "--plan", saved, "-o", "json") == 0
     declare(objects, "bigint")
     assert rfr(objects, "plan", "--save", saved) == 2
     declare(objects, "bigint", "  - {name: late, type: int}\n")
@@ -106,14 +106,14 @@ def test_status_and_history_tell_of_what_was_done(
     rfr(objects, "apply")
     rfr(objects, "apply")
     capsys.readouterr()
-    assert rfr(objects, "status", "--json") == 0
+    assert rfr(objects, "status", "-o", "json") == 0
     status = told(capsys)
     assert (status["version"], status["revision"], status["objects"], status["unfinished"]) == ("1.0", 1, 1, [])
-    assert rfr(objects, "history", "--json") == 0
+    assert rfr(objects, "history", "-o", "json") == 0
     deploys = told(capsys)
     assert sorted(each["state"] for each in deploys) == ["done", "nothing"]
     done = next(each["deploy_id"] for each in deploys if each["state"] == "done")
-    assert rfr(objects, "history", done, "--json") == 0
+    assert rfr(objects, "history", done, "-o", "json") == 0
     assert [(step["name"], step["action"], step["state"]) for step in told(capsys)] == [("ops.runs", "create", "done")]
 
 
@@ -128,7 +128,7 @@ def test_drift_is_told_and_stops_a_deploy_until_somebody_says_what_is_right(
 
         update.add_column("by_hand", IntegerType())
     capsys.readouterr()
-    assert rfr(objects, "drift", "--json") == 2
+    assert rfr(objects, "drift", "-o", "json") == 2
     (drift,) = told(capsys)
     assert "by_hand" in str(drift["problems"])
     assert rfr(objects, "apply") == 1
@@ -174,7 +174,7 @@ def test_the_graph_the_garbage_and_the_lock(lake: Lake, objects: Path, capsys: p
     (objects / "views.yaml").write_text("kind: view\nname: ops.v\nquery: SELECT id FROM ops.runs\n")
     assert rfr(objects, "graph") == 0
     assert '"ops.runs" -> "ops.v";' in capsys.readouterr().out
-    assert rfr(objects, "gc", "--json") == 0
+    assert rfr(objects, "gc", "-o", "json") == 0
     assert told(capsys) == {"deleted": [], "kept": {}, "failed": {}}
     assert rfr(objects, "lock-check") == 1
     assert rfr(objects, "lock-check", "--write") == 0
@@ -213,12 +213,12 @@ def test_instances_are_declared_beside_what_is_generated_for_them(
     assert rfr(objects, "apply") == 0
     lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Frankfurt, us: main}\n")
     capsys.readouterr()
-    assert rfr(objects, "plan", "--json") == 0, "an instance's new name changes nothing"
+    assert rfr(objects, "plan", "-o", "json") == 0, "an instance's new name changes nothing"
     there = {name for _, name in hook(objects).catalog.list_tables("ops")}
     assert there == {"runs", "log_Europe_West", "log_main"}
     lakes.write_text("kind: instances\nname: lake\ninstances: {eu: Frankfurt}\n")
     capsys.readouterr()
-    assert rfr(objects, "plan", "--json") == 2
+    assert rfr(objects, "plan", "-o", "json") == 2
     assert [(each["name"], each["how"]) for each in told(capsys)["steps"]] == [("ops.log_main", "remove")]
     lakes.unlink()
     assert rfr(objects, "plan") == 0, "unknown is not gone"

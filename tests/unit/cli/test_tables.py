@@ -37,10 +37,10 @@ def test_snapshots_are_expired_by_hand(lake: Lake, capsys: pytest.CaptureFixture
         publish(lake.catalog, number)
     let_all_go(lake.catalog)
     time.sleep(0.01)
-    assert rfr("expire", "--dry-run", "--json") == 0
+    assert rfr("expire", "--dry-run", "-o", "json") == 0
     would = told(capsys)
     assert would[0]["snapshots"] == 2 and snapshots(lake) == 3
-    assert rfr("expire", "--json") == 0
+    assert rfr("expire", "-o", "json") == 0
     assert told(capsys) == would and snapshots(lake) == 1
     assert rfr("expire", "raw.nope") == 1
     assert "there is no table raw.nope" in capsys.readouterr().err
@@ -51,9 +51,9 @@ def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, capsys: py
         lake.publish(NAME)
     with lake.catalog.load_table(NAME).transaction() as transaction:
         transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
-    assert rfr("expire", "--json") == 0
+    assert rfr("expire", "-o", "json") == 0
     assert told(capsys) == [] and snapshots(lake) == 3
-    assert rfr("expire", NAME, "--json") == 0
+    assert rfr("expire", NAME, "-o", "json") == 0
     assert told(capsys)[0]["snapshots"] == 2
 
 
@@ -62,12 +62,12 @@ def test_who_holds_snapshots_is_told_and_can_be_released(lake: Lake, capsys: pyt
         publish(lake.catalog, number)
     let_all_go(lake.catalog, **{hold_property("webhook.erp"): "2"})
     time.sleep(0.01)
-    assert rfr("expire", "--json") == 0
+    assert rfr("expire", "-o", "json") == 0
     first = told(capsys)[0]
     assert (first["snapshots"], first["held"]) == (1, "webhook.erp (1)")
     assert rfr("expire", NAME, "--release", "erp") == 1
     assert "nothing called 'erp' holds snapshots of raw.daily; one of webhook.erp" in capsys.readouterr().err
-    assert rfr("expire", NAME, "--release", "webhook.erp", "--json") == 0
+    assert rfr("expire", NAME, "--release", "webhook.erp", "-o", "json") == 0
     assert told(capsys)[0]["snapshots"] == 1 and snapshots(lake) == 1
 
 
@@ -76,18 +76,18 @@ def test_ledgers_of_parts_are_listed_and_dropped(lake: Lake, capsys: pytest.Capt
     ledger_of(lake.catalog, None)
     ledger_of(lake.catalog, "day = '2026-01-01'")
     ledger_of(lake.catalog, "day = '2026-01-02'", published=False)
-    assert rfr("ledgers", "--json") == 0
+    assert rfr("ledgers", "-o", "json") == 0
     found = {row["replace_where"]: row for row in told(capsys)}
     assert sorted(found) == ["day = '2026-01-01'", "day = '2026-01-02'"]
     first = found["day = '2026-01-01'"]
     assert (first["state"], first["run"], first["rows"]) == ("published", "shop/monday/refresh", 3)
-    assert rfr("drop-ledgers", "--json") == 0
+    assert rfr("drop-ledgers", "-o", "json") == 0
     assert told(capsys) == []
     time.sleep(0.01)
-    assert rfr("drop-ledgers", NAME, "--days", "0", "--dry-run", "--json") == 0
+    assert rfr("drop-ledgers", NAME, "--days", "0", "--dry-run", "-o", "json") == 0
     assert [row["replace_where"] for row in told(capsys)] == ["day = '2026-01-01'"]
     assert rfr("drop-ledgers", NAME, "--days", "0") == 0
     assert "replace_where=day = '2026-01-01'" in capsys.readouterr().out
-    assert rfr("ledgers", "--json") == 0
+    assert rfr("ledgers", "-o", "json") == 0
     assert [row["state"] for row in told(capsys)] == ["open"]
     assert rfr("drop-ledgers", "--days", "-1") == 1

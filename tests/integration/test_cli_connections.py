@@ -1,0 +1,87 @@
+"""``airflow rfr`` with connections that are in Airflow's database and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow.cli.cli_parser import get_parser
+from airflow.models import Connection
+from airflow.utils.session import create_session
+from sqlalchemy import delete
+
+OBJECTS = "kind: table\nname: ops.runs\ncolumns: [{name: id, type: int}]\n"
+AIRFLOWS_LOG = re.compile(r"\d{4}-\d\d-\d\dT")
+RFR = ("rfr_lake_default", "rfr_control_store")
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Declarations, for a lake and a control store that only Airflow's database knows."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    for name in ("_AIRFLOW_PROCESS_CONTEXT", *(f"AIRFLOW_CONN_{each.upper()}" for each in RFR)):
+        monkeypatch.delenv(name, raising=False)
+    lake = {"warehouse": f"file://{tmp_path}/warehouse"}
+    with create_session() as session:
+        session.execute(delete(Connection).where(Connection.conn_id.in_(RFR)))
+        host = f"sqlite:///{tmp_path}/catalog.db"
+        session.add(Connection(conn_id=RFR[0], conn_type="rfr_lake", host=host, extra=json.dumps(lake)))
+        session.add(Connection(conn_id=RFR[1], uri=f"sqlite:///{tmp_path}/control.db"))
+    (tmp_path / "ops.yaml").write_text(OBJECTS)
+    yield tmp_path / "ops.yaml"
+    with create_session() as session:
+        session.execute(delete(Connection).where(Connection.conn_id.in_(RFR)))
+
+
+def rfr(*arguments: str | Path) -> int:
+    args = get_parser().parse_args(["rfr", *map(str, arguments)])
+    try:
+        args.func(args)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_all_groups_find_connections_that_are_stored_in_airflows_database(
+    objects: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> object:
+        lines = capsys.readouterr().out.splitlines()
+        return json.loads("".join(line for line in lines if not AIRFLOWS_LOG.match(line)))
+
+    assert rfr("triggers", "list", "-o", "json") == 0, capsys.readouterr().err
+    assert told() == []
+    assert rfr("builtins", "plan", "--objects", objects, "-o", "json") == 2, capsys.readouterr().err
+    plan = told()
+    assert isinstance(plan, dict)
+    assert "ops.runs" in [each["name"] for each in plan["steps"]]
+    assert rfr("builtins", "status", "--objects", objects) == 0
+    capsys.readouterr()
+    assert (objects.parent / "control.db").is_file(), "the control store is the one that the database names"
+    assert rfr("connection", "history", "-o", "json") == 0
+    assert told() == []
+    assert rfr("connection", "history") == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "no ALTER CONNECTION yet"
+    assert "_AIRFLOW_PROCESS_CONTEXT" not in os.environ, "a command leaves the process as it was"
+
+
+def test_a_reader_that_goes_away_ends_a_command_without_a_traceback(objects: Path) -> None:
+    """``airflow rfr builtins graph | head``."""
+    tables = "---\n".join(OBJECTS.replace("ops.runs", f"ops.t{number}") for number in range(3000))
+    objects.write_text(tables)
+    command = [sys.executable, "-m", "airflow", "rfr", "builtins", "graph", "--objects", str(objects)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+    assert process.returncode == 1
+    assert "Traceback" not in errors and "BrokenPipe" not in errors, errors[-2000:]
