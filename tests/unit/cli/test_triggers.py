@@ -269,6 +269,7 @@ def test_an_endpoint_is_tried(
     assert "there is no 'other'; one of hook" in capsys.readouterr().err
 
 
+@pytest.mark.test
 def test_the_command_is_airflow_s_own(tmp_path: Path) -> None:
     template, variables = write(tmp_path, "t.hbs", "{{a}}"), write(tmp_path, "v.json", {"a": 1})
     command = ["rfr", "triggers", "render", "--template", str(template), "--variables", str(variables)]
