@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,10 @@ from airflow_provider_rfr.builtins.names import quoted
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, SinkSpec
 from airflow_provider_rfr.builtins.sql.text import CANONICALIZER, canonical_sql
 from airflow_provider_rfr.builtins.types import folded_type
+from airflow_provider_rfr.secret_names import is_secret
 
 SHOWN_DIGITS = 12
 _FORMAT = "format-version"
-_CREDENTIAL = re.compile(
-    r"(^|[_-])(password|passwd|pwd|secret|credentials?|authorization|token|(api|access|private|secret)[_-]?key)$",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +183,7 @@ def _masked(value: Any, name: str = "") -> Any:
         return {str(key): _masked(each, str(key)) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_masked(each, name) for each in value]
-    return "***" if isinstance(value, str) and _CREDENTIAL.search(name) and "{{" not in value else value
+    return "***" if isinstance(value, str) and is_secret(name) and "{{" not in value else value
 
 
 def _json(value: Any) -> str:

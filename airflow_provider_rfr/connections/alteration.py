@@ -23,7 +23,6 @@ from airflow_provider_rfr.connections.ports import Stored, World
 from airflow_provider_rfr.connections.preparation import Prepared, all_uses, prepare
 from airflow_provider_rfr.connections.references import cycle, references_of
 from airflow_provider_rfr.connections.restarting import Restarter
-from airflow_provider_rfr.connections.secret_names import without_credentials
 from airflow_provider_rfr.connections.statement import Statement, Value, Verb
 from airflow_provider_rfr.connections.trial import check_upstream, identity_hash, note_upstream
 from airflow_provider_rfr.exceptions import (
@@ -33,6 +32,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionNotFoundError,
     ConnectionRightsError,
 )
+from airflow_provider_rfr.secret_names import without_credentials
 from airflow_provider_rfr.store import connection_audit as audit
 from airflow_provider_rfr.store.connections import want
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from airflow_provider_rfr.connections.definition import CORE, EXTRA, Definition, parts_of
-from airflow_provider_rfr.connections.secret_names import may_hold_secret
+from airflow_provider_rfr.secret_names import is_secret
 
 REFERENCE_SUFFIX: Final = "_conn_id"
 DEEPEST: Final = 32
@@ -94,14 +94,14 @@ class ConnectionType:
         return Option(
             name,
             OptionType.ANY,
-            secret=inherited or may_hold_secret(name.removeprefix(EXTRA)),
+            secret=inherited or is_secret(name.removeprefix(EXTRA)),
             is_reference=last.endswith(REFERENCE_SUFFIX),
         )
 
     def is_secret(self, name: str) -> bool:
         """Whether the option's value must not be shown; of an unknown one what its name says."""
         found = self.option(name)
-        return may_hold_secret(name) if found is None else found.secret
+        return is_secret(name) if found is None else found.secret
 
 
 def _is_path(parts: Sequence[str]) -> bool:

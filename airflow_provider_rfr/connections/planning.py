@@ -13,9 +13,9 @@ from airflow_provider_rfr.connections.hashing import ContentHash
 from airflow_provider_rfr.connections.options import ConnectionType
 from airflow_provider_rfr.connections.references import Find, cycle, readable, references_of
 from airflow_provider_rfr.connections.registry import type_named
-from airflow_provider_rfr.connections.secret_names import MASK, without_credentials
 from airflow_provider_rfr.connections.statement import Action, SecretReference, Value
 from airflow_provider_rfr.exceptions import AlterationProblem
+from airflow_provider_rfr.secret_names import MASK, without_credentials
 from airflow_provider_rfr.store.connections import Use
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from airflow_provider_rfr.connections.names import name_of, parts_of
 from airflow_provider_rfr.connections.parser import parse_statement
 from airflow_provider_rfr.connections.registry import may_be_secret
-from airflow_provider_rfr.connections.secret_names import is_secret
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
     Action,
@@ -29,6 +28,7 @@ from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     StatementError,
 )
+from airflow_provider_rfr.secret_names import is_secret
 
 _SETTING: Final = re.compile(r"""([\w."-]+)\s*[=:]?\s*(?:'((?:[^']|'')*)|"([^"]*)|([^\s,()'"{}=:]+))""")
 """A name and what follows it, in text that is no statement, nor JSON."""

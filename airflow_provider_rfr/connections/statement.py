@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from airflow_provider_rfr.connections.names import parts_of, quoted
-from airflow_provider_rfr.connections.secret_names import MASK, is_secret
+from airflow_provider_rfr.secret_names import MASK, is_secret
 
 Plain = str | int | float | bool | None
 DRAIN_SECONDS: Final = 600.0

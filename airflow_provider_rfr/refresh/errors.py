@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError, SparkJobError
+from airflow_provider_rfr.secret_names import secrets_in
 from airflow_provider_rfr.streams.rest.redaction import Redactor
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.config import RefreshConfig
-
-_SECRET_NAME = re.compile("secret|password|token|credential|access-key|account-key|sas", re.IGNORECASE)
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
@@ -81,14 +78,7 @@ def secret_values(*containers: Any) -> list[str]:
 def secrets_of(config: RefreshConfig) -> list[str]:
     """Every secret value that a refresh knows: of its source and of its catalog."""
     lake = config.lake
-    return secret_values(config.source.secrets, secret_properties(lake.plain_properties()), lake.referred_secrets())
-
-
-def secret_properties(properties: Mapping[str, str]) -> list[str]:
-    """The values among a catalog's properties that are secret: by their names, and passwords in addresses."""
-    found = [value for name, value in properties.items() if _SECRET_NAME.search(name)]
-    passwords = [urlsplit(value).password for value in properties.values() if "://" in value]
-    return found + [text for password in passwords if password for text in (password, unquote(password))]
+    return secret_values(config.source.secrets, secrets_in(lake.plain_properties()), lake.referred_secrets())
 
 
 def _travels(error: BaseException) -> bool:

@@ -10,11 +10,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.builtins.spark.document import MigrationDocument
-from airflow_provider_rfr.builtins.spark.errors import secrets_of, without
+from airflow_provider_rfr.builtins.spark.errors import without
 from airflow_provider_rfr.builtins.spark.registered import RegisteredView
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.views import holds_views
+from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.execution.values import Applied
@@ -33,7 +34,7 @@ def main(document: MigrationDocument, *, began: float) -> int:
         told = {**_figures(_deploy(document)), "seconds": round(time.monotonic() - began, 3)}
     except Exception as error:
         log.debug("the deploy failed", exc_info=error)
-        return failed(error, (*secrets_of(document.lake.properties), *secrets_of({"store": document.store})))
+        return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
     print(json.dumps(told), flush=True)
     return EXIT_OK
 

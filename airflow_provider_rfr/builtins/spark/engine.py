@@ -11,7 +11,7 @@ from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
 from airflow_provider_rfr.builtins.names import namespace_of
 from airflow_provider_rfr.builtins.spark import literals, statements
 from airflow_provider_rfr.builtins.spark.compute import compute
-from airflow_provider_rfr.builtins.spark.errors import secrets_of, told
+from airflow_provider_rfr.builtins.spark.errors import told
 from airflow_provider_rfr.builtins.spark.job import Job
 from airflow_provider_rfr.builtins.spark.registered import RegisteredView, register_views, resolved
 from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, use_namespace
@@ -19,6 +19,7 @@ from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import QueryError, SchemaError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.views import ViewEntry, find_view, holds_views, view_names
+from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -46,7 +47,7 @@ class SparkSqlEngine:
         self._spark = spark
         self._given = session
         self._registered = {each.key: each for each in registered}
-        self._secrets = secrets_of(lake.properties)
+        self._secrets = secrets_in(lake.properties)
         self._started = False
 
     @cached_property

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from urllib.parse import unquote, urlsplit
 
 from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.secret_names import SECRET_NAMES
 
-_SECRET_NAME = re.compile("secret|password|token|credential|access.?key|account.?key|sas", re.IGNORECASE)
 _OF_PYTHON = re.compile(r"^(?:[a-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _OF_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _FAILED = re.compile(r"Job aborted due to stage failure: (.{1,300})")
-_SHORTEST = 4
-REDACTED = "(?i)secret|password|token|credential|access[.]?-?key|account[.]?-?key|sas"
+REDACTED = f"(?i){SECRET_NAMES}"
 """Names of settings whose values Spark shows nowhere; its own list lacks some of those that catalogs have."""
 
 
@@ -55,12 +53,3 @@ def without(message: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         message = message.replace(secret, "***")
     return message
-
-
-def secrets_of(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of a catalog's properties that are secret: by their names, and passwords in addresses."""
-    found = {value for name, value in properties.items() if _SECRET_NAME.search(name)}
-    for value in properties.values():
-        password = urlsplit(value).password if "://" in value else None
-        found |= {password, unquote(password)} if password else set()
-    return tuple(sorted(each for each in found if len(each) >= _SHORTEST))

@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.builtins.spark import literals
-from airflow_provider_rfr.builtins.spark.errors import REDACTED, of_spark, secrets_of, sentence, without
+from airflow_provider_rfr.builtins.spark.errors import REDACTED, of_spark, sentence, without
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
+from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     except Exception as error:
         if not of_spark(error):
             raise
-        told = without(sentence(error), secrets_of(lake.properties))
+        told = without(sentence(error), secrets_in(lake.properties))
         raise SparkJobError(f"Spark can't open the catalog {lake.name}: {told}") from None
     return session
 

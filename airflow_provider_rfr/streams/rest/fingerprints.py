@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from airflow_provider_rfr.secret_names import MASK, is_secret
 from airflow_provider_rfr.streams.rest.definition import RequestDefaults, StreamDefinition
 from airflow_provider_rfr.streams.rest.interpolation import has_expressions
-from airflow_provider_rfr.streams.rest.redaction import MASK, names_credential
 
 FORMAT: Final = 1
 _LEFT_OUT: Final = {
@@ -60,6 +60,6 @@ def fingerprint_of(
 
 def _without_secret(name: str, value: Any) -> Any:
     """A credential that was written into the document itself; a template only names where it comes from."""
-    if names_credential(name) and isinstance(value, str) and not has_expressions(value):
+    if is_secret(name) and isinstance(value, str) and not has_expressions(value):
         return MASK
     return value

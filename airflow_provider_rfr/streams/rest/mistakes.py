@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.secret_names import is_secret
 from airflow_provider_rfr.streams.rest.definition import SourceDefinition
 from airflow_provider_rfr.streams.rest.interpolation import nearest
-from airflow_provider_rfr.streams.rest.redaction import names_credential
 
 _SHOWN = 60
 
@@ -88,7 +88,7 @@ def _tags(annotation: Any) -> list[str]:
 
 
 def _is_secret(path: str) -> bool:
-    return ".authenticator" in f".{path}" or any(names_credential(part) for part in path.split("."))
+    return ".authenticator" in f".{path}" or any(is_secret(part) for part in path.split("."))
 
 
 def _shown(value: Any) -> str:

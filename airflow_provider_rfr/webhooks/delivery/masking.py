@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from airflow_provider_rfr.secret_names import MASK, SECRET_NAMES
+
 MOST_KEPT: Final = 2048
 MOST_TOLD: Final = 500
-MASK: Final = "***"
 _SHORTEST: Final = 4
 _LONG_SEGMENT: Final = 8
 _LONGEST_ESCAPE: Final = 13
@@ -23,7 +24,7 @@ _WORD: Final = re.compile(r"[a-z]+(?:[-_.][a-z]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # What names itself a secret is masked although nobody told us of it.
 _NAMED: Final = re.compile(
-    r"(?i)([\"']?[\w-]{0,40}(?:authorization|password|passwd|secret|token|api[_-]?key|credential|signature|cookie)[\w-]{0,40}"
+    rf"(?i)([\"']?[\w-]{{0,40}}(?:{SECRET_NAMES})[\w-]{{0,40}}"
     r"[\"']?\s{0,8}[:=]\s{0,8})(\"[^\"]*\"|'[^']*'|(?:(?:basic|bearer|token)\s{1,8})?[^\s,;&}\"']+)"
 )
 

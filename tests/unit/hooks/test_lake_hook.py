@@ -66,7 +66,7 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
         "py-io-impl": "x",
         "s3.force-virtual-addressing": "true",
     }
-    assert document.secrets() == ["SK"]
+    assert document.secrets() == ["AK", "SK"]
     assert "SK" not in repr(document)
 
 

@@ -79,7 +79,8 @@ def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporar
 def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
     archive = shipment.zip_package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
-    assert {name.split("/")[1] for name in names} == {"__init__.py", "exceptions", "streams", "lake", "refresh"}
+    rooms = {"exceptions", "streams", "lake", "refresh"}
+    assert {name.split("/")[1] for name in names} == {"__init__.py", "secret_names.py"} | rooms
     code = "import sys, airflow_provider_rfr.streams.loader as m; assert m.__file__.startswith(sys.path[0]), m.__file__"
     code += "; assert 'airflow' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(archive)}

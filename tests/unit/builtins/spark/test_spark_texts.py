@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.spark import literals, statements
-from airflow_provider_rfr.builtins.spark.errors import secrets_of, sentence, told, without
+from airflow_provider_rfr.builtins.spark.errors import sentence, told, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.inventory import LiveColumn
+from airflow_provider_rfr.secret_names import secrets_in
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
@@ -100,7 +101,7 @@ def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:
 
 
 def test_secrets_are_found_by_the_names_of_properties_and_in_addresses() -> None:
-    found = secrets_of(
+    found = secrets_in(
         {
             "uri": "postgresql://me:p%40ss@db/lake",
             "s3.secret-access-key": "abcdef",
