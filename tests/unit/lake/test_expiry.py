@@ -137,7 +137,7 @@ def test_a_publish_that_was_prepared_on_a_snapshot_that_has_expired_is_refused_a
     lake.publish(1)
     slow = TargetTable(lake.catalog, NAME)
     rows = pa.table({"id": pa.array([9], pa.int64()), "day": ["none"]})
-    planned = slow.prepare(rows.schema, "evolve", inferred=False)
+    planned = slow.prepare(rows.schema, "evolve", inferred=False, rows_stay=False)
     files = [stored.describe(planned.layout) for stored, _ in planned.write(rows)]
     lake.publish(2)
     lake.keep(1)
