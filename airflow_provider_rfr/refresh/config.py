@@ -65,9 +65,9 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False)
 
 
-_OF_THE_READING = (
+_NOT_PUBLISH_RULES = (
     *("concurrency", "round_seconds", "round_bytes", "requests_per_second", "head_start", "max_offenders"),
-    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart"),
+    *("on_source_change", "on_repeated_page", "resume_within", "on_busy", "force_restart", "expire"),
 )
 
 
@@ -116,7 +116,7 @@ class RefreshOptions(_Document):
 
     def publish_rules(self) -> dict[str, Any]:
         """The options that decide what a publish makes of the rows that were read."""
-        return self.model_dump(mode="json", exclude=set(_OF_THE_READING))
+        return self.model_dump(mode="json", exclude=set(_NOT_PUBLISH_RULES))
 
     @model_validator(mode="after")
     def _filter_goes_with_replace(self) -> RefreshOptions:
