@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.pending import is_pending
 from airflow_provider_rfr.lake.names import check_identifier
@@ -82,7 +81,7 @@ def stream_names(streams: Any) -> list[str]:
     """Names as a list; a rendered template may be ``a``, ``a, b`` or ``['a', 'b']``."""
     if isinstance(streams, str):
         text = streams.strip()
-        streams = yaml.safe_load(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+        streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
     if not isinstance(streams, Sequence) or not all(isinstance(name, str) for name in streams):
         raise ConfigurationError("streams", f"{streams!r} is no list of names", 'write e.g. ["orders"]')
     return [name for name in streams if name]

@@ -23,7 +23,7 @@ from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.refresh.watchdog import is_alive, process_started
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
-_DOMAIN = ("exceptions", "__init__.py", "secret_names.py", "streams", "lake", "refresh")
+_DOMAIN = ("exceptions", "__init__.py", "documents.py", "secret_names.py", "streams", "lake", "refresh")
 MIGRATION_PARTS = ("store", "builtins")
 """What a migration's executors need besides."""
 

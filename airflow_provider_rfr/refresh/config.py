@@ -10,9 +10,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.names import check_identifier
 
@@ -271,13 +271,13 @@ def read_config(path: str) -> RefreshConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("--config", f"{path} can't be read: {error}") from None
     try:
-        document = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        document = json.loads(text) if file.suffix == ".json" else read_yaml(text)
+    except DocumentError as error:
+        problem = error.problem if error.key is None else f"has the key {error.key!r} twice"
+        where = f" at line {error.line}" if error.line else ""
+        raise ConfigurationError("--config", f"{path} {problem}{where}") from None
     except ValueError as error:
         raise ConfigurationError("--config", f"{path} is no JSON: {error}") from None
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f" at line {place.line + 1}" if place else ""
-        raise ConfigurationError("--config", f"{path} is no YAML{where}") from None
     return parse_config(document, str(path))
 
 

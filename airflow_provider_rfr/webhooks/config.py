@@ -18,8 +18,9 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from airflow_provider_rfr.documents import DocumentError
 from airflow_provider_rfr.exceptions import TriggerConfigError, TriggerProblem
-from airflow_provider_rfr.webhooks.configuration.documents import DocumentError, read_document
+from airflow_provider_rfr.webhooks.configuration.documents import read_document
 from airflow_provider_rfr.webhooks.configuration.durations import Wait
 from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.configuration.mistakes import details, mistake, problem_of, refusal

@@ -1,30 +1,22 @@
 """YAML documents with the line of everything in them, and with fewer surprises than usual.
 
-``no`` is a word and not a boolean, dates and versions stay text, and a key that stands twice is an error. Aliases are
+Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`; aliases are
 refused: an object says everything itself, and nothing can grow out of a few lines. Nothing here recurses.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from airflow_provider_rfr.documents import plain_value
+
 DEEPEST = 32
-_LONGEST_NUMBER = 100
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
-_NUMERIC = frozenset("+-.0123456789")
-_INT = re.compile(r"[-+]?[0-9]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_WORDS: dict[str, bool | None] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
 
 
 @dataclass(slots=True)
@@ -161,10 +153,4 @@ def _scalar(event: Any, line: int) -> Node:
     text = event.value
     if not event.implicit[0] or event.tag == _PREFIX + "str":
         return Node(line, text, text)
-    if text in _WORDS:
-        return Node(line, _WORDS[text], text)
-    if text[0] not in _NUMERIC:
-        return Node(line, text, text)
-    if _INT.fullmatch(text) and len(text) <= _LONGEST_NUMBER:
-        return Node(line, int(text), text)
-    return Node(line, float(text) if _FLOAT.fullmatch(text) else text, text)
+    return Node(line, plain_value(text), text)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from airflow_provider_rfr.builtins.codec import decode
 from airflow_provider_rfr.builtins.names import nearest
 from airflow_provider_rfr.builtins.spark.session import SparkSettings
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import LakeSettings
 
@@ -65,8 +64,8 @@ def read_document(path: Path) -> MigrationDocument:
     :raises ConfigurationError: it can't be read, or a field of it is wrong; no value is shown
     """
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None

@@ -18,9 +18,16 @@ def read_document(file: str) -> Any:
     :raises SourceDefinitionError: no such file, or its syntax is wrong
     """
     # Executors get definitions, not files: they need no YAML.
-    from airflow_provider_rfr.streams.rest.yaml_files import read_yaml
+    from airflow_provider_rfr.documents import DocumentError, read_yaml
 
-    return read_yaml(file)
+    try:
+        return read_yaml(Path(file).read_bytes())
+    except OSError as error:
+        place, problem = "file", f"can't be read: {error.strerror}"
+    except DocumentError as error:
+        place = f"line {error.line}, column {error.column}" if error.line else "syntax"
+        problem = error.detail or error.problem if error.key is None else f"the key {error.key!r} stands twice"
+    raise SourceDefinitionError(place, problem, file=str(file))
 
 
 def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:

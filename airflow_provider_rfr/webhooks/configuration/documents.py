@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.webhooks.configuration.names import quoted
 
 LARGEST_FILE = 4 * 1024 * 1024
-
-
-class DocumentError(ValueError):
-    """The file can't be read; the message says where, not what."""
 
 
 def read_document(path: str | Path) -> Any:
@@ -38,33 +32,20 @@ def read_document(path: str | Path) -> Any:
 def parse_document(text: str, *, is_json: bool = False) -> Any:
     """The content of a file with this text; raises :class:`DocumentError`."""
     try:
-        return json.loads(text, object_pairs_hook=_once) if is_json else yaml.load(text, _StrictLoader)
-    except DocumentError:
-        raise
+        return json.loads(text, object_pairs_hook=_once) if is_json else read_yaml(text)
+    except DocumentError as error:
+        problem = f"{quoted(error.key)} stands twice," if error.key is not None else error.problem
+        raise DocumentError(f"{problem} at line {error.line}" if error.line else problem.rstrip(",")) from None
     except json.JSONDecodeError as error:
         raise DocumentError(f"is no JSON at line {error.lineno}, column {error.colno}") from None
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        raise DocumentError(f"is no YAML at line {place.line + 1}" if place else "is no YAML") from None
     except (ValueError, RecursionError, OverflowError):
         raise DocumentError("holds a value that can't be read") from None
-
-
-class _StrictLoader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if (key.tag, key.value) in seen:
-                    raise DocumentError(f"{quoted(key.value)} stands twice, at line {key.start_mark.line + 1}")
-                seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise DocumentError(f"{quoted(key)} stands twice")
+            raise DocumentError("a key stands twice", key=key)
         found[key] = value
     return found

@@ -11,37 +11,29 @@ from typing import Any
 
 import yaml
 
+from airflow_provider_rfr import documents
+from airflow_provider_rfr.documents import DocumentError, StrictLoader
 from airflow_provider_rfr.exceptions import SealError
 
 LONGEST = 2 * 2**20
 _YAML = "tag:yaml.org,2002"
-_TAGS = (None, f"{_YAML}:str", f"{_YAML}:map", f"{_YAML}:seq")
 
 
-class _Refused(yaml.MarkedYAMLError):
-    """With a problem of our own words."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Scalars are read as the configuration's reader reads them, but dates are text. Neither keys twice nor anchors."""
+class _Loader(StrictLoader):
+    """Neither anchors nor keys that are no text: a seal could not keep them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if event.anchor:
             problem = "anchors and aliases are not kept in a seal; write it out"
-            raise _Refused(problem=problem, problem_mark=event.start_mark)
-        if event.tag not in _TAGS:
-            raise _Refused(problem="tags are not kept in a seal", problem_mark=event.start_mark)
+            raise DocumentError(problem, event.start_mark.line + 1, event.start_mark.column + 1)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.tag != f"{_YAML}:str":
-                raise _Refused(problem="a key is not text; put it in quotes", problem_mark=key_node.start_mark)
-            if key_node.value in seen:
-                raise _Refused(problem="a key stands twice", problem_mark=key_node.start_mark)
-            seen.add(key_node.value)
+        for key, _ in node.value:
+            if key.tag != f"{_YAML}:str":
+                mark = key.start_mark
+                raise DocumentError("a key is not text; put it in quotes", mark.line + 1, mark.column + 1)
         return super().construct_mapping(node, deep)
 
 
@@ -57,12 +49,6 @@ _LINE_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 # What YAML 1.2, and so the sops program, reads as numbers, and PyYAML as text.
 _NUMBER = re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$")
 _Dumper.add_implicit_resolver(f"{_YAML}:float", _NUMBER, list("-+.0123456789"))
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("timestamp", "merge", "value")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -77,13 +63,9 @@ def read_yaml(text: str) -> Any:
     """:raises SealError: no YAML that a document can be, with line and column"""
     problem = ""
     try:
-        return yaml.load(_checked(text), Loader=_Loader)  # a SafeLoader
-    except _Refused as error:
-        problem = f"{_place(error)}: {error.problem}"
-    except yaml.MarkedYAMLError as error:
-        problem = f"{_place(error)}: not YAML, or of a type that JSON does not have"
-    except (yaml.YAMLError, ValueError, RecursionError):
-        problem = "not YAML, or nested too deeply"
+        return documents.read_yaml(_checked(text), _Loader)
+    except DocumentError as error:
+        problem = str(error)
     raise SealError(problem)  # here, so that no context hangs on the error
 
 
@@ -112,11 +94,6 @@ def _checked(text: str) -> str:
     if len(text) > LONGEST:
         raise SealError(f"the file is larger than {LONGEST:,} characters")
     return text
-
-
-def _place(error: yaml.MarkedYAMLError) -> str:
-    mark = error.problem_mark or error.context_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

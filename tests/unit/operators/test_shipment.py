@@ -80,7 +80,7 @@ def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
     archive = shipment.zip_package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
     rooms = {"exceptions", "streams", "lake", "refresh"}
-    assert {name.split("/")[1] for name in names} == {"__init__.py", "secret_names.py"} | rooms
+    assert {name.split("/")[1] for name in names} == {"__init__.py", "documents.py", "secret_names.py"} | rooms
     code = "import sys, airflow_provider_rfr.streams.loader as m; assert m.__file__.startswith(sys.path[0]), m.__file__"
     code += "; assert 'airflow' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(archive)}

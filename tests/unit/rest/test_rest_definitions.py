@@ -166,7 +166,7 @@ def test_the_file_is_named(tmp_path):
         ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "the key 'a' stands twice"),
         ("- 1\n", "document", "is list, not a mapping"),
         ("", "document", "is NoneType"),
-        ("a: !!python/object/apply:os.system [true]", "line 1", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.system [true]", "line 1", "tags are not read"),
     ],
 )
 def test_yaml_that_can_t_be_read_is_told_with_line_and_column(tmp_path, text, place, problem):

@@ -604,11 +604,10 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
     ("name", "text", "told"),
     [
         ("a.yaml", "config: {s3cr3t: [", "is no YAML at line 1"),
-        ("a.yaml", "config: !!python/object:os.system s3cr3t", "is no YAML at line 1"),
+        ("a.yaml", "config: !!python/object:os.system s3cr3t", "tags are not read; leave it out at line 1"),
         ("a.yaml", "config:\n  a: {}\n  a: {}\n", '"a" stands twice, at line 3'),
         ("a.yaml", "", "must be a mapping"),
-        ("a.yaml", "config: {on: {url: 1}}", "config: a key is true or false; put it in quotes"),
-        ("a.yaml", "config: {a: {url: 'https://h', payload: {day: 2026-01-01}}}", "payload.day: is a date"),
+        ("a.yaml", "config: {true: {url: 1}}", "config: a key is true or false; put it in quotes"),
         (
             "a.yaml",
             "config: {a: {url: 'https://h', payload: &x {day: *x}}}",
@@ -623,7 +622,7 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
         ("a.json", '{"config": {"a": 1, "a": 2}}', '"a" stands twice'),
         ("a.json", '{"config": s3cr3t}', "is no JSON at line 1, column 12"),
         ("a.json", "[" * 100_000, "holds a value that can't be read"),
-        ("a.yaml", "[" * 100_000, "holds a value that can't be read"),
+        ("a.yaml", "[" * 100_000, "is nested too deeply"),
         ("a.json", '{"config": ' + "9" * 5000 + "}", "holds a value that can't be read"),
     ],
 )

@@ -187,8 +187,7 @@ def test_the_given_document_is_not_changed_and_may_be_frozen(
         ("a: !!timestamp x\n", "tags"),
         ("a: !!set {b}\n", "tags"),
         ("[" * 5000, "nested too deeply"),
-        ("a: " + "9" * 5000 + "\n", "not YAML"),
-        ("a: b\n---\nc: d\n", "not YAML"),
+        ("a: b\n---\nc: d\n", "no YAML"),
         ("x" * (LONGEST + 1), "larger than"),
     ],
 )

@@ -1,0 +1,118 @@
+"""YAML means the same in every room, and what could be read in two ways is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_rfr.builtins.declaration import loader_yaml
+from airflow_provider_rfr.builtins.declaration.loader_yaml import Node
+from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.refresh.config import read_config
+from airflow_provider_rfr.streams.rest.document import read_document
+from airflow_provider_rfr.webhooks.configuration.documents import parse_document
+from airflow_provider_rfr.webhooks.sealing import text as sealing
+
+TEXT = """
+a: no
+d: 2024-01-01
+t: 12:30:45
+v: 1.10
+octal: 0777
+hex: 0x1F
+under: 1_000
+inf: .inf
+yes: true
+null_: ~
+empty:
+float: 1e3
+quoted: 'no'
+list: [on, off, False, -5]
+"""
+VALUE = {
+    "a": "no",
+    "d": "2024-01-01",
+    "t": "12:30:45",
+    "v": 1.1,
+    "octal": 777,
+    "hex": "0x1F",
+    "under": "1_000",
+    "inf": ".inf",
+    "yes": True,
+    "null_": None,
+    "empty": None,
+    "float": 1000.0,
+    "quoted": "no",
+    "list": ["on", "off", False, -5],
+}
+
+
+def of_builtins(text: str) -> Any:
+    ((node, flaws),) = loader_yaml.documents(text)
+    assert not flaws
+    return plain(node)
+
+
+def plain(node: Node) -> Any:
+    if isinstance(node.value, dict):
+        return {key: plain(each) for key, each in node.value.items()}
+    return [plain(each) for each in node.value] if isinstance(node.value, list) else node.value
+
+
+@pytest.mark.parametrize("read", [read_yaml, parse_document, sealing.read_yaml, of_builtins])
+def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> None:
+    found = read(TEXT)
+    assert found == VALUE
+    assert {name: type(value) for name, value in found.items()} == {name: type(value) for name, value in VALUE.items()}
+
+
+def test_a_source_is_read_by_it_too(tmp_path: Path) -> None:
+    (tmp_path / "source.yaml").write_text(TEXT)
+    assert read_document(str(tmp_path / "source.yaml")) == VALUE
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "key"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1: a key stands twice", "a"),
+        ("x: {k: 1, k: 2}", "line 1, column 11: a key stands twice", "k"),
+        ("a: [canary", "line 1, column 11: is no YAML", None),
+        ("a: !!int canary", "line 1, column 4: tags are not read; leave it out", None),
+        ("a: !!python/object:os.x {}", "line 1, column 4: tags are not read; leave it out", None),
+        ("? [1]\n: 2\n", "line 1, column 3: is no YAML", None),
+        ("\x00canary", "is no YAML", None),
+        ("- " * 3000, "is nested too deeply", None),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place_and_nothing_of_the_text(text: str, said: str, key: str | None) -> None:
+    with pytest.raises(DocumentError) as told:
+        read_yaml(text)
+    assert (str(told.value), told.value.key) == (said, key)
+    assert told.value.__context__ is None
+
+
+def test_parts_may_be_named_and_used_again() -> None:
+    assert read_yaml("a: &a {k: 1}\nb: *a\nc: {<<: *a, z: 2, k: 3}") == {
+        "a": {"k": 1},
+        "b": {"k": 1},
+        "c": {"k": 3, "z": 2},
+    }
+
+
+@pytest.mark.parametrize("text", ["9" * 100, "9" * 101, "9" * 100_000, "1e999", "-1e-5", "+.5", "1.", "08"])
+def test_a_number_that_is_too_large_to_be_one_stays_text(text: str) -> None:
+    found = read_yaml(text)
+    number = int(text) if len(text) == 100 else float(text)
+    assert found == plain_value(text) == (text if len(text) > 100 or text == "1e999" else number)
+
+
+def test_a_refresh_is_read_by_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "refresh.yaml"
+    path.write_text("lake: {name: canary, name: other}\n")
+    with pytest.raises(ConfigurationError, match=r"refresh\.yaml has the key 'name' twice at line 1") as told:
+        read_config(str(path))
+    assert "canary" not in str(told.value)
