@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
-tier=$1
-shift
+tier=${1-}
+(($#)) && shift
 case $tier in
   check) options=(-m check -n "$cores" --dist worksteal) ;;
   # Much of what these do is waiting: for Spark to start, for Airflow, for a killed process to be missed.

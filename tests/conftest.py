@@ -10,7 +10,7 @@ a test or a module that names its tier itself has that one.
 from __future__ import annotations
 
 import os
-import sys
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -80,19 +80,19 @@ def _shared(item: pytest.Item) -> str | None:
     return next(iter(session), item.path.name if any(each.scope == "module" for each in shared) else None)
 
 
-def _forbid_heavy_programs(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "subprocess.Popen" or not _is_light:
-        return
-    command = [
-        os.fsdecode(each) for each in (arguments[1] if isinstance(arguments[1], list | tuple) else [arguments[1]])
-    ]
-    started = Path(command[0]).name
-    if started in HEAVY or "demo.sample_api" in command:
-        raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")
-
-
 _is_light = False
-sys.addaudithook(_forbid_heavy_programs)
+_start = subprocess.Popen.__init__
+
+
+def _start_unless_heavy(self: Any, args: Any, *more: Any, **options: Any) -> None:
+    command = [os.fsdecode(each) for each in (args if isinstance(args, (list, tuple)) else [args])]
+    started = Path(command[0]).name
+    if _is_light and (started in HEAVY or "demo.sample_api" in command):
+        raise AssertionError(f"a test of the tier 'check' starts {started}; mark it 'test'")
+    _start(self, args, *more, **options)
+
+
+subprocess.Popen.__init__ = _start_unless_heavy  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(wrapper=True)

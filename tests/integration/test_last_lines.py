@@ -10,7 +10,8 @@ import psutil
 
 from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
-from tests.integration.conftest import Lake, Outcome, Runner, figures_of, kill_group, shop, wait_until
+from tests.integration.conftest import Lake, Outcome, Runner, figures_of, kill_group, shop
+from tests.soon import wait_until
 
 FAILED = 1
 

@@ -249,6 +249,7 @@ def test_every_airflow_command_and_option_exists() -> None:
     parser.parse_args(["api-server", *api[1:]])
 
 
+@pytest.mark.test
 def test_every_module_that_is_run_exists_and_takes_its_options() -> None:
     seen = [command for command in commands() if command[0] == "python"]
     assert {command[2] for command in seen} == {"demo.probe", "demo.s3_store", "demo.sample_api"}

@@ -15,6 +15,8 @@ import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.preflight import check_java, check_localhost, java_version
 
+pytestmark = pytest.mark.test
+
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 PROGRAM = """
 from airflow_provider_rfr.exceptions import PreflightError

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -58,18 +56,13 @@ def test_every_script_is_sound_bash_and_stops_at_its_first_failure() -> None:
         assert os.access(script, os.X_OK) == text.startswith("#!"), script
 
 
-@pytest.mark.parametrize(("others", "on_airflow"), [(0, 0), (0, 1), (1, 0)])
-def test_the_tests_fail_if_either_half_of_them_does(tmp_path: Path, others: int, on_airflow: int) -> None:
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    shutil.copy(ROOT / "scripts" / "test.sh", scripts)
-    (scripts / "run.sh").write_text(
-        f"#!/bin/sh\ncase $* in *--ignore*) echo others; exit {others};; *) echo on Airflow; exit {on_airflow};; esac\n"
-    )
-    (scripts / "run.sh").chmod(0o755)
-    done = subprocess.run([scripts / "test.sh"], capture_output=True, text=True, check=False)
-    assert done.returncode == max(others, on_airflow), done.stderr
-    assert done.stdout.splitlines()[:2] == ["others", "on Airflow"]
+def test_a_tier_of_tests_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    for tiers in ((), ("slow",)):
+        done = subprocess.run([ROOT / "scripts" / "test.sh", *tiers], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            2,
+            "usage: scripts/test.sh check|test|all|rest [pytest's arguments]\n",
+        )
 
 
 def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:

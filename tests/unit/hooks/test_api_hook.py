@@ -82,6 +82,7 @@ def test_an_extra_that_is_no_json_object_is_refused_without_repeating_it() -> No
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.test
 def test_the_test_button_asks_the_api_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with SampleApi(Sizes(records=10), api_key="right-key") as running:
         for password, passed in (("right-key", True), ("wrong-key", False)):

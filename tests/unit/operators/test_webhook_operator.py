@@ -344,7 +344,7 @@ def test_what_another_block_is_owed_is_no_trigger_that_was_removed(
     receiver.answer = lambda request: (503 if "slow" in request.path else 200, b"")
     lake.publish("raw.orders")
     slow = {"name": "slow", "config": {"later": {**unnamed(receiver, "slow")[0], "maxAttempts": 5}}}
-    assert in_dag("team_a", slow, wait=False).execute({})["pending"] == 1
+    assert in_dag("team_a", slow, wait=False, slot_seconds=0).execute({})["pending"] == 1
     in_dag("team_b", unnamed(receiver, "team_b")).execute({})
     assert "not in the configuration" not in caplog.text
 
@@ -382,7 +382,7 @@ def test_an_address_that_is_edited_goes_on_with_what_is_pending(lake: Lake, rece
     receiver.answer = lambda request: (500 if request.path == "/old" else 200, b"")
     lake.publish("raw.orders")
     old, new = ([{**unnamed(receiver, path)[0], "maxAttempts": 5}] for path in ("old", "new"))
-    assert in_dag("shop", old, wait=False).execute({})["pending"] == 1
+    assert in_dag("shop", old, wait=False, slot_seconds=0).execute({})["pending"] == 1
     assert in_dag("shop", new).execute({})["delivered"] == 1
     assert heard(receiver, "old")[0] == heard(receiver, "new")[0]
 

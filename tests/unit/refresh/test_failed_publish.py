@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.exceptions import (
     CatalogError,
@@ -128,7 +129,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 REFUSALS = {
-    "schema evolution": (SchemaEvolutionError, {"id": 1, "Amount": 5}, None, {}),
+    "schema evolution": (SchemaEvolutionError, {"id": 1, "amount": 5, "note": "x"}, None, {"on_schema_change": "fail"}),
     "names that differ by case": (ConfigurationError, {"id": 1, "amount": 5, "AMOUNT": 6}, None, {}),
     "column types": (TypeMismatchError, {"id": 1, "amount": "much"}, NUMBER, {}),
     "no rows": (PublishRefusedError, {}, None, {}),
@@ -196,13 +197,13 @@ def test_what_was_refused_is_published_without_a_request_once_an_option_or_the_s
 
 def test_what_was_refused_is_published_without_a_request_once_the_table_can_take_it(shop: Shop) -> None:
     shop.run("shop/sunday/refresh/-1/0")
-    source_gives(id=1, Amount=6)
+    source_gives(id=1, amount=6, note="x")
     with pytest.raises(SchemaEvolutionError):
-        shop.run(None)
+        shop.run(None, on_schema_change="fail")
     with shop.catalog.load_table(TABLE).update_schema() as update:
-        update.rename_column("amount", "Amount")
-    shop.run(None)
-    assert shop.rows["Amount"].to_pylist() == [6]
+        update.add_column("note", StringType())
+    shop.run(None, on_schema_change="fail")
+    assert shop.rows["note"].to_pylist() == ["x"]
     assert len(ASKED) == 2
 
 

@@ -12,7 +12,7 @@ from airflow_provider_rfr.refresh.rows import encode_records
 from airflow_provider_rfr.streams.rest.answer import Answer
 from airflow_provider_rfr.streams.rest.paths import parse_path
 from airflow_provider_rfr.streams.rest.selector import Selector
-from tests.soon import grows_in_proportion
+from tests.soon import assert_grows_in_proportion
 
 A, B = {"id": 1}, {"id": 2}
 
@@ -43,7 +43,7 @@ def test_records_at_many_places_are_gathered_in_proportion_to_their_number():
         body = json.dumps({"groups": [{"m": [A]}] * groups}).encode()
         assert len(selector.select(Answer(200, "OK", {}, body, "GET /", "http://a/"))) == groups
 
-    assert grows_in_proportion(gather, small=100, large=10_000)
+    assert_grows_in_proportion(gather, small=100, large=10_000)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worlds, Plan]:
     return worlds, plan
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.full) for part in range(1, PARTS))])
 @pytest.mark.parametrize(
     ("come_next", "checked"), [(again, check), (corrected, check_corrected)], ids=["as it was", "corrected"]
 )
