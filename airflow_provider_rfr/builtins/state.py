@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from airflow_provider_rfr.builtins.codec import dumps
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.spec import Column, Contents, Kind, Stability
 
@@ -26,6 +28,10 @@ ASIDE: Final = "__g"
 SHADOW: Final = "__s"
 """Comes behind the name of a table that is built beside another one, before eight digits of what it is to become: so a
 deploy finds what one before it has built for the same change."""
+STEP: Final = "rfr.step"
+"""Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
+DONE: Final = "rfr.done"
+"""Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
@@ -33,6 +39,21 @@ planned from. As long as the registry is at that revision, that deploy did not f
 
 def _none() -> Mapping[str, str]:
     return MappingProxyType({})
+
+
+def done_mark(
+    revision: int, fingerprints: Fingerprints, sql: str | None, inputs: Iterable[tuple[UUID, str]] = ()
+) -> str:
+    """A mark of an object that is as it is wanted, and was made of its inputs as they are.
+
+    :param revision: of the registry that the deploy was planned from: another mark for each deploy that finishes
+    :param inputs: ids of what it reads, with the last step of each
+    """
+    texts = [
+        each.text for each in (fingerprints.contract, fingerprints.constraints, fingerprints.logic, fingerprints.meta)
+    ]
+    said = dumps((revision, texts, sql, sorted((str(identity), step) for identity, step in inputs)))
+    return f"{revision}/{hashlib.sha256(said).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

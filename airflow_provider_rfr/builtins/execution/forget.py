@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_rfr.builtins.execution.records import read_recorded
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-from airflow_provider_rfr.builtins.execution.work import STEP, TOKEN
+from airflow_provider_rfr.builtins.execution.work import TOKEN
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
+    DONE,
     EMPTIED,
     MARKER,
     PROJECT,
     STAMP,
+    STEP,
     LiveKind,
     Recorded,
     RecordedObject,
@@ -31,7 +33,7 @@ from airflow_provider_rfr.store.registry import read_registry, write_registry
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, TOKEN, EMPTIED)
+MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
 
 
 def forget_objects(

@@ -14,8 +14,9 @@ from airflow_provider_rfr.builtins.execution.changes import change_of, rewriting
 from airflow_provider_rfr.builtins.execution.generated import generated_files
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import existing, refuse_nulls, undo_if_late
 from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
-from airflow_provider_rfr.builtins.execution.work import STEP, Work
+from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plans import Step
+from airflow_provider_rfr.builtins.state import STEP
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.data_files import StoredFile
 from airflow_provider_rfr.lake.file_target import FileTarget

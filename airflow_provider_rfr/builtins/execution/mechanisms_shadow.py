@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.mechanisms_rows import family, rewritten, summary
 from airflow_provider_rfr.builtins.execution.mechanisms_tables import evidence_of, existing, make, probe, refuse_nulls
-from airflow_provider_rfr.builtins.execution.work import STEP, Done, Probe, Work
+from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step
 from airflow_provider_rfr.builtins.sinks import map_cursor
-from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.builtins.state import MARKER, STEP
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.migrations import MigratedTable, nulls_in_files
@@ -38,7 +38,7 @@ def shadow(work: Work, step: Step) -> None:
             live = _build(work, step, _beside(step))
         built = _built(work, step)
         if not work.is_marked(built.properties, step):
-            built.alter(TableChange(properties=work.marks(step)))
+            built.alter(TableChange(properties=work.properties(step)))
         _map_cursors(work, step, live, built)
         work.lease.ensure()
         live.rename(work.aside(step.name))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_rfr.builtins.execution.changes import change_of
-from airflow_provider_rfr.builtins.execution.work import STEP, TOKEN, Done, Probe, Work
+from airflow_provider_rfr.builtins.execution.work import TOKEN, Done, Probe, Work
 from airflow_provider_rfr.builtins.planning.plans import Step, Verb
-from airflow_provider_rfr.builtins.state import DEPLOY, MARKER
+from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, STEP
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrations import MigratedTable, purge_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -13,16 +13,19 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
 from airflow_provider_rfr.builtins.planning.plans import Plan, Step, Verb
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind
 from airflow_provider_rfr.builtins.state import (
     ASIDE,
     DEPLOY,
+    DONE,
     EMPTIED,
     MARKER,
     PROJECT,
     STAMP,
+    STEP,
     Recorded,
     RecordedObject,
+    done_mark,
 )
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.migrations import MigratedTable
@@ -32,8 +35,6 @@ from airflow_provider_rfr.store.lease import Lease
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-STEP: Final = "rfr.step"
-"""Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
 _NEW_ROWS: Final = frozenset({Verb.CREATE, Verb.REPLACE_EMPTY})
@@ -111,7 +112,16 @@ class Work:
             **record.properties,
             **self.identity(record),
             **self.marks(step),
+            DONE: done_mark(self.plan.base_revision, record.fingerprints, record.sql, self._inputs(record)),
         }
+
+    def _inputs(self, record: RecordedObject) -> Iterator[tuple[UUID, str]]:
+        """What it reads, with the step that changed each last."""
+        for each in record.deps:
+            read = self.records.get(each.uuid) or self.recorded.by_uuid.get(each.uuid) if each.uuid else None
+            if read is not None:
+                held = self.view(read.name) if read.kind is Kind.VIEW else self.table(read.name)
+                yield read.uuid, held.properties.get(STEP, "") if held is not None else ""
 
     def identity(self, record: RecordedObject) -> dict[str, str]:
         """Whose it is, and which columns it has."""

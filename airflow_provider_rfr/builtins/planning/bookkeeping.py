@@ -6,19 +6,22 @@ from dataclasses import replace
 
 from airflow_provider_rfr.builtins.planning.decision import Decision
 from airflow_provider_rfr.builtins.planning.plans import Verb
-from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.builtins.state import DEPLOY, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Want
 
 
 def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObject | None:
     """The object's entry, if it is another one afterwards; who applies the plan puts its deploy's id into it."""
     want, known = decision.want, decision.want.recorded
-    if known is not None and not decision.touched and _same(want, known, canonicalizer):
+    if known is not None and not decision.touched and not decision.done and _same(want, known, canonicalizer):
         return None
     fresh = entry(want, canonicalizer, revision)
+    if decision.done and want.live is not None:
+        fresh = replace(fresh, deploy_id=want.live.properties.get(DEPLOY, ""))
+    elif known is not None:
+        fresh = replace(fresh, deploy_id=known.deploy_id)
     if known is None:
         return fresh
-    fresh = replace(fresh, deploy_id=known.deploy_id)
     made_anew = decision.leaves or decision.how is Verb.CREATE
     under_its_name = known.physical.casefold() == known.key
     if not made_anew and not (decision.renamed and under_its_name):

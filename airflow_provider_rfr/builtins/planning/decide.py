@@ -17,7 +17,7 @@ from airflow_provider_rfr.builtins.planning.plans import Verb
 from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.planning.reasons import CONTRACT
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Kind
-from airflow_provider_rfr.builtins.state import Live, LiveKind, Recorded, RecordedObject
+from airflow_provider_rfr.builtins.state import DONE, STEP, Live, LiveKind, Recorded, RecordedObject, done_mark
 from airflow_provider_rfr.builtins.wanted import Tools, Want, Wanted, relation
 
 GENERATED = "rfr.generated"
@@ -69,9 +69,12 @@ class Decider:
             decide_sink(decision, self._decisions, self._tools, unfinished=want.uuid in self._live.unfinished)
         elif want.kind in STORED:
             decide_stored(decision, found, self._decisions, self._policies, self._tools)
-            self._generate(decision)
         else:
             decide_view(decision, found, self._decisions, self._policies, self._tools)
+        if "load_anew" not in decision.details and self._is_done(want):
+            decision.nothing_left()
+        if want.kind in STORED:
+            self._generate(decision)
         self._leave(decision, want)
         self._rename(decision, want, found)
         self._check_name(decision, want)
@@ -92,6 +95,18 @@ class Decider:
         if decision.leaves and want.protect is not None and known.kind in STORED:
             decision.problems.append(f"protected: {want.protect}; it can't become a {want.kind.value}")
 
+    def _is_done(self, want: Want) -> bool:
+        """Whether a deploy that did not finish has brought it to what is wanted, of inputs as they are and stay."""
+        live = want.live
+        if live is None or DONE not in live.properties or want.uuid not in self._live.unfinished:
+            return False
+        read = {each.uuid: self._decisions[each.uuid] for each in want.reads if each.uuid in self._decisions}
+        if any(each.touched for each in read.values()):
+            return False
+        steps = ("" if each.want.live is None else each.want.live.properties.get(STEP, "") for each in read.values())
+        inputs = zip(read, steps, strict=True)
+        return live.properties[DONE] == done_mark(self._recorded.revision, want.fingerprints, want.sql, inputs)
+
     def _rename(self, decision: Decision, want: Want, found: Found) -> None:
         known, live = want.recorded, want.live
         if known is None or relation(want.kind) is None:
@@ -103,7 +118,7 @@ class Decider:
         by_hand = live.key not in (known.key, want.key) and found.drift and self._policies.drift == "fail"
         decision.renamed = live.key != want.key and not by_hand
         if not decision.renamed:
-            decision.how = decision.how or (Verb.METADATA if known.key != want.key else None)
+            decision.how = decision.how or (Verb.METADATA if known.key != want.key and not decision.done else None)
 
     def _check_name(self, decision: Decision, want: Want) -> None:
         if want.recorded is None or not (decision.renamed or decision.how is Verb.CREATE):

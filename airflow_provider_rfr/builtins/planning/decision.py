@@ -22,6 +22,7 @@ class Decision:
     :ivar leaves: what holds it now is dropped before it comes back as something else
     :ivar instructed: an instruction leads from what is recorded to what is wanted
     :ivar input_reasons: because of what it reads, by id of that
+    :ivar done: a deploy that did not finish has done it
     """
 
     want: Want
@@ -38,6 +39,12 @@ class Decision:
     instructed: bool = False
     drift: tuple[str, ...] = ()
     input_reasons: dict[UUID, str] = field(default_factory=dict)
+    done: bool = False
+
+    def nothing_left(self) -> None:
+        """What was decided has been done already; what it means for readers stays."""
+        self.how, self.details, self.words, self.loses, self.input_reasons = None, {}, [], (), {}
+        self.done = True
 
     @property
     def touched(self) -> bool:

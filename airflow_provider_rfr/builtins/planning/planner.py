@@ -96,6 +96,7 @@ def _filled(plan: Plan, outcome: Outcome) -> Plan:
         create_order=writer.create_order(),
         records=tuple(each for each in records if each is not None),
         unchanged=sum(not each.touched and not each.problems for each in decisions),
+        done=sum(each.done and not each.touched and not each.problems for each in decisions),
     )
 
 

@@ -165,6 +165,7 @@ class Plan:
     :ivar forgotten: ids that the registry holds no longer
     :ivar warnings: what is worth a look and stops nothing
     :ivar unchanged: how many objects are as they should be
+    :ivar done: how many of them an unfinished deploy brought there, so that it is only to be written down
     :ivar plan_hash: of all of this but display
     """
 
@@ -184,6 +185,7 @@ class Plan:
     records: tuple[RecordedObject, ...] = ()
     forgotten: tuple[UUID, ...] = ()
     unchanged: int = 0
+    done: int = 0
     plan_hash: str = ""
 
     @property
@@ -240,7 +242,7 @@ def exit_code(plan: Plan) -> int:
     """0: nothing to do, 2: there is, 1: something stops it."""
     if not plan.applicable:
         return 1
-    return 2 if plan.steps else 0
+    return 2 if plan.steps or plan.done else 0
 
 
 def summary(plan: Plan) -> dict[str, int]:

@@ -53,6 +53,8 @@ def headline(plan: Plan) -> str:
 def last_line(plan: Plan) -> str:
     """The counts."""
     found = summary(plan)
+    if not plan.steps and plan.applicable and plan.done:
+        return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
     if not plan.steps and plan.applicable:
         return f"No changes: {_count(found['unchanged'], 'object')} as declared."
     parts = [
