@@ -6,7 +6,7 @@ RUN := scripts/run.sh
 CHAOS_ARGS ?= --kills 1000 --seed 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lint format bench chaos compose-check setup lock clean
+.PHONY: help demo check test test-all tests lint format bench chaos compose-check setup lock clean
 
 help:
 	@echo "make demo    a refresh is killed half way, resumed by Airflow's retry, and published whole"
@@ -25,16 +25,20 @@ help:
 demo: setup
 	@$(RUN) python -m demo.run
 
-check: lint
-	@scripts/test.sh check $(PYTEST_ARGS)
+# Lint beside the tests: the type checker keeps one core busy, the tests wait a lot.
+check: setup
+	@$(MAKE) -s -j 2 lint tests TIER=check
 
-test: lint
+test: setup
 	@scripts/postgres.sh
-	@scripts/test.sh test $(PYTEST_ARGS)
+	@$(MAKE) -s -j 2 lint tests TIER=test
 
-test-all: lint
+test-all: setup
 	@scripts/postgres.sh
-	@scripts/test.sh all $(PYTEST_ARGS)
+	@$(MAKE) -s -j 2 lint tests TIER=all
+
+tests:
+	@scripts/test.sh $(TIER) $(PYTEST_ARGS)
 
 lint: setup
 	@$(RUN) ruff check .
