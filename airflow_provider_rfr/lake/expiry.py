@@ -124,8 +124,14 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
         plan = plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
         try:
             return _would(table, plan) if dry_run else _Expiry(catalog, table).run(plan)
+        except FileNotFoundError:
+            # Another expiry may have deleted files of snapshots that stay by the metadata that was loaded here.
+            now = load_table(catalog, name)
+            if now is not None and now.metadata_location == table.metadata_location:
+                raise
         except CommitFailedException:
-            time.sleep(0.05 * 2**attempt)
+            pass
+        time.sleep(0.05 * 2**attempt)
     log.info("%s: others committed before each of %s tries to expire snapshots; the next publish tries", name, _TRIES)
     return Expired()
 

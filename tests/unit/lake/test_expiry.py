@@ -323,6 +323,26 @@ def test_a_rollback_that_comes_in_between_finds_its_snapshot(lake: Lake, monkeyp
     assert second not in lake.snapshots()
 
 
+def test_an_expiry_whose_table_another_one_cleaned_meanwhile_looks_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish(1)
+    lake.publish(2)
+    lake.keep(1)
+    needed_only_by = expiry._Files.needed_only_by
+
+    def late(files: expiry._Files, doomed: Any) -> list[str]:
+        monkeypatch.setattr(expiry._Files, "needed_only_by", needed_only_by)
+        lake.publish(3)
+        assert lake.expire().snapshots == 2
+        return needed_only_by(files, doomed)
+
+    monkeypatch.setattr(expiry._Files, "needed_only_by", late)
+    assert lake.expire() == Expired()
+    assert lake.ids() == [3]
+    assert not lake.orphans()
+
+
 def test_a_publish_that_comes_in_between_loses_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.publish(1, mode="append")
     lake.publish(2, mode="append")
