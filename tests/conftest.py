@@ -48,6 +48,8 @@ SERVERS = frozenset({"postgres", "on_postgres"})
 HEAVY = ("java", "spark-submit", "airflow", "initdb", "postgres")
 
 
+# Before pytest-xdist looks for groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
