@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.profile import is_randomized
 
@@ -48,8 +49,6 @@ SERVERS = frozenset({"postgres", "on_postgres"})
 HEAVY = ("java", "spark-submit", "airflow", "initdb", "postgres")
 
 
-# Before pytest-xdist looks for groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
@@ -57,8 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("test" if FOLDERS[folder] == "check" and _needs(item) & SERVERS else FOLDERS[folder])
         if is_randomized(item):
             item.add_marker("randomized")
-        if folder in ("integration", "system") and (shared := _shared(item)):
-            item.add_marker(pytest.mark.xdist_group(shared))
     # What runs longest begins first, so that it doesn't run alone at the end.
     items.sort(key=lambda item: -TIERS.index(tier_of(item)))
 
@@ -74,12 +71,24 @@ def _needs(item: pytest.Item) -> set[str]:
     return {*getattr(item, "fixturenames", ()), *named}
 
 
-def _shared(item: pytest.Item) -> str | None:
-    """What keeps tests in one worker: the module or package whose clusters, servers and sessions they share."""
-    definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    shared = [each[-1] for each in definitions.values() if each[-1].scope != "function" and each[-1].baseid]
-    session = [each.baseid for each in shared if each.scope == "session" and each.baseid != "tests"]
-    return next(iter(session), item.path.name if any(each.scope == "module" for each in shared) else None)
+class Scheduling(LoadScopeScheduling):
+    """Tests that share an Airflow, a cluster, a server or a Spark session run in one worker.
+
+    By paths: pytest-xdist's own groups are lost with pytest 9.2, whose ids of tests can't be changed any more.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        if module.startswith("tests/integration/"):
+            return module
+        if module.startswith("tests/system/") and module != "tests/system/test_airflow_builtins.py":
+            return "tests/system"
+        return module if module.startswith("tests/system/") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 _is_light = False
