@@ -1,15 +1,13 @@
 """Runs a sink, and is killed by SIGKILL at a named place; run as a process by the crash tests.
 
-Its only argument is a JSON object. ``kill`` names the place: there it kills itself as the kernel would, with no handler
+``kill`` names the place: there it kills itself as the kernel would, with no handler
 and no finally.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +90,3 @@ def main(task: dict[str, Any]) -> None:
         target = HttpTarget(task["url"], timeout=30, patience=0)
     run_sink(sink, catalog=open_lake(folder), store=store, target=target)
     store.close()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,10 @@ import pytest
 from sqlalchemy import update
 
 from airflow_provider_rfr.store.sink_tables import SINKS
+from tests import forked
 from tests.integration import sink_program
 from tests.unit.builtins.sinks.exporting import Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -38,14 +35,11 @@ class Exporting:
         store = f"sqlite:///{self.scene.folder}/control.db"
         return {"folder": str(self.scene.folder), "store": store, "url": self.url, **more}
 
-    def start(self, **more: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.integration.sink_program", json.dumps(self.task(**more))]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(self, **more: Any) -> ForkServerProcess:
+        return forked.start(sink_program.main, self.task(**more))
 
     def killed(self, **more: Any) -> None:
-        process = self.start(**more)
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == -9, output[-3000:]
+        assert forked.exit_code(self.start(**more)) == -9
         self.end_lease()
 
     def end_lease(self) -> None:
@@ -114,17 +108,17 @@ def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_batch_with_its_id(
     exporting: Exporting, server: Receiver
 ) -> None:
     exporting.url = f"http://127.0.0.1:{server.port}"
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[ForkServerProcess] = []
 
     def answer(request: Received) -> Reply:
         if len(server.received) == 2:
             processes[0].kill()
-            processes[0].wait()
+            forked.exit_code(processes[0])
         return Reply(200)
 
     server.answers_by(answer)
     processes.append(exporting.start())
-    processes[0].communicate(timeout=120)
+    forked.exit_code(processes[0])
     exporting.end_lease()
     later(exporting)
     exporting.go_on()

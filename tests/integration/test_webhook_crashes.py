@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,12 @@ from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.variables import delivery_id
+from tests import forked
 from tests.integration import webhook_program
 from tests.integration.postgres import PostgresServer
+from tests.soon import wait_until
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
-ROOT = Path(__file__).resolve().parents[2]
 ID = delivery_id("commit-1", "hook")
 ALL = (("commit", 1), ("enrol",), ("deliver",))
 AGAIN = (("enrol",), ("deliver",))
@@ -65,16 +64,12 @@ class Scene:
         triggers = {"config": self.endpoints}
         return {"lake": lake, "store": self.store, "steps": steps, "kill": kill, "triggers": triggers}
 
-    def start(self, *steps: tuple[Any, ...], kill: str | None = None) -> subprocess.Popen[str]:
-        argument = json.dumps(self.task(*steps, kill=kill))
-        command = [sys.executable, "-m", "tests.integration.webhook_program", argument]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def start(self, *steps: tuple[Any, ...], kill: str | None = None) -> ForkServerProcess:
+        return forked.start(webhook_program.main, self.task(*steps, kill=kill))
 
     def killed(self, *steps: tuple[Any, ...], at: str) -> None:
         """A process that is killed at the place."""
-        process = self.start(*steps, kill=at)
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == -9, output[-3000:]
+        assert forked.exit_code(self.start(*steps, kill=at)) == -9
 
     def run(self, *steps: tuple[Any, ...]) -> None:
         """By somebody who is not killed: here, which is another process than that one."""
@@ -129,18 +124,17 @@ def test_a_sigkill_loses_no_event_and_doubles_none_but_where_it_must(
 def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_call_under_the_same_id(
     scene: Scene, server: Receiver
 ) -> None:
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[ForkServerProcess] = []
 
     def answer(request: Received) -> Reply:
         if len(server.received) == 1:
             processes[0].kill()
-            processes[0].wait()
+            forked.exit_code(processes[0])
         return Reply(200)
 
     server.answers_by(answer)
     processes.append(scene.start(*ALL))
-    output, _ = processes[0].communicate(timeout=120)
-    assert processes[0].returncode == -9, output
+    assert forked.exit_code(processes[0]) == -9
     assert scene.states() == {ID: "pending"}
     scene.run(*AGAIN)
     assert server.ids == [ID, ID]
@@ -150,8 +144,7 @@ def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_call_under_the_same_i
 def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, server: Receiver) -> None:
     scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
     processes = [scene.start(("deliver",)) for _ in range(4)]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, outputs
+    assert [forked.exit_code(process) for process in processes] == [0] * 4
     assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in range(1, 31))
     assert set(scene.states().values()) == {"delivered"}
 
@@ -167,12 +160,10 @@ def test_four_deliverers_of_whom_two_are_killed_converge(scene: Scene, server: R
     server.answers_by(answer)
     processes = [scene.start(("deliver",)) for _ in range(4)]
     for number, process in enumerate(processes[:2]):
-        assert process.stdout.readline() == "delivering\n"
-        while len(server.received) < 5 * (number + 1):
-            time.sleep(0.005)
+        wait_until(lambda: len(server.received) >= 5 * (number + 1), every=0.005)  # noqa: B023
         process.kill()
     for process in processes:
-        process.communicate(timeout=120)
+        forked.exit_code(process)
     scene.run(*AGAIN)
     assert set(server.ids) == {delivery_id(f"commit-{n}", "hook") for n in range(1, 31)}
     assert set(scene.states().values()) == {"delivered"}
@@ -193,10 +184,10 @@ def test_a_dead_endpoint_costs_the_living_one_no_second_call(scene: Scene, serve
         for number in range(3):
             process = scene.start(*AGAIN)
             while len(silent.received) <= number or scene.states()[ID] != "delivered":
-                assert process.poll() is None, process.communicate()
+                assert process.exitcode is None
                 time.sleep(0.02)
             process.kill()
-            process.communicate()
+            forked.exit_code(process)
             time.sleep(2.1)
     assert server.ids == [ID]
     assert set(silent.ids) == {delivery_id("commit-1", "dead")}

@@ -1,15 +1,12 @@
 """Commits, enrols and delivers, and is killed by SIGKILL at a named place; run as a process by the crash tests.
 
-Its only argument is a JSON object. ``kill`` names the place: there it kills itself as the kernel would, with no handler
-and no finally.
+``kill`` names the place: there it kills itself as the kernel would, with no handler and no finally.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -89,11 +86,6 @@ def main(task: dict[str, Any]) -> None:
         elif step == "enrol":
             outbox.enrol_table(store, catalog, LAKE, TABLE, endpoints)
         elif step == "deliver":
-            print("delivering", flush=True)
             courier = Courier(store, endpoints, allowed_hosts=["127.0.0.1"], lease_slack=1.0)
             courier.deliver_due(until_empty=True, patience=20)
     store.close()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
