@@ -71,7 +71,7 @@ def _needs(item: pytest.Item) -> set[str]:
     return {*getattr(item, "fixturenames", ()), *named}
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Tests that share an Airflow, a cluster, a server or a Spark session run in one worker.
 
     By paths: pytest-xdist's own groups are lost with pytest 9.2, whose ids of tests can't be changed any more.
