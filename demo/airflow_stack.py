@@ -26,7 +26,7 @@ COMPONENTS = {
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
 BUSY_SECONDS = 30
-PATIENCE = 150.0
+PATIENCE = 300.0
 
 
 class AirflowStack:

@@ -36,7 +36,7 @@ SIZES = Sizes(partitions=24, pages=40, page_records=50)
 LATENCY_MS = 100.0
 API_KEY = "demo-key-9c41e7"
 TABLE = "raw.items"
-PATIENCE = 150.0
+PATIENCE = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.integration.webhook_program", "tests.integration.sink_program"])
 

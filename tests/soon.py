@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 #: Seconds in which even a machine under load does what an idle one does at once.
 SOON = 60.0
+#: Seconds in which Java or Airflow starts and does its work, also where four others do so at once.
+PATIENCE = 300.0
 #: How far a growth may be from a proportional one: caches and allocations are in it, another square is not.
 LEEWAY = 10
 

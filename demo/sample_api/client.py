@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from demo.sample_api.dataset import Sizes
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE = 60.0
+_PATIENCE = 300.0
 
 
 class SampleApi:
@@ -125,7 +125,7 @@ class SampleApi:
         """Count, ids and checksum of a collection (`demo.sample_api.records.checksum` makes the same)."""
         return dict(self._call("GET", "truth" + quote(path)))
 
-    def wait_for_pages(self, pages: int, timeout: float = 60.0) -> None:
+    def wait_for_pages(self, pages: int, timeout: float = _PATIENCE) -> None:
         """Return as soon as so many different pages were served.
 
         :raises TimeoutError: it took longer than ``timeout`` seconds

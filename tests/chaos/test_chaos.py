@@ -36,7 +36,6 @@ KILLS, SEED = 25, 1
 SHRINK = {"kind": "shrink", "collection": COLLECTIONS[ITEMS], "records": 3}
 
 
-@pytest.mark.timeout(900)
 def test_after_25_kills_nothing_is_lost_doubled_or_seen_by_half(tmp_path: Path) -> None:
     campaign = Campaign(SEED, tmp_path)
     report = campaign.run(KILLS)

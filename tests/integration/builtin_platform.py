@@ -17,6 +17,7 @@ from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy
 from tests.integration.conftest import ROOT, figures_of
+from tests.soon import PATIENCE
 
 APP = ROOT / "spark_apps" / "builtin_migration.py"
 RUNS = """
@@ -69,7 +70,7 @@ class Platform:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=PATIENCE,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         )
         return ended.returncode, figures_of(ended.stdout), ended.stdout + ended.stderr

@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
+from tests.soon import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "spark_apps" / "full_refresh.py"
@@ -96,7 +97,7 @@ class Runner:
 
     def run(self, config: Path, *, expect: int | None = 0, **options: Any) -> Outcome:
         process = self.start(config, **options)
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=PATIENCE)
         outcome = Outcome(process.returncode, output, figures_of(output))
         if expect is not None:
             assert outcome.code == expect, f"exit code {outcome.code}, expected {expect}:\n{output[-6000:]}"

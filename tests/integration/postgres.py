@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from demo.airflow_stack import free_port
 
-_PATIENCE = 60.0
+_PATIENCE = 300.0
 _USERS = ("postgres", "nobody")
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from demo.airflow_stack import free_port
 
-_PATIENCE: Final = 180.0
+_PATIENCE: Final = 300.0
 _ICEBERG, _JETTY, _SQLITE = "1.11.0", "12.1.14", "3.50.3.0"
 _PARTS: Final = (
     ("org.apache.iceberg", "iceberg-core", _ICEBERG, ""),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from airflow_provider_rfr.store import journal
 from tests.integration import builtin_crash_program as program
+from tests.soon import PATIENCE
 from tests.unit.builtins.catalogs import PROJECT
 from tests.unit.builtins.execution.places import Place
 
@@ -21,7 +22,7 @@ def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_noth
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -29,7 +29,7 @@ from airflow_provider_rfr.lake.table_changes import TableChange
 from airflow_provider_rfr.lake.views import find_view, list_views
 from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
 from tests.integration.conftest import ROOT, figures_of, kill_group
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -325,7 +325,6 @@ RUNTIME = ROOT / "tests" / "integration" / "builtin_sql_runtime.py"
 PROGRAM = ROOT / "tests" / "integration" / "builtin_sql_program.py"
 
 
-@pytest.mark.timeout(600)
 def test_after_a_sigkill_in_the_middle_only_the_rest_is_computed(deploy: Deploy, tmp_path: Path) -> None:
     deploy.runs(range(5), range(5, 10), range(10, 15), range(15, 20))
     process = subprocess.Popen(
@@ -365,7 +364,6 @@ def test_plain_spark_sql_reads_a_view_of_ours(deploy: Deploy, tmp_path: Path) ->
     assert [row.id for row in other.sql("SELECT * FROM rfr.ops.v ORDER BY id").collect()] == [1, 2]
 
 
-@pytest.mark.timeout(400)
 def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(deploy: Deploy, tmp_path: Path) -> None:
     jars = deploy.session.sparkContext.getConf().get("spark.jars").split(",")
     processes = {}
@@ -379,7 +377,7 @@ def test_without_maven_it_takes_jars_and_without_either_it_says_what_to_give(dep
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
         )
-    said = {name: figures_of(each.communicate(timeout=280)[0]) for name, each in processes.items()}
+    said = {name: figures_of(each.communicate(timeout=PATIENCE)[0]) for name, each in processes.items()}
     assert said["jars"] == {"namespaces": ["ops"]}
     assert said["neither"]["error"].startswith("jars: ")
     assert "could not be had from Maven" in said["neither"]["error"]

@@ -28,7 +28,6 @@ class AppendingEngine(SparkSqlEngine):
         return found
 
 
-@pytest.mark.timeout(600)
 def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_lose_no_row(tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.declare(1, "string")
@@ -61,7 +60,6 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
     assert {name: deploy.catalog.load_table(name).metadata_location for name in before} == before
 
 
-@pytest.mark.timeout(600)
 def test_a_session_that_read_a_table_before_another_took_its_name_reads_that_one(tmp_path: Path) -> None:
     """Row 63: nothing is kept by the table that it was of."""
     platform = Platform(tmp_path)

@@ -30,7 +30,7 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import SHOP, Lake
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 from tests.unit.operators.test_execute import FakeStateStore
 
 KEY = "canary-93b2-api"
@@ -169,7 +169,7 @@ def test_what_is_published_counts_even_if_the_cluster_has_forgotten_the_driver(
 ) -> None:
     trigger = task.defer()
     app, driver = yarn.newest
-    wait_until(lambda: driver.exit_code is not None, 60)
+    wait_until(lambda: driver.exit_code is not None, PATIENCE)
     yarn.forget(app)
     payload = follow(trigger)
     assert payload["driver"]["state"] == "gone"

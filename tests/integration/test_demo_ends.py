@@ -17,8 +17,8 @@ import pytest
 from demo.cleanup import processes_of
 from demo.run import is_driver
 from tests.integration.conftest import ROOT
+from tests.soon import PATIENCE
 
-PATIENCE = 240.0
 STACK = """
 import subprocess, sys
 from pathlib import Path
@@ -80,7 +80,6 @@ def test_nothing_of_a_stack_outlives_what_started_it(tmp_path: Path, ending: str
     assert "Traceback" not in (tmp_path / "output").read_text()
 
 
-@pytest.mark.timeout(600)
 def test_a_demo_that_is_told_to_end_leaves_neither_airflow_nor_spark_nor_a_folder() -> None:
     before = set(Path(tempfile.gettempdir()).glob("rfr-demo-*"))
     process = subprocess.Popen(

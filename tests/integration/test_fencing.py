@@ -12,7 +12,7 @@ import pytest
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import CRASHING_APP, Lake, Runner, figures_of, kill_group, shop
 from tests.integration.test_crash_matrix import assert_published_whole, items
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 
 FENCED = 3
 
@@ -45,7 +45,7 @@ def test_a_driver_that_slept_while_another_took_over_can_not_commit(
         snapshot = lake.table("raw.items").current_snapshot().snapshot_id
         assert second.figures["snapshot_id"] == snapshot
         os.kill(sleeper.pid, signal.SIGCONT)
-        output, _ = sleeper.communicate(timeout=120)
+        output, _ = sleeper.communicate(timeout=PATIENCE)
     finally:
         kill_group(sleeper)
     woken = figures_of(output)
@@ -77,7 +77,7 @@ def test_a_driver_that_slept_and_lost_its_refresh_asks_the_api_for_nothing_more_
         assert second.figures["resumed"]
         asked = api.counts()["requests"]
         os.killpg(sleeper.pid, signal.SIGCONT)
-        output, _ = sleeper.communicate(timeout=120)
+        output, _ = sleeper.communicate(timeout=PATIENCE)
     finally:
         kill_group(sleeper)
     assert sleeper.returncode == FENCED, output[-4000:]

@@ -11,7 +11,7 @@ import psutil
 from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Outcome, Runner, figures_of, kill_group, shop
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 
 FAILED = 1
 
@@ -35,7 +35,7 @@ def reading(lake: Lake, runner: Runner, api: SampleApi) -> subprocess.Popen[str]
 
 def ended(process: subprocess.Popen[str]) -> Outcome:
     try:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
     finally:
         kill_group(process)
     return Outcome(process.returncode, output, figures_of(output))

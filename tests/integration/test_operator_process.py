@@ -23,7 +23,7 @@ from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, SHOP, Lake
-from tests.soon import SOON, wait_until
+from tests.soon import PATIENCE, wait_until
 
 ROUND_SECONDS = 2.0
 
@@ -121,7 +121,7 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
         assert len(drivers) == 2, "spark-submit's Java and its Python"
         os.kill(task.pid, signal.SIGKILL)
         task.wait()
-        wait_until(lambda: not any(alive(driver) for driver in drivers), SOON)
+        wait_until(lambda: not any(alive(driver) for driver in drivers), PATIENCE)
     finally:
         try:
             os.killpg(task.pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
     slow_api.wait_for_pages(20)
     began = time.monotonic()
     task.terminate()
-    output, _ = task.communicate(timeout=SOON)
+    output, _ = task.communicate(timeout=PATIENCE)
     print(f"it ended after {time.monotonic() - began:.1f} s; Airflow ends a task hard after five")
     assert "Asking the Spark driver" in output
     assert task.returncode != 0

@@ -23,6 +23,7 @@ from tests.integration.conftest import ROOT, Lake, Runner, kill_group
 from tests.integration.postgres import PostgresServer
 from tests.integration.rest_catalog import RestCatalogServer
 from tests.integration.test_crash_matrix import PAGES, assert_published_whole, items
+from tests.soon import PATIENCE
 
 READ = """
 import json, sys
@@ -46,7 +47,7 @@ def read_as_a_user(lake: Lake, *queries: str) -> list[list[list[Any]]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
@@ -73,7 +74,6 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(tmp_path, {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/warehouse"})
 
 
-@pytest.mark.timeout(600)
 def test_a_deploy_makes_tables_and_views_and_a_later_one_rewrites_them(lake: Lake, tmp_path: Path) -> None:
     platform = Platform(tmp_path)
     platform.declare(1, "string")

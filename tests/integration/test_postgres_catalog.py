@@ -16,6 +16,7 @@ from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
 from tests.integration.postgres import PostgresServer
 from tests.integration.test_crash_matrix import OPTIONS, PAGES, assert_published_whole, items
+from tests.soon import PATIENCE
 
 FENCED = 3
 FIRST_USE = """
@@ -71,7 +72,7 @@ def test_of_two_drivers_that_start_at_once_one_publishes_and_the_other_is_fenced
     config = items(runner, api, requests_per_second=40)
     drivers = [runner.start(config) for _ in range(2)]
     try:
-        outputs = [driver.communicate(timeout=150)[0] for driver in drivers]
+        outputs = [driver.communicate(timeout=PATIENCE)[0] for driver in drivers]
     finally:
         for driver in drivers:
             kill_group(driver)

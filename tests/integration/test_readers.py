@@ -25,6 +25,7 @@ from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, Lake, Runner, shop
 from tests.integration.postgres import PostgresServer
 from tests.integration.sources import checksum_of
+from tests.soon import PATIENCE
 
 STRANGER, DELETED = -1, 7  # rows that Spark SQL adds and deletes
 CATALOGS = ("on_sqlite", "on_postgres")
@@ -104,7 +105,7 @@ def spark_sql(lakes: list[LakeSettings], first: dict[str, int]) -> dict[str, Any
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     if "unresolved dependency" in ended.stderr + ended.stdout and not os.environ.get("CI"):

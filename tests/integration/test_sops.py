@@ -22,8 +22,6 @@ from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal_file
 
 # The first test waits for the program to be built.
-pytestmark = pytest.mark.timeout(1800)
-
 VERSION = "v3.13.3"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airflow-provider-rfr" / f"sops-{VERSION}"
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "webhooks_sealing.md"

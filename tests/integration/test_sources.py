@@ -40,7 +40,7 @@ from tests.integration.sources import (
     source_of,
     stream_like,
 )
-from tests.soon import SOON
+from tests.soon import PATIENCE
 
 FAILED, CONFIGURATION = 1, 2
 PAGES, PAGE_RECORDS = 20, 25
@@ -387,7 +387,7 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
         api.wait_for_pages(90)
         os.kill(supervisor.pid, signal.SIGKILL)
         supervisor.wait()
-        output, _ = driver.communicate(timeout=SOON)
+        output, _ = driver.communicate(timeout=PATIENCE)
     finally:
         kill_group(driver)
         supervisor.kill()

@@ -23,9 +23,7 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, kill_group
 from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
-from tests.soon import wait_until
-
-pytestmark = pytest.mark.timeout(300)
+from tests.soon import PATIENCE, wait_until
 
 PARTITIONS, PAGES = 8, 40
 OPTIONS = {"concurrency": 8, "round_seconds": 2.0, "head_start": False}
@@ -75,7 +73,7 @@ def assert_whole(lake: Lake, api: SampleApi) -> None:
 
 
 def outcome_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = process.communicate(timeout=150)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output[-6000:]
     return figures_of(output)
 
@@ -90,7 +88,7 @@ def test_a_plain_spark_submit_refreshes_with_executors_that_get_the_package_by_p
     submitter: ClusterRunner, cluster: Standalone, slow_api: SampleApi, lake: Lake
 ) -> None:
     process = submitter.start(items(submitter, slow_api))
-    slow_api.wait_for_pages(20, 30)
+    slow_api.wait_for_pages(20)
     found = {one.pid: one for one in cluster.executors()}
     assert len(found) == 2, "both workers have their part"
     workers = cluster.python_workers()

@@ -10,7 +10,7 @@ from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, figures_of, shop
 from tests.integration.sources import schema_like, source_of, stream_like
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 
 FAILED = 1
 
@@ -37,7 +37,7 @@ def test_two_days_at_once_are_two_refreshes_with_generations_of_their_own(
     lake: Lake, runner: Runner, api: SampleApi
 ) -> None:
     days = [runner.start(of_day(runner, api, day)) for day in (5, 6)]
-    outputs = [process.communicate(timeout=150)[0] for process in days]
+    outputs = [process.communicate(timeout=PATIENCE)[0] for process in days]
     for process, output in zip(days, outputs, strict=True):
         assert process.returncode == 0, output[-4000:]
     assert [figures_of(output)["generation"] for output in outputs] == [1, 1]
@@ -72,7 +72,7 @@ def test_the_second_run_waits_for_the_first_or_fails_at_once_as_on_busy_says(
     assert refused.figures["error"]["type"] == "RefreshBusyError"
     assert "raw.items is being refreshed by shop/one/refresh/-1/0" in refused.figures["error"]["message"]
     waited = runner.run(config("three", "wait"))
-    output, _ = first.communicate(timeout=60)
+    output, _ = first.communicate(timeout=PATIENCE)
     assert first.returncode == 0, output[-4000:]
     assert figures_of(output)["generation"] == 1
     assert waited.figures["generation"] == 2, json.dumps(waited.figures)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.soon import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_benchmark_delivers_everything_and_ends_with_its_figures() -> None:
     command = [sys.executable, "-m", "benchmarks.webhooks", "--endpoints", "4", "--each", "20", "--pairs", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout.strip().splitlines()[-1])
     assert figures["deliveries"] == 80

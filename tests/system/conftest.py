@@ -24,12 +24,11 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import ROOT, Lake
-from tests.soon import wait_until
+from tests.soon import PATIENCE, wait_until
 
 KEY = "canary-7d20b1-key"
 SIZES = Sizes(partitions=8, pages=20, page_records=25)
 LATENCY_MS = 60.0
-PATIENCE = 150.0
 wait_for = partial(wait_until, seconds=PATIENCE, every=0.3)
 DAGS = (
     *("on_demand", "in_time", "on_asset", "mapped", "by_day", "every_minute", "deferred", "beside", "shown"),

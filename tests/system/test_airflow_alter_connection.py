@@ -17,7 +17,8 @@ import pytest
 
 from demo.airflow_stack import free_port
 from demo.sample_api.client import SampleApi
-from tests.system.conftest import KEY, LATENCY_MS, PATIENCE, SIZES, Story, wait_for
+from tests.soon import PATIENCE
+from tests.system.conftest import KEY, LATENCY_MS, SIZES, Story, wait_for
 
 CANARY = "canary-63b1f9-token"
 ROTATED = "canary-63b1f9-rotated"
@@ -80,7 +81,7 @@ def cli(story: Story, *arguments: str, parameters: dict[str, str] | None = None)
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -119,7 +120,6 @@ def spark_pages(story: Story, name: str, run: str) -> str:
     return shown
 
 
-@pytest.mark.timeout(500)
 def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story: Story, api: SampleApi) -> None:
     connect(story, "moving", api)
     story.airflow.call("POST", "/connections", {**connection("staying", story.api.base_url), "password": KEY})
@@ -152,7 +152,6 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
     assert story.task("uses_staying", "move")["try_number"] == 1
 
 
-@pytest.mark.timeout(500)
 def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret_is_left_behind(story: Story) -> None:
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=CANARY, faults=SILENT) as api:
         connect(story, "rotating", api)
@@ -181,7 +180,6 @@ def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret
     assert kept_in(story, CANARY, ROTATED) == []
 
 
-@pytest.mark.timeout(500)
 def test_a_blind_change_stalls_the_refresh_and_the_next_one_starts_it_before_its_retry_is_due(story: Story) -> None:
     body = {**connection("waiting", story.api.base_url), "password": KEY}
     story.airflow.call("POST", "/connections", body)
@@ -267,7 +265,6 @@ def answers(url: str) -> bool:
         return False
 
 
-@pytest.mark.timeout(400)
 def test_airflow_decides_who_may_and_tests_connections_where_that_is_enabled(story: Story) -> None:
     api = {**connection("guarded", story.api.base_url), "password": KEY, "description": "mine"}
     story.airflow.call(

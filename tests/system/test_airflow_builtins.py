@@ -16,7 +16,8 @@ from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from demo.airflow_stack import AirflowStack
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake
-from tests.system.conftest import ENDED, KEY, LATENCY_MS, PATIENCE, SETTINGS, SIZES, Story, wait_for
+from tests.soon import PATIENCE
+from tests.system.conftest import ENDED, KEY, LATENCY_MS, SETTINGS, SIZES, Story, wait_for
 
 DAG = "builtin_migration"
 FIRST = """
@@ -117,7 +118,6 @@ def wait_for_deploy(story: Story, number: int) -> None:
     assert all(each["run_type"] == "asset_triggered" for each in runs)
 
 
-@pytest.mark.timeout(900)
 def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_harmed(
     deployed: Story, objects: Path
 ) -> None:
@@ -154,7 +154,6 @@ def test_a_new_version_is_deployed_unasked_while_a_refresh_runs_and_neither_is_h
     }
 
 
-@pytest.mark.timeout(600)
 def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story, objects: Path) -> None:
     story = deployed
     wait_for_deploy(story, 1)
@@ -184,7 +183,6 @@ def test_a_run_by_hand_waits_for_approval_where_its_form_says_so(deployed: Story
     assert all(each["state"] == "success" for each in ended_runs(story))
 
 
-@pytest.mark.timeout(900)
 def test_a_declared_source_is_refreshed_when_it_is_deployed_and_again_when_it_is_redefined(
     deployed: Story, objects: Path
 ) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from tests.soon import wait_until
-from tests.system.conftest import KEY, PATIENCE, SIZES, Story
+from tests.soon import PATIENCE, wait_until
+from tests.system.conftest import KEY, SIZES, Story
 
 DAG = "deferred"
 TOTAL = SIZES.partitions * SIZES.pages
@@ -78,7 +78,7 @@ def test_marked_failed_it_ends_the_driver_and_cleared_it_resumes(story: Story) -
     app, driver = story.yarn.newest
     story.mark(DAG, "marked", "failed")
     story.wait_for_end(DAG, "marked")
-    wait_until(lambda: driver.exit_code is not None, 60)
+    wait_until(lambda: driver.exit_code is not None, PATIENCE)
     assert ("PUT", f"/ws/v1/cluster/apps/{app}/state") in story.yarn.requests
     assert not story.has("raw.marked")
     story.clear(DAG, "marked")
@@ -93,8 +93,8 @@ def test_cleared_while_it_is_deferred_it_begins_again_with_what_was_read(story: 
     begin(story, "cleared", read=TOTAL // 4, requests_per_second=10)
     app, driver = story.yarn.newest
     story.clear(DAG, "cleared")
-    wait_until(lambda: driver.exit_code is not None, 60)
-    wait_until(lambda: story.yarn.newest[0] != app, 60)
+    wait_until(lambda: driver.exit_code is not None, PATIENCE)
+    wait_until(lambda: story.yarn.newest[0] != app, PATIENCE)
     story.succeed(DAG, "cleared")
     assert story.result(DAG, "cleared")["generation"] == 1
     story.assert_whole("raw.cleared")

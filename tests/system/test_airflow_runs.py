@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import Any
 
-import pytest
-
-from tests.soon import wait_until
-from tests.system.conftest import ENDED, PATIENCE, SIZES, Story
+from tests.soon import PATIENCE, wait_until
+from tests.system.conftest import ENDED, SIZES, Story
 from tests.system.dags.semantics import MAPPED
 
 DAG = "on_demand"
@@ -16,7 +14,6 @@ TOTAL = SIZES.partitions * SIZES.pages
 PAGES = SIZES.pages
 
 
-@pytest.mark.timeout(5 * PATIENCE)
 def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(story: Story) -> None:
     first, last = date(2026, 1, 1), date(2026, 1, 10)
     body = {
@@ -49,7 +46,6 @@ def test_ten_days_are_backfilled_two_at_a_time_each_with_its_own_generation(stor
         assert story.result("by_day", run["dag_run_id"])["generation"] == 1
 
 
-@pytest.mark.timeout(5 * PATIENCE)
 def test_twenty_mapped_tasks_refresh_twenty_tables(story: Story) -> None:
     story.airflow.call("POST", "/dags/mapped/dagRuns", {"dag_run_id": "mapped", "logical_date": None})
 

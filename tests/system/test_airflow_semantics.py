@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soon import wait_until
-from tests.system.conftest import PATIENCE, SIZES, Story
+from tests.soon import PATIENCE, wait_until
+from tests.system.conftest import SIZES, Story
 
 DAG = "on_demand"
 TOTAL = SIZES.partitions * SIZES.pages

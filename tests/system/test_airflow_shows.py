@@ -6,8 +6,8 @@ import json
 import urllib.request
 
 from demo.airflow_stack import AirflowStack
-from tests.soon import wait_until
-from tests.system.conftest import KEY, PATIENCE, SIZES, Story
+from tests.soon import PATIENCE, wait_until
+from tests.system.conftest import KEY, SIZES, Story
 
 DAG = "shown"
 TOTAL = SIZES.partitions * SIZES.pages

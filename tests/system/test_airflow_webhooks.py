@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_provider_rfr.lake.catalog import open_catalog
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.airflow_stack import free_port
@@ -190,7 +188,6 @@ def answers(url: str) -> bool:
         return False
 
 
-@pytest.mark.timeout(400)
 def test_airflows_preset_starts_one_run_for_a_commit_however_often_it_is_delivered(
     story: Story, tmp_path: Path
 ) -> None:
