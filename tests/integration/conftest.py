@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import psutil
 import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -110,6 +111,14 @@ def figures_of(output: str) -> dict[str, Any]:
         if line.startswith("{"):
             return dict(json.loads(line))
     return {}
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs. Who adopts an orphan may take its time to ask how it ended: until then it is a zombie."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from demo.cleanup import processes_of
 from demo.run import is_driver
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, is_alive
 from tests.soon import PATIENCE
 
 STACK = """
@@ -100,5 +100,5 @@ def test_a_demo_that_is_told_to_end_leaves_neither_airflow_nor_spark_nor_a_folde
     assert process.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in output
     assert processes_of(home) == []
-    assert not [each for each in below if each.is_running()]
+    assert not [each for each in below if is_alive(each)]
     assert not folder.exists()

@@ -22,7 +22,7 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
-from tests.integration.conftest import ROOT, SHOP, Lake
+from tests.integration.conftest import ROOT, SHOP, Lake, is_alive
 from tests.soon import PATIENCE, wait_until
 
 ROUND_SECONDS = 2.0
@@ -121,7 +121,7 @@ def test_a_driver_whose_task_process_was_killed_ends_within_a_round_and_leaves_n
         assert len(drivers) == 2, "spark-submit's Java and its Python"
         os.kill(task.pid, signal.SIGKILL)
         task.wait()
-        wait_until(lambda: not any(alive(driver) for driver in drivers), PATIENCE)
+        wait_until(lambda: not any(is_alive(driver) for driver in drivers), PATIENCE)
     finally:
         try:
             os.killpg(task.pid, signal.SIGKILL)
@@ -161,10 +161,3 @@ def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
     status = read_status(lake.settings, "raw.items")
     assert status is not None
     assert status.pages == slow_api.counts(path="/partitions/*")["pages"]
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False

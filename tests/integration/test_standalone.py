@@ -21,7 +21,7 @@ from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.shipment import zip_package
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
-from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, kill_group
+from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, is_alive, kill_group
 from tests.integration.standalone import ClusterRunner, Standalone, executor_python, executor_settings
 from tests.soon import PATIENCE, wait_until
 
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_in_a_round_leaves_the_refresh_to_the_other(
         cluster.wait_for_workers(2)
     assert_whole(lake, slow_api)
     assert (figures["attempts"], figures["generation"]) == (1, 1)
-    assert not any(one.is_running() for one in orphans), "an executor ends with its worker"
+    assert not any(is_alive(one) for one in orphans), "an executor ends with its worker"
 
 
 def test_a_driver_that_is_killed_in_a_round_is_gone_on_with(

@@ -24,6 +24,7 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.clusters.yarn import ResourceManager
 from tests.integration.conftest import ROOT, Lake
+from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE, wait_until
 
 KEY = "canary-7d20b1-key"
@@ -41,7 +42,6 @@ SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
     "AIRFLOW__CORE__PARALLELISM": "2",
-    # A variable that every task of the stack inherits tells its processes from those of other stacks.
 }
 
 
@@ -157,7 +157,16 @@ class Story:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowStack, SampleApi, Lake, ResourceManager]]:
+def postgres() -> Iterator[PostgresServer]:
+    """For Airflow's own database: on SQLite, which locks no rows, its scheduler may end beside a backfill."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> Iterator[tuple[AirflowStack, SampleApi, Lake, ResourceManager]]:
     folder = tmp_path_factory.mktemp("system")
     lake = Lake(folder)
     home = folder / "airflow"
@@ -186,6 +195,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AirflowSta
         transport = {"type": "file", "log_file_path": str(home / LINEAGE), "append": True}
         settings = {
             **SETTINGS,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
             "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
             "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",
             "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),

@@ -16,6 +16,7 @@ from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 from demo.airflow_stack import AirflowStack
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake
+from tests.integration.postgres import PostgresServer
 from tests.soon import PATIENCE
 from tests.system.conftest import ENDED, KEY, LATENCY_MS, SETTINGS, SIZES, Story, wait_for
 
@@ -68,7 +69,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Iterator[Story]:
+def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path, postgres: PostgresServer) -> Iterator[Story]:
     """An Airflow of its own: what the ready DAG does unasked would be in the way of other tests."""
     folder = tmp_path_factory.mktemp("migration")
     lake, home, dags = Lake(folder), folder / "airflow", folder / "dags"
@@ -88,6 +89,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Iterato
         }
         settings = {
             **SETTINGS,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "RFR_BUILTIN_OBJECTS": str(objects),
         }
