@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import psutil
+import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
