@@ -23,7 +23,8 @@ def begin(story: Story, run: str, *, read: int = 0, **options: object) -> None:
 
 
 def test_a_deferred_refresh_holds_no_slot_and_publishes(story: Story) -> None:
-    begin(story, "slot", read=TOTAL // 8, requests_per_second=12)
+    story.api.set_faults({"kind": "latency", "path": "/partitions/*", "after": TOTAL // 8, "seconds": 15})
+    begin(story, "slot", read=TOTAL // 8)
     app, driver = story.yarn.newest
     pool = story.airflow.call("GET", "/pools/narrow")
     assert (pool["running_slots"], pool["deferred_slots"], pool["open_slots"]) == (0, 1, 1)
@@ -31,6 +32,7 @@ def test_a_deferred_refresh_holds_no_slot_and_publishes(story: Story) -> None:
     story.start("beside", "slot", table="x")
     story.succeed("beside", "slot")
     assert driver.exit_code is None
+    story.api.set_faults()
     shown = story.airflow.task(DAG, "slot", "refresh")
     assert shown["trigger"]["classpath"] == "airflow_provider_rfr.triggers.refresh.RefreshTrigger"
     assert story.links(DAG, "slot")["Spark UI"] == f"{story.yarn.url}/proxy/{app}/"
