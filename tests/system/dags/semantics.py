@@ -68,7 +68,7 @@ with dag("on_demand"):
 
 with dag("in_time"):
     # On a busy machine most of a try is the start of Spark.
-    refresh(execution_timeout=timedelta(seconds=12), retries=15)
+    refresh(execution_timeout=timedelta(seconds=40), retries=15)
 
 # The next run waits for the one before it, as a production DAG's would.
 with dag("every_minute", schedule="* * * * *", max_active_runs=1, is_paused_upon_creation=True, params=EVERY_MINUTE):
