@@ -24,7 +24,7 @@ import psutil
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from demo import webhook
-from demo.airflow_stack import AirflowStack
+from demo.airflow_stack import PATIENCE, AirflowStack
 from demo.cleanup import exit_on_signals
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -36,7 +36,6 @@ SIZES = Sizes(partitions=24, pages=40, page_records=50)
 LATENCY_MS = 100.0
 API_KEY = "demo-key-9c41e7"
 TABLE = "raw.items"
-PATIENCE = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

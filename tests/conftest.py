@@ -79,11 +79,9 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        if module.startswith("tests/integration/"):
-            return module
         if module.startswith("tests/system/") and module != "tests/system/test_airflow_builtins.py":
             return "tests/system"
-        return module if module.startswith("tests/system/") else nodeid
+        return module if module.startswith(("tests/integration/", "tests/system/")) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

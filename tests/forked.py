@@ -10,7 +10,8 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-_PATIENCE = 300.0
+from tests.soon import PATIENCE
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.integration.webhook_program", "tests.integration.sink_program"])
 
@@ -28,6 +29,6 @@ def start(program: Callable[[Any], None], task: Any) -> ForkServerProcess:
 
 def exit_code(process: ForkServerProcess) -> int:
     """The exit code of a process that ends by itself, or that somebody has killed; a signal's number is negative."""
-    process.join(_PATIENCE)
-    assert process.exitcode is not None, f"it still runs after {_PATIENCE:g} s"
+    process.join(PATIENCE)
+    assert process.exitcode is not None, f"it still runs after {PATIENCE:g} s"
     return process.exitcode

@@ -19,8 +19,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from demo.airflow_stack import free_port
+from tests.soon import PATIENCE
 
-_PATIENCE = 300.0
 _USERS = ("postgres", "nobody")
 
 
@@ -98,7 +98,7 @@ class PostgresServer:
 
     def _wait(self) -> None:
         engine = create_engine(self.url())
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 engine.connect().close()

@@ -19,8 +19,8 @@ from typing import Final
 import pytest
 
 from demo.airflow_stack import free_port
+from tests.soon import PATIENCE
 
-_PATIENCE: Final = 300.0
 _ICEBERG, _JETTY, _SQLITE = "1.11.0", "12.1.14", "3.50.3.0"
 _PARTS: Final = (
     ("org.apache.iceberg", "iceberg-core", _ICEBERG, ""),
@@ -84,7 +84,7 @@ class RestCatalogServer:
 
     def _wait(self) -> None:
         assert self._process is not None
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while self._process.poll() is None and time.monotonic() < end:
             try:
                 with urllib.request.urlopen(f"{self.properties['uri']}/v1/config", timeout=5):
