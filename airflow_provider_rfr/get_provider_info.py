@@ -7,7 +7,7 @@ from typing import Any
 DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 INTEGRATION = "Resumable full refresh"
 _HOOKS = ("airflow_api", "api", "builtins", "connections", "control_store", "lake", "webhooks")
-_OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhook_operations", "webhooks")
+_OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhooks")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -18,15 +18,15 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Resumable full refresh of API sources into Iceberg tables, on Apache Spark.",
         "integrations": [{"integration-name": INTEGRATION, "external-doc-url": DOCS, "tags": ["apache", "software"]}],
         "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
-        "sensors": [_modules("sensors.commit")],
+        "sensors": [_modules("sensors")],
         "triggers": [_modules("triggers.commit", "triggers.deploy", "triggers.refresh")],
         "hooks": [_modules(*(f"hooks.{name}" for name in _HOOKS))],
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,
         # Without these the scheduler could not name a task's buttons.
         "extra-links": [
-            "airflow_provider_rfr.links.refresh_page.RefreshLink",
-            "airflow_provider_rfr.links.spark_ui.SparkUiLink",
+            "airflow_provider_rfr.links.RefreshLink",
+            "airflow_provider_rfr.links.SparkUiLink",
         ],
         "asset-uris": [{"schemes": ["rfr"], "handler": None}],
         "connection-types": [_API, _LAKE],

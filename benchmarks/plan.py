@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from airflow_provider_rfr.builtins.declaration.loader import load_objects
+from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.planning.plans import Plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
 from airflow_provider_rfr.builtins.state import Live, LiveKind, LiveObject, Recorded
 

@@ -19,8 +19,8 @@ from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, check_gapless, cursors_of
-from airflow_provider_rfr.refresh.rows import PageRow, page_row
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream
 
 TARGET = "scale.items"

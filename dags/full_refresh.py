@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG, Param
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.form import TARGET_PATTERN, options_schema
+from airflow_provider_rfr.operators.arguments import TARGET_PATTERN, options_schema
 
 with DAG(
     dag_id="resumable_full_refresh",

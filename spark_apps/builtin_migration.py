@@ -29,11 +29,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Deploy built-in objects; a deploy that dies is gone on with.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the migration")
     arguments = parser.parse_args()
-    from airflow_provider_rfr.builtins.spark.application import failed
+    from airflow_provider_rfr.builtins.spark.application import failed, read_document
     from airflow_provider_rfr.builtins.spark.application import main as deploy
-    from airflow_provider_rfr.builtins.spark.document import read_document
     from airflow_provider_rfr.exceptions import RfrError
-    from airflow_provider_rfr.refresh.watchdog import watch_supervisor
+    from airflow_provider_rfr.refresh.process import watch_supervisor
 
     try:
         document = read_document(Path(arguments.config))

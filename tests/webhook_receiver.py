@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.dispatcher import Courier
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 LAKE, TABLE = "rfr", "raw.orders"
 LOOPBACK = ("127.0.0.1", "localhost")

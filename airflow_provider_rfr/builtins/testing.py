@@ -26,15 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
-from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-from airflow_provider_rfr.builtins.execution.values import Applied
+from airflow_provider_rfr.builtins.execution.work import Applied, SqlEngine
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.planning.plans import Plan
-from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.exceptions import StalePlanError
-from airflow_provider_rfr.lake.append import append_rows
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
 if TYPE_CHECKING:

@@ -1,26 +1,264 @@
-"""Types of columns by their names: one text for each, and what lies between two of them."""
+"""Types of columns by their names: one text for each, and what lies between two of them.
+
+Types of columns as values; their text is the one way to write them.
+
+Reads the names of Spark SQL types.
+
+Only types that Iceberg stores and Spark SQL names. Types that Iceberg does not tell apart have one name: ``smallint``
+is ``int``, ``varchar(20)`` is ``string``.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from airflow_provider_rfr.builtins.type_parser import parse_type
-from airflow_provider_rfr.builtins.type_values import Array, Decimal, Map, Primitive, Struct, Type
+from airflow_provider_rfr.builtins.spec import nearest, quoted
+from airflow_provider_rfr.exceptions import ConfigurationError
 
-__all__ = [
-    "Array",
-    "Decimal",
-    "Map",
-    "Primitive",
-    "Struct",
-    "Type",
-    "TypeChange",
-    "canonical_type",
-    "classify",
-    "folded_type",
-    "parse_type",
-]
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type without parts."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A number of so many digits, so many of them behind the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Values of one type."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"array<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values by key."""
+
+    key: Type
+    value: Type
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named values, in order; all optional."""
+
+    fields: tuple[tuple[str, Type], ...]
+
+    def __str__(self) -> str:
+        return f"struct<{','.join(f'{quoted(name)}:{kind}' for name, kind in self.fields)}>"
+
+
+Type = Primitive | Decimal | Array | Map | Struct
+
+
+def parts(kind: Type) -> Iterator[Type]:
+    """The type and every type inside it."""
+    yield kind
+    if isinstance(kind, Struct):
+        for _, inner in kind.fields:
+            yield from parts(inner)
+    elif isinstance(kind, Array):
+        yield from parts(kind.element)
+    elif isinstance(kind, Map):
+        yield from parts(kind.key)
+        yield from parts(kind.value)
+
+
+DEEPEST = 32
+"""Types inside types; what is deeper is a mistake, or meant to exhaust a parser."""
+_ALIASES = {
+    **dict.fromkeys(("int", "integer", "tinyint", "byte", "smallint", "short"), "int"),
+    **dict.fromkeys(("bigint", "long"), "bigint"),
+    **dict.fromkeys(("float", "real"), "float"),
+    **dict.fromkeys(("string", "varchar", "char", "character"), "string"),
+    **dict.fromkeys(("timestamp", "timestamp_ltz", "timestamptz"), "timestamp"),
+    **dict.fromkeys(("decimal", "dec", "numeric"), "decimal"),
+    **{name: name for name in ("boolean", "double", "date", "timestamp_ntz", "binary", "array", "map", "struct")},
+}
+_ELSEWHERE = {
+    "text": "write string",
+    "bool": "write boolean",
+    "datetime": "write timestamp",
+    "json": "write string",
+    "list": "write array<...>",
+    "variant": "not every engine that reads these tables knows it",
+    "interval": "Iceberg can't store it",
+    "time": "Spark SQL has no name for it that Iceberg stores; write string or bigint",
+    "uuid": "Spark SQL has no name for it; write string",
+    "fixed": "Spark SQL has no name for it; write binary",
+    "void": "a column has a type",
+    "null": "a column has a type",
+}
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
+
+
+@lru_cache(maxsize=4096)
+def parse_type(text: str) -> Type:
+    """The type that a text names.
+
+    :raises ConfigurationError: it names none
+    """
+    parser = _Parser(text)
+    kind = parser.type()
+    if parser.next:
+        raise parser.wrong(f"{parser.next!r} is too much")
+    return kind
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = self._split()
+        self._depth = 0
+        self.next = ""
+        self.quoted = False
+        self._step()
+
+    def wrong(self, problem: str, remedy: str = "") -> ConfigurationError:
+        shown = self._text if len(self._text) <= 80 else self._text[:80] + "..."
+        return ConfigurationError("type", f"{shown!r}: {problem}", remedy)
+
+    def type(self) -> Type:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise self.wrong(f"types lie more than {DEEPEST} deep in each other")
+        written = self.next
+        name = _ALIASES.get(written.lower()) if not self.quoted else None
+        if name is None:
+            raise self._unknown(written)
+        self._step()
+        kind = _PARTS[name](self) if name in _PARTS else Primitive(name)
+        if name == "string" and self._at("("):
+            self._numbers(1)
+        self._depth -= 1
+        return kind
+
+    def decimal(self) -> Decimal:
+        numbers = self._numbers(2) if self._at("(") else ()
+        precision, scale = (*numbers, *(10, 0)[len(numbers) :])
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise self.wrong(f"decimal({precision},{scale}) is out of range", "1 to 38 digits, none to all behind")
+        return Decimal(precision, scale)
+
+    def array(self) -> Array:
+        self._take("<")
+        element = self.type()
+        self._take(">")
+        return Array(element)
+
+    def map(self) -> Map:
+        self._take("<")
+        key = self.type()
+        if any(isinstance(each, Map) for each in parts(key)):
+            raise self.wrong("the key of a map holds no map")
+        self._take(",")
+        value = self.type()
+        self._take(">")
+        return Map(key, value)
+
+    def struct(self) -> Struct:
+        self._take("<")
+        fields = [self._field()]
+        while self._at(","):
+            self._step()
+            fields.append(self._field())
+        self._take(">")
+        names = [name.casefold() for name, _ in fields]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise self.wrong(f"a struct has two fields {twice!r}", "names are compared without case")
+        return Struct(tuple(fields))
+
+    def _field(self) -> tuple[str, Type]:
+        name = self.next
+        if not self.quoted and not re.fullmatch(r"\w+", name):
+            raise self._expected("the name of a field")
+        self._step()
+        if self._at(":"):
+            self._step()
+        kind = self.type()
+        if not self.quoted and self.next.lower() in ("not", "comment", "default"):
+            raise self.wrong(
+                f"the field {name!r} is more than a name and a type", "fields are optional and without comments"
+            )
+        return name, kind
+
+    def _numbers(self, most: int) -> tuple[int, ...]:
+        self._take("(")
+        found = [self._number()]
+        while self._at(",") and len(found) < most:
+            self._step()
+            found.append(self._number())
+        self._take(")")
+        return tuple(found)
+
+    def _number(self) -> int:
+        if not re.fullmatch(r"[0-9]{1,5}", self.next):
+            raise self._expected("a number")
+        number = int(self.next)
+        self._step()
+        return number
+
+    def _at(self, symbol: str) -> bool:
+        return self.next == symbol and not self.quoted
+
+    def _take(self, wanted: str) -> None:
+        if not self._at(wanted):
+            raise self._expected(repr(wanted))
+        self._step()
+
+    def _step(self) -> None:
+        self.next, self.quoted = next(self._tokens, ("", False))
+
+    def _split(self) -> Iterator[tuple[str, bool]]:
+        at, end = 0, len(self._text.rstrip())
+        while at < end:
+            found = _TOKEN.match(self._text, at)
+            if found is None:
+                raise self.wrong(f"{self._text[at:].lstrip()[:1]!r} stands in no type")
+            at = found.end()
+            name = found.group(1)
+            yield (name.replace("``", "`"), True) if name is not None else (found.group(2) or found.group(3), False)
+
+    def _expected(self, what: str) -> ConfigurationError:
+        return self.wrong(f"expected {what}, found {repr(self.next) if self.next else 'the end'}")
+
+    def _unknown(self, written: str) -> ConfigurationError:
+        if written.lower() in _ELSEWHERE:
+            return self.wrong(f"{written} is no type here", _ELSEWHERE[written.lower()])
+        return self.wrong(f"{written!r} is no type" if written else "a type is missing", nearest(written, _ALIASES))
+
+
+_PARTS: dict[str, Callable[[_Parser], Type]] = {
+    "decimal": _Parser.decimal,
+    "array": _Parser.array,
+    "map": _Parser.map,
+    "struct": _Parser.struct,
+}
 
 
 class TypeChange(str, Enum):

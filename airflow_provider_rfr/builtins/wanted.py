@@ -1,16 +1,112 @@
-"""What is wanted: every declared object with its final name, its fingerprints and what it reads."""
+"""What is wanted: every declared object with its final name, its fingerprints and what it reads.
+
+Which object reads which, and the orders that follow: what is read comes before its readers.
+
+Orders are the same for the same edges whatever order they were given in; ties are broken by a rank.
+
+Objects that are generated, one for each instance: their ids come from the instance's id, their names are made once.
+
+A generated name takes a number until it is unique among everything that exists, is written to the registry before the
+object is made, and is kept from then on, also when the instance gets another name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
-from uuid import UUID
+import heapq
+import re
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID, uuid5
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.graph import Graph
-from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, CatalogSpec, Kind
-from airflow_provider_rfr.builtins.state import Dependency, LiveKind, LiveObject, RecordedObject
+from airflow_provider_rfr.builtins.spec import (
+    LONGEST_PART,
+    STORED,
+    BuiltinObject,
+    CatalogSpec,
+    Instance,
+    Kind,
+    available_name,
+)
+from airflow_provider_rfr.builtins.state import Dependency, Live, LiveKind, LiveObject, Recorded, RecordedObject
+
+Node = TypeVar("Node", bound=Hashable)
+
+
+class CycleError(ValueError):
+    """The objects read each other in a circle.
+
+    :ivar cycle: each one is read by the one before it; the last reads the first
+    """
+
+    def __init__(self, cycle: Iterable[Any]) -> None:
+        self.cycle = tuple(cycle)
+        super().__init__(" reads ".join(map(str, (*self.cycle, *self.cycle[:1]))))
+
+
+class Graph(Generic[Node]):
+    """Edges from readers to what they read; what is read and has no entry of its own is outside, and left out.
+
+    Inside, nodes are numbers: ids are slow to compare, and there may be tens of thousands.
+    """
+
+    def __init__(self, reads: Mapping[Node, Iterable[Node]]) -> None:
+        self._nodes = tuple(reads)
+        self._numbers = {node: number for number, node in enumerate(self._nodes)}
+        known = self._numbers.get
+        self._reads = [{read for each in edges if (read := known(each)) is not None} for edges in reads.values()]
+        self._readers: list[list[int]] = [[] for _ in self._nodes]
+        for number, edges in enumerate(self._reads):
+            for read in edges:
+                self._readers[read].append(number)
+
+    def readers_of(self, roots: Iterable[Node]) -> frozenset[Node]:
+        """The roots, whoever reads them, whoever reads those, and so on."""
+        found = {number for root in roots if (number := self._numbers.get(root)) is not None}
+        waiting = list(found)
+        while waiting:
+            for reader in self._readers[waiting.pop()]:
+                if reader not in found:
+                    found.add(reader)
+                    waiting.append(reader)
+        return frozenset(self._nodes[number] for number in found)
+
+    def order(self, rank: Callable[[Node], Any]) -> tuple[Node, ...]:
+        """Every node after everything that it reads; of those that could come next, the lowest rank first.
+
+        :param rank: different for each node
+        :raises CycleError: there is no such order
+        """
+        ranks = [rank(node) for node in self._nodes]
+        missing = [len(edges) for edges in self._reads]
+        ready = [(ranks[number], number) for number, count in enumerate(missing) if not count]
+        heapq.heapify(ready)
+        found: list[Node] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            found.append(self._nodes[number])
+            for reader in self._readers[number]:
+                missing[reader] -= 1
+                if not missing[reader]:
+                    heapq.heappush(ready, (ranks[reader], reader))
+        if len(found) < len(self._nodes):
+            raise CycleError(self._cycle({number for number, count in enumerate(missing) if count}, ranks))
+        return tuple(found)
+
+    def _cycle(self, stuck: set[int], ranks: list[Any]) -> list[Node]:
+        """One circle among nodes of which each reads another one of them, from its lowest rank on."""
+        here = min(stuck, key=ranks.__getitem__)
+        seen: dict[int, int] = {}
+        path: list[int] = []
+        while here not in seen:
+            seen[here] = len(path)
+            path.append(here)
+            here = min(self._reads[here] & stuck, key=ranks.__getitem__)
+        circle = path[seen[here] :]
+        first = circle.index(min(circle, key=ranks.__getitem__))
+        return [self._nodes[number] for number in circle[first:] + circle[:first]]
+
 
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
 
@@ -131,3 +227,68 @@ def release(version: str) -> tuple[int, ...]:
 def is_gone(obj: BuiltinObject, version: str) -> bool:
     """Whether the object is a tombstone in this version."""
     return obj.removed is not None and release(obj.removed.removed_in) <= release(version)
+
+
+_NUMBER = 8
+"""Characters that a number and the sign between may take."""
+
+
+def instance_id(template: UUID, instance: str) -> UUID:
+    """The same whatever the instance is called."""
+    return uuid5(template, instance)
+
+
+class _Taken(Container[str]):
+    """Names, compared without case."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {name.casefold() for name in names}
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.casefold() in self._names
+
+    def add(self, *names: str) -> None:
+        self._names.update(name.casefold() for name in names)
+
+
+class Generator:
+    """Makes the objects of one plan.
+
+    :param declared: those that are not gone
+    """
+
+    def __init__(self, spec: CatalogSpec, declared: Iterable[BuiltinObject], recorded: Recorded, live: Live) -> None:
+        self._instances = spec.instances
+        self._recorded = recorded
+        self._made = {each.marker: each.name for each in live.objects.values() if each.marker and not each.aside}
+        self._taken = _Taken(live.objects)
+        self._taken.add(*(each.name for each in declared), *(each.name for each in recorded.objects))
+        self._taken.add(*(each.name for each in live.user_views))
+
+    def objects(self, template: BuiltinObject) -> Iterator[tuple[BuiltinObject, str]]:
+        """The objects of a template, with the ids of their instances."""
+        for instance in sorted(self._instances.get(template.per_instance or "", ()), key=lambda each: each.id):
+            identity = instance_id(template.id, instance.id)
+            yield replace(template, id=identity, name=self._name(template, instance, identity)), instance.id
+
+    def _name(self, template: BuiltinObject, instance: Instance, identity: UUID) -> str:
+        known = self._recorded.by_uuid.get(identity)
+        if known is not None:
+            return known.name
+        if identity in self._made:
+            return self._made[identity]
+        room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
+        ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
+        name = available_name(f"{template.name}_{ending}", self._taken)
+        self._taken.add(name)
+        return name
+
+    def kept(self, unlisted: Iterable[BuiltinObject]) -> frozenset[UUID]:
+        """Recorded objects of templates of whose instances there is no list: unknown is not gone."""
+        unknown = [each.id for each in unlisted]
+        return frozenset(
+            each.uuid
+            for each in self._recorded.objects
+            if each.instance is not None
+            and any(instance_id(template, each.instance) == each.uuid for template in unknown)
+        )

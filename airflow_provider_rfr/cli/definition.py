@@ -47,7 +47,7 @@ _STORE = (ARG_LAKE, ARG_STORE)
 
 def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
     """A command of a group; what it does is the function of that name, or ``does``."""
-    function = f"{_CLI}.{of}_command.{does or name.replace('-', '_')}"
+    function = f"{_CLI}.{of}.{does or name.replace('-', '_')}"
     return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
 
 

@@ -3,38 +3,330 @@
 Order: read where it really comes from, check everything that needs no secret, check rights, read secrets, judge what
 uses it, try the new settings, store them by compare-and-set, restart. Until they are stored nothing was stopped; once
 they are, the rest is found again by anybody who compares wanted and running hash.
+
+Trying new settings before they are stored: do they work, do they lead to the same upstream, can the tasks go on.
+
+Two keys, so that the other side always knows one of ours: rotating promotes the second and makes a new one.
+
+The new public key has to be put beside the others there before the next rotation.
+
+From a statement to a plan that may be carried out: problems, rights, secrets, dependents, in this order.
+
+What became of a statement, for people and for programs; nothing in it is secret.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections.dependents import Dependent, Verdict, judged
 from airflow_provider_rfr.connections.journal import Journal, settle
-from airflow_provider_rfr.connections.options import REFERENCE_SUFFIX
-from airflow_provider_rfr.connections.outcome import Outcome
-from airflow_provider_rfr.connections.planning import AlterationPlan
+from airflow_provider_rfr.connections.plan import (
+    AlterationPlan,
+    Change,
+    Dependent,
+    Draft,
+    Verdict,
+    broken_rules,
+    changes_between,
+    cycle,
+    draft,
+    judged,
+    plan,
+    reaching,
+    references_of,
+)
 from airflow_provider_rfr.connections.ports import Stored, World
-from airflow_provider_rfr.connections.preparation import Prepared, all_uses, prepare
-from airflow_provider_rfr.connections.references import cycle, references_of
-from airflow_provider_rfr.connections.restarting import Restarter
-from airflow_provider_rfr.connections.statement import Statement, Value, Verb
-from airflow_provider_rfr.connections.trial import check_upstream, identity_hash, note_upstream
+from airflow_provider_rfr.connections.restart import Restarter
+from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
+from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, fitting, type_named
 from airflow_provider_rfr.exceptions import (
     AlterationProblem,
     AlterationRefusedError,
+    AlterConnectionError,
+    ConfigurationError,
     ConnectionConflictError,
     ConnectionNotFoundError,
     ConnectionRightsError,
+    ConnectionValidationError,
 )
 from airflow_provider_rfr.secret_names import without_credentials
 from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connections import want
+from airflow_provider_rfr.store.connection_audit import identity_of, note_identity, secret_references
+from airflow_provider_rfr.store.connections import Use, list_uses, want
+
+
+def check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> str | None:
+    """Ask where the new settings lead, and every task that runs with the old ones whether it can go on.
+
+    :param new_identity: another upstream is wanted
+    :returns: the upstream, as a hash; None where that can't be told
+    :raises ConnectionValidationError: to another upstream, or a task could not go on
+    """
+    name = plan.candidate.name
+    found = identity_hash(world, plan.candidate)
+    expected = _expected(world, plan.stored)
+    if not new_identity and None not in (found, expected) and found != expected:
+        raise ConnectionValidationError(
+            name,
+            "the new settings lead to another upstream, whose data is not what was read so far;"
+            " if that is meant, say NEW_IDENTITY = true, and everything is read from its beginning",
+        )
+    for dependent in plan.dependents:
+        if len(dependent.via) == 1:
+            try:
+                world.validator.check_use(plan.candidate, dependent.use)
+            except ConnectionValidationError as error:
+                raise ConnectionValidationError(
+                    name, f"{dependent.use.task} could not go on: {error.message}"
+                ) from None
+    return found
+
+
+def identity_hash(world: World, definition: Definition) -> str | None:
+    """The upstream as it may be noted."""
+    found = world.validator.identity(definition)
+    return None if found is None else world.hashes.of_text(found)
+
+
+def note_upstream(world: World, name: str, identity: str | None) -> None:
+    """Remember the upstream, so that it can be told from another one when this one does not answer any more."""
+    world.store.run(lambda connection: note_identity(connection, world.store.now(connection), name, identity))
+
+
+def _expected(world: World, stored: Definition) -> str | None:
+    with world.store.read() as connection:
+        known = identity_of(connection, stored.name)
+    if known is not None:
+        return known
+    try:
+        return identity_hash(world, stored)
+    except AlterConnectionError:
+        # The old one is often altered because it does not answer.
+        return None
+
+
+CURRENT, NEXT, PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
+FILE = "extra.key_file"
+
+
+def rotated(stored: Definition) -> tuple[Definition, str]:
+    """The connection with the next key in use and a new one behind it, and the new public key.
+
+    A connection that has one key only keeps it and gets its second one.
+    """
+    private, public = _new_pair(stored.name)
+    following = stored.get(NEXT)
+    known = str(stored.get(PUBLIC) or "").splitlines()
+    made = stored.having(CURRENT, following).having(FILE, None) if following else stored
+    if not (made.get(CURRENT) or made.get(FILE)):
+        return made.having(CURRENT, private).having(PUBLIC, public), public
+    kept = known[-1:] if following else known
+    return made.having(NEXT, private).having(PUBLIC, "\n".join([*kept, public])), public
+
+
+def _new_pair(comment: str) -> tuple[str, str]:
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return private, f"{public} airflow-{comment}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What may be carried out.
+
+    :ivar secrets: where the new definition's secrets are kept, by option
+    :ivar notice: what the caller is to know
+    :ivar tried: whether the new settings were tried; None where nothing changes
+    """
+
+    plan: AlterationPlan
+    secrets: Mapping[str, SecretReference] = field(default_factory=dict)
+    notice: str = ""
+    tried: bool | None = None
+
+
+def prepare(world: World, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> Prepared:
+    """Plan the statement.
+
+    :raises AlterationRefusedError: with every problem; no secret was read
+    :raises ConnectionRightsError: the caller lacks a right; no secret was read
+    """
+    uses = all_uses(world)
+    if statement.verb is Verb.ROTATE_KEYS:
+        return _rotation(world, stored, uses, statement.dry_run)
+    ways = reaching(stored.name, uses, world.gateway.find)
+    kept = _kept(world, stored.name)
+    made = draft(stored, statement.actions, kept, parameters, world.gateway.find, in_use=bool(ways))
+    if made.problems:
+        raise AlterationRefusedError(stored.name, made.problems)
+    _check_rights(world, made, ways)
+    candidate = made.complete(_read(world, made))
+    problems = broken_rules(candidate)
+    if problems:
+        raise AlterationRefusedError(stored.name, problems)
+    return Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
+
+
+def all_uses(world: World) -> list[Use]:
+    """Every task that uses any connection."""
+    with world.store.read() as connection:
+        return list_uses(connection)
+
+
+def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bool) -> Prepared:
+    if not type_named(stored.conn_type).has_keys:
+        problem = AlterationProblem("", f"is of type {stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
+        raise AlterationRefusedError(stored.name, [problem])
+    _refuse_unlisted(world, stored.name, [stored.name])
+    candidate, public = rotated(stored)
+    made = _planned(world, stored, candidate, uses)
+    kept = {name: each for name, each in _kept(world, stored.name).items() if name not in made.changed_options}
+    # The key of a dry run is thrown away.
+    notice = "" if dry_run else f"put this public key beside the present one before the next rotation: {public}"
+    return Prepared(made, kept, notice)
+
+
+def _planned(
+    world: World, stored: Definition, candidate: Definition, uses: Sequence[Use], hidden: Collection[str] = ()
+) -> AlterationPlan:
+    made = plan(stored, candidate, world.hashes, uses, world.gateway.find, hidden)
+    refused = [
+        AlterationProblem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
+        for each in made.incompatible()
+    ]
+    if refused:
+        raise AlterationRefusedError(stored.name, refused)
+    return made
+
+
+def _kept(world: World, name: str) -> dict[str, SecretReference]:
+    with world.store.read() as connection:
+        found = secret_references(connection, name)
+    return {option: SecretReference(*reference.split(":", 1)) for option, reference in found.items()}
+
+
+def _check_rights(world: World, made: Draft, ways: Mapping[str, tuple[str, ...]]) -> None:
+    """Rights on the connection, on each secret that it would have, and on what would send its secrets another way."""
+    name = made.stored.name
+    _refuse_unlisted(world, name, [name])
+    before = set(references_of(made.stored).values())
+    added = [each for each in references_of(made.candidate).values() if each not in before]
+    _refuse_unlisted(world, name, added, "the statement refers to")
+    denied = world.authority.may_not_use(made.secrets.values())
+    if denied:
+        options = sorted(option for option, each in made.secrets.items() if each in denied)
+        raise ConnectionRightsError(
+            name, f"secrets of {', '.join(options)} may not be used: {', '.join(map(str, denied))}"
+        )
+    if any(change.option != "description" for change in changes_between(made.stored, made.candidate)):
+        _check_routes(world, name, ways)
+
+
+def _check_routes(world: World, name: str, ways: Mapping[str, tuple[str, ...]]) -> None:
+    """Who alters a tunnel decides where the secrets of those connections go that use it."""
+    above = {each for way in ways.values() for each in way[:-1]}
+    todo = [name, *above]
+    while todo:
+        new = [each for each in world.gateway.referring(todo.pop()) if each not in above and each != name]
+        above |= set(new)
+        todo += new
+    denied = world.authority.may_not_edit(sorted(above))
+    if denied:
+        users = sorted(consumer for consumer, way in ways.items() if set(way) & set(denied))
+        told = f", which {', '.join(users)} use" if users else ""
+        raise ConnectionRightsError(
+            name, f"it carries the secrets of {', '.join(denied)}{told}; you may not edit those connections"
+        )
+
+
+def _refuse_unlisted(world: World, name: str, names: Sequence[str], what: str = "you may not edit") -> None:
+    denied = world.authority.may_not_edit(names)
+    if denied:
+        more = "" if what == "you may not edit" else ", which you may not edit"
+        raise ConnectionRightsError(name, f"{what} {', '.join(denied)}{more}")
+
+
+def _read(world: World, made: Draft) -> dict[str, str]:
+    """The secrets that the statement names; a value that somebody gave a kept one since stays as it is stored."""
+    known, found, problems = type_named(made.stored.conn_type), {}, []
+    for option in sorted(made.asked & made.secrets.keys()):
+        reference = made.secrets[option]
+        try:
+            found[option] = world.secrets.read(reference)
+        except ConfigurationError as error:
+            problems.append(AlterationProblem(option, f"SECRET '{reference}' {error.problem}", error.remedy))
+            continue
+        known_option = known.option(option)
+        try:
+            if known_option is not None:
+                fitting(known_option, found[option])
+        except ValueError as error:
+            problems.append(AlterationProblem(option, f"SECRET '{reference}' {error}"))
+    if problems:
+        raise AlterationRefusedError(made.stored.name, problems)
+    return found
+
+
+DONE = frozenset({"restarted", "started", "has the new settings", "next run"})
+"""Ends of a dependent after which nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done.
+
+    :ivar result: applied, unchanged, planned (a dry run), missing, renamed, valid or not tried
+    :ivar dependents: what uses the connection
+    :ivar outcomes: what became of each dependent, by its consumer
+    :ivar validated: whether the settings were tried
+    :ivar notice: what is to be known beside
+    :ivar alteration: number of its audit row
+    """
+
+    connection: str
+    result: str
+    changes: tuple[Change, ...] = ()
+    dependents: tuple[Dependent, ...] = ()
+    outcomes: Mapping[str, str] | None = None
+    validated: bool | None = None
+    notice: str = ""
+    alteration: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the task returns."""
+        outcomes = self.outcomes or {}
+        told = [each.to_json(outcomes.get(each.use.task.consumer, "")) for each in self.dependents]
+        return {
+            "connection": self.connection,
+            "result": self.result,
+            "options": {change.option: {"before": change.before, "after": change.after} for change in self.changes},
+            "validated": self.validated,
+            "dependents": told,
+            "restarted": sum(each.get("outcome") in ("restarted", "started") for each in told),
+            "notice": self.notice,
+            "alteration": self.alteration,
+        }
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        said = [f"connection {self.connection}: {self.result}"]
+        said += [f"  ~ {change}" for change in self.changes]
+        outcomes = self.outcomes or {}
+        for each in self.dependents:
+            mark = {Verdict.RESTART: "restart", Verdict.INCOMPATIBLE: "incompatible"}.get(each.verdict, "unaffected")
+            way = f" by {' > '.join(each.via)}" if len(each.via) > 1 else ""
+            end = outcomes.get(each.use.task.consumer)
+            said.append(f"  {mark} {each.use.kind} {each.use.task}{way}: {end or each.reason}")
+        return said + ([f"  {self.notice}"] if self.notice else [])
+
 
 PLACE = ("conn_type", "host", "schema", "port", "login")
 """What a refresh's fingerprint has of a connection."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.connections.hashing import ContentHash
-from airflow_provider_rfr.connections.planning import AlterationPlan
+from airflow_provider_rfr.connections.plan import AlterationPlan
 from airflow_provider_rfr.connections.ports import Stored
+from airflow_provider_rfr.connections.types import ContentHash
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConflictError
 from airflow_provider_rfr.store import connection_audit as audit
 from airflow_provider_rfr.store.engine import ControlStore

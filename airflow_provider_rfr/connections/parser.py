@@ -1,4 +1,8 @@
-"""The statement's grammar, by recursive descent: one method for each rule.
+"""A statement in pieces, each with its place.
+
+The settings of a statement's ``WITH`` part, and the same as Python gives them.
+
+The statement's grammar, by recursive descent: one method for each rule.
 
 What a connection's options may be is not known here; the planner says what is wrong with them.
 """
@@ -6,10 +10,13 @@ What a connection's options may be is not known here; the planner says what is w
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Final, TypeVar
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, TypeVar
 
-from airflow_provider_rfr.connections.names import name_of
 from airflow_provider_rfr.connections.statement import (
     BACKENDS,
     Action,
@@ -20,10 +27,169 @@ from airflow_provider_rfr.connections.statement import (
     Statement,
     Value,
     Verb,
+    name_of,
 )
-from airflow_provider_rfr.connections.tokens import Token, TokenKind, tokens_of
-from airflow_provider_rfr.connections.with_part import read_setting
 from airflow_provider_rfr.exceptions import StatementError
+
+
+class TokenKind(str, Enum):
+    """The kinds of pieces."""
+
+    WORD = "a name"
+    QUOTED = "a quoted name"
+    TEXT = "a text"
+    NUMBER = "a number"
+    PARAMETER = "a parameter"
+    SIGN = "a sign"
+    END = "the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One piece.
+
+    :ivar text: what it means: without quotes, and with doubled quotes as one; not shown, since it may be a secret
+    :ivar line: from 1
+    :ivar column: from 1, in characters
+    """
+
+    kind: TokenKind
+    text: str = field(repr=False)
+    line: int
+    column: int
+
+    @property
+    def shown(self) -> str:
+        """What an error may say of it: signs and words of the language; anything else may be a secret."""
+        if self.kind is TokenKind.SIGN or (self.kind is TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
+            return f"'{self.text}'"
+        return str(self.kind.value)
+
+
+_RESERVED_WORDS: Final = frozenset(
+    {
+        *("ALTER", "VALIDATE", "CONNECTION", "IF", "EXISTS", "SET", "DROP", "RESET", "WITH", "ROTATE", "KEYS"),
+        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE"),
+    }
+)
+_UNSTORABLE: Final = re.compile("[\\x00\\ud800-\\udfff]")
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<blank>\s+ | --[^\n]* | /\*.*?\*/)
+  | (?P<text>'(?:[^']|'')*')
+  | (?P<quoted>"(?:[^"]|"")+")
+  | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|-(?!-)))
+  | (?P<parameter>:[A-Za-z_]\w*)
+  | (?P<word>\w+(?:-(?!-)\w+)*)
+  | (?P<sign>[(),=.;])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The pieces, the last of which is the end.
+
+    :raises StatementError: something that is no piece of a statement; the message does not repeat it
+    """
+    bad = _UNSTORABLE.search(text)
+    if bad is not None:
+        before = text[: bad.start()]
+        line, column = before.count("\n") + 1, bad.start() - before.rfind("\n")
+        raise StatementError("this character can't be stored", line, column, "write text in UTF-8, without NUL")
+    found: list[Token] = []
+    position, line, start = 0, 1, 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        column = position - start + 1
+        if match is None:
+            raise _unknown(text[position], line, column)
+        kind = str(match.lastgroup)
+        if kind != "blank":
+            found.append(Token(_KINDS[kind], _meaning(kind, match.group()), line, column))
+        breaks = match.group().count("\n")
+        if breaks:
+            line += breaks
+            start = match.start() + match.group().rindex("\n") + 1
+        position = match.end()
+    return [*found, Token(TokenKind.END, "", line, position - start + 1)]
+
+
+_KINDS: Final = {
+    "text": TokenKind.TEXT,
+    "quoted": TokenKind.QUOTED,
+    "number": TokenKind.NUMBER,
+    "parameter": TokenKind.PARAMETER,
+    "word": TokenKind.WORD,
+    "sign": TokenKind.SIGN,
+}
+
+
+def _meaning(kind: str, text: str) -> str:
+    if kind == "text":
+        return text[1:-1].replace("''", "'")
+    if kind == "quoted":
+        return text[1:-1].replace('""', '"')
+    return text[1:] if kind == "parameter" else text
+
+
+def _unknown(character: str, line: int, column: int) -> StatementError:
+    if character == "'":
+        return StatementError("a text begins here and does not end", line, column, "close it with '")
+    if character == '"':
+        return StatementError(
+            "a quoted name begins here and does not end, or is empty", line, column, 'close it with "'
+        )
+    if character == "/":
+        return StatementError("a comment begins here and does not end", line, column, "close it with */")
+    return StatementError("this is no part of a statement", line, column, "write texts in single quotes")
+
+
+NAMES: Final = tuple(each.name for each in fields(Settings))
+_DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+def read_setting(settings: Settings, name: Token, value: Callable[[], Value], at: Token) -> Settings:
+    """One more setting.
+
+    :param value: reads it
+    :param at: where it stands
+    :raises StatementError: an unknown name, or a value that can't be
+    """
+    known = name.text.lower()
+    if known not in NAMES:
+        allowed = ", ".join(each.upper() for each in NAMES)
+        raise StatementError("WITH has no such setting", name.line, name.column, f"one of {allowed}")
+    given = value()
+    if known == "drain_timeout":
+        seconds = duration(given)
+        if seconds is None:
+            raise StatementError("DRAIN_TIMEOUT is no duration", at.line, at.column, "write e.g. '10m'")
+        return replace(settings, drain_timeout=seconds)
+    switch = boolean(given)
+    if switch is None:
+        raise StatementError(f"{known.upper()} is neither true nor false", at.line, at.column, f"write {known} = true")
+    changes: dict[str, Any] = {known: switch}
+    return replace(settings, **changes)
+
+
+def duration(value: object) -> float | None:
+    """Seconds, from a number, a timedelta or text such as ``10m``; None for anything else."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if value >= 0 and math.isfinite(value) else None
+    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+
+
+def boolean(value: object) -> bool | None:
+    """A switch, from a Boolean or its name in text; None for anything else."""
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "on": True, "false": False, "off": False}.get(str(value).strip().lower())
+
 
 T = TypeVar("T")
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_rfr.connections.definition import Definition
-from airflow_provider_rfr.connections.hashing import ContentHash
 from airflow_provider_rfr.connections.statement import SecretReference
+from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.store.connections import TaskRef, Use
 from airflow_provider_rfr.store.engine import ControlStore
 

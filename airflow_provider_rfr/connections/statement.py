@@ -1,15 +1,36 @@
-"""A statement as a value; what it prints holds no plain value of a secret."""
+"""A statement as a value; what it prints holds no plain value of a secret.
+
+Names of options: parts with dots between them; a part that holds a dot stands in double quotes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from airflow_provider_rfr.connections.names import parts_of, quoted
 from airflow_provider_rfr.secret_names import MASK, is_secret
+
+_PART: Final = re.compile(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))')
+
+
+def parts_of(name: str) -> list[str]:
+    """The parts, without quotes."""
+    return [match[2] if match[1] is None else match[1].replace('""', '"') for match in _PART.finditer(name)]
+
+
+def name_of(parts: Iterable[str]) -> str:
+    """The name that has these parts."""
+    return ".".join(quoted(part) if set(part) & {".", '"'} else part for part in parts)
+
+
+def quoted(part: str) -> str:
+    """In double quotes."""
+    return '"' + part.replace('"', '""') + '"'
+
 
 Plain = str | int | float | bool | None
 DRAIN_SECONDS: Final = 600.0

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.fields import connection_named, extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, is_secret, mapping_extra, require_type
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

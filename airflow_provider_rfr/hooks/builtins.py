@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.fields import mask_secrets
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.builtins import CatalogSpec, Live, Plan, Policies, Recorded
-    from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-    from airflow_provider_rfr.builtins.execution.values import Applied, Collected
+    from airflow_provider_rfr.builtins.execution.work import Applied, Collected, SqlEngine
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
 
@@ -93,7 +92,7 @@ class BuiltinsHook(BaseHook):
 
     def recorded(self) -> Recorded:
         """What the registry says that is deployed."""
-        from airflow_provider_rfr.builtins.execution.records import read_recorded
+        from airflow_provider_rfr.builtins.execution.observe import read_recorded
 
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
@@ -139,7 +138,7 @@ class BuiltinsHook(BaseHook):
         """Plans that this actor has done, by the id of the deploy: a task that died right after one has nothing left to
         do, and yet to tell what it did."""
         from airflow_provider_rfr.builtins.execution.history import plan_of
-        from airflow_provider_rfr.store.journal import done_by
+        from airflow_provider_rfr.store.deploys import done_by
 
         with self.store.read() as connection:
             found = done_by(connection, self.project, actor)
@@ -162,7 +161,7 @@ class BuiltinsHook(BaseHook):
         from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
         from airflow_provider_rfr.builtins.spark.application import registered_views
         from airflow_provider_rfr.lake.catalog import LakeSettings
-        from airflow_provider_rfr.lake.views import holds_views
+        from airflow_provider_rfr.lake.inventory import holds_views
 
         views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
         lake = LakeSettings(self.lake.name, self.lake.properties)
@@ -170,7 +169,7 @@ class BuiltinsHook(BaseHook):
 
     def collect_garbage(self) -> Collected:
         """Delete what was put aside, carries our marker, and is needed by nobody any more."""
-        from airflow_provider_rfr.builtins.execution.collection import gc
+        from airflow_provider_rfr.builtins.execution.maintenance import gc
 
         return gc(project=self.project, catalog=self.catalog, store=self.store)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
-    from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord
+    from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 
 _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "stream", "rfr.run-key": "run_key"}
 
@@ -71,7 +71,7 @@ class CommitsReader:
 
     def _log(self, table: str) -> CommitLog | None:
         from airflow_provider_rfr.lake.catalog import open_catalog
-        from airflow_provider_rfr.lake.commit_log import CommitLog
+        from airflow_provider_rfr.lake.commits import CommitLog
 
         return CommitLog.load(open_catalog(self._settings), table)
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow_provider_rfr.connections.registry import type_named
+from airflow_provider_rfr.connections.types import type_named
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, ConnectionValidationError, RfrError
-from airflow_provider_rfr.hooks.connection_content import as_connection
-from airflow_provider_rfr.hooks.fields import mask_secrets
+from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.connection_sources import as_connection
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.connections.definition import Definition
+    from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import Use
 
 CHECK_SECONDS = 30.0
@@ -137,7 +137,7 @@ def _system_of(definition: Definition) -> str | None:
 
 def _read_a_page(candidate: Definition, noted: Any) -> None:
     from airflow_provider_rfr.hooks.api import source_settings
-    from airflow_provider_rfr.streams.context import ReadContext
+    from airflow_provider_rfr.streams.core import ReadContext
     from airflow_provider_rfr.streams.loader import load_stream
     from airflow_provider_rfr.streams.paged import as_paged
 

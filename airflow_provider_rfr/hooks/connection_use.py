@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.connections.definition import Definition
-from airflow_provider_rfr.connections.references import closure
+from airflow_provider_rfr.connections.plan import closure
+from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
 from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
-from airflow_provider_rfr.hooks.connection_content import as_connection, content_hash, find_definition
+from airflow_provider_rfr.hooks.connection_sources import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
 from airflow_provider_rfr.store.connection_audit import moves_of, note_identity
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.hooks.airflow_api import AirflowApi
+from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.connection_gateways import AirflowApi
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.fields import mask_secrets
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.connections.dependents import Dependent
-    from airflow_provider_rfr.connections.outcome import Outcome
+    from airflow_provider_rfr.connections.alteration import Outcome
+    from airflow_provider_rfr.connections.plan import Dependent
     from airflow_provider_rfr.connections.ports import World
     from airflow_provider_rfr.connections.statement import Statement, Value
     from airflow_provider_rfr.store.connection_audit import Alteration
@@ -84,8 +84,7 @@ class ConnectionsHook(BaseHook):
     def _world(self) -> World:
         from airflow_provider_rfr.connections.ports import World
         from airflow_provider_rfr.hooks.connection_checks import HookValidator
-        from airflow_provider_rfr.hooks.connection_content import content_hash
-        from airflow_provider_rfr.hooks.connection_secrets import SecretReader
+        from airflow_provider_rfr.hooks.connection_sources import SecretReader, content_hash
 
         gateway, tasks, variable = self._ends()
         store = ControlStoreHook(self._control_store_conn_id).get_store()
@@ -101,16 +100,15 @@ class ConnectionsHook(BaseHook):
         )
 
     def _ends(self) -> tuple[Any, Any, Callable[[str], str | None]]:
-        from airflow_provider_rfr.hooks import connection_database
+        from airflow_provider_rfr.hooks import connection_gateways
 
         at_database = self._at_database
         if at_database is None:
-            at_database = connection_database.can_be_reached() and not self._api.is_there()
+            at_database = connection_gateways.can_be_reached() and not self._api.is_there()
         if at_database:
-            ends = connection_database
+            ends = connection_gateways
             return ends.DatabaseGateway(), ends.DatabaseTasks(), ends.variable
-        from airflow_provider_rfr.hooks.connection_gateway import ApiGateway
-        from airflow_provider_rfr.hooks.connection_tasks import ApiTasks
+        from airflow_provider_rfr.hooks.connection_gateways import ApiGateway, ApiTasks
 
         return ApiGateway(self._api), ApiTasks(self._api), _variable
 

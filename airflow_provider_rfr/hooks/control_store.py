@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.fields import read_connection
+from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

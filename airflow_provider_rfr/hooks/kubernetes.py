@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.hooks.cluster_driver import (
-    TIMEOUT,
-    ClusterManagerError,
-    DriverAddress,
-    DriverReport,
-    DriverState,
-)
+from airflow_provider_rfr.hooks.drivers import TIMEOUT, ClusterManagerError, DriverAddress, DriverReport, DriverState
 
 CONTAINER = "spark-kubernetes-driver"
 """Spark's name for the driver's container; others in the pod are sidecars, which may outlive it."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.fields import connection_named, extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, is_secret, mapping_extra, require_type
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -21,7 +21,7 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.cluster_driver import ClusterManager, DriverAddress
+from airflow_provider_rfr.hooks.drivers import ClusterManager, DriverAddress
 from airflow_provider_rfr.hooks.yarn import resource_manager
 from airflow_provider_rfr.preflight import child_environment
 

@@ -1,4 +1,7 @@
-"""Commit webhooks with Airflow's connections: what is owed, and its delivery."""
+"""Commit webhooks with Airflow's connections: what is owed, and its delivery.
+
+An Airflow connection of type HTTP, as the courier of webhooks wants it.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,86 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import DeliveryError, RfrError, TriggerConfigError, TriggerProblem
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    DeliveryError,
+    RfrError,
+    TriggerConfigError,
+    TriggerProblem,
+)
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.fields import mask_secrets
-from airflow_provider_rfr.hooks.http_settings import http_settings
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.store.deliveries import Selection
-    from airflow_provider_rfr.store.endpoints import EndpointKey
+    from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
     from airflow_provider_rfr.store.engine import ControlStore
+    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
     from airflow_provider_rfr.webhooks.config import TriggerBlock
-    from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-    from airflow_provider_rfr.webhooks.courier import Courier
-    from airflow_provider_rfr.webhooks.delivery.notices import Notifier
-    from airflow_provider_rfr.webhooks.delivery.tally import Tally
+    from airflow_provider_rfr.webhooks.delivery_summary import Notifier, Tally
+    from airflow_provider_rfr.webhooks.dispatcher import Courier
+    from airflow_provider_rfr.webhooks.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.outbox import StartFrom
+
+
+_TYPES = ("http", "https")
+_NO_HEADERS = frozenset(
+    {
+        "allow_redirects",
+        "cert",
+        "check_response",
+        "max_redirects",
+        "proxies",
+        "proxy",
+        "srv_lookup",
+        "stream",
+        "timeout",
+        "trust_env",
+        "verify",
+        "verify_ssl",
+    }
+)
+"""Extra fields that Airflow's HTTP hook reads as options of the request; the others are headers."""
+
+
+def http_settings(conn_id: str) -> ConnectionSettings:
+    """Address, credentials, headers and trusted certificates (``verify``) of the connection.
+
+    :raises ConfigurationError: there is none, it is of another type, it has no address, or a header can't be sent
+    """
+    from airflow_provider_rfr.webhooks.calls import ConnectionSettings
+
+    connection = connection_named(conn_id, "connection", "make one of type http, with the endpoint's address as host")
+    if connection.conn_type not in _TYPES:
+        raise ConfigurationError(
+            f"connection {conn_id}", f"is of type {connection.conn_type!r}", "make one of type 'http'"
+        )
+    if not connection.host:
+        raise ConfigurationError(f"connection {conn_id}: host", "is empty", "write e.g. https://hooks.example.com")
+    host = connection.host
+    base = host if "://" in host else f"{connection.schema or connection.conn_type}://{host}"
+    if connection.port:
+        base = f"{base.rstrip('/')}:{connection.port}"
+    extras = extras_of(connection)
+    headers = {name: str(value) for name, value in extras.items() if name not in _NO_HEADERS}
+    login, password = connection.login or "", connection.password or ""
+    try:
+        return ConnectionSettings(base, login, password, headers, _verify(extras))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"connection {conn_id}: {error.field}", error.problem, error.remedy) from None
+
+
+def _verify(extras: Mapping[str, Any]) -> bool | str:
+    """As Airflow's HTTP hook reads it; a form's field gives text."""
+    value = extras.get("verify", extras.get("verify_ssl", True))
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower(), value)
+    if not isinstance(value, bool):
+        raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
+    return value
+
 
 Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
 """A triggers block, or the path of a file with one."""
@@ -169,8 +234,8 @@ class WebhookHook(BaseHook):
         :param patience: seconds for which retries are waited for; None for as long as it takes
         :param leaves_telling: :meth:`tell` tells of what is given up, now or in another task
         """
-        from airflow_provider_rfr.webhooks.courier import Courier
         from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
+        from airflow_provider_rfr.webhooks.dispatcher import Courier
 
         endpoints = self._met(tables)
         courier = self._courier = Courier(
@@ -192,8 +257,8 @@ class WebhookHook(BaseHook):
 
         Returns what it raised, in words; it is called for these again the next time.
         """
-        from airflow_provider_rfr.store.endpoints import load_endpoints
-        from airflow_provider_rfr.webhooks.delivery.notices import tell_of_deaths
+        from airflow_provider_rfr.store.deliveries import load_endpoints
+        from airflow_provider_rfr.webhooks.delivery_summary import tell_of_deaths
 
         with self.store.read() as connection:
             rows = load_endpoints(connection, self.endpoints(tables))
@@ -231,7 +296,7 @@ class WebhookHook(BaseHook):
 
     def _default_name(self) -> str:
         """The name of a block that gives none: the same wherever the file lies, in a DAG and at a shell."""
-        from airflow_provider_rfr.webhooks.configuration.names import made_name
+        from airflow_provider_rfr.webhooks.config_errors import made_name
 
         is_file = isinstance(self._triggers, (str, Path))
         return made_name(Path(self._triggers).stem if is_file else self._dag_id)  # type: ignore[arg-type]

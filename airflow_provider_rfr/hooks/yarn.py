@@ -10,14 +10,8 @@ from urllib.parse import quote
 import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.cluster_driver import (
-    TIMEOUT,
-    ClusterManagerError,
-    DriverAddress,
-    DriverReport,
-    DriverState,
-)
-from airflow_provider_rfr.hooks.fields import connection_named, extras_of
+from airflow_provider_rfr.hooks.common import connection_named, extras_of
+from airflow_provider_rfr.hooks.drivers import TIMEOUT, ClusterManagerError, DriverAddress, DriverReport, DriverState
 
 ADDRESS_EXTRA = "yarn_resourcemanager_webapp_address"
 """The Spark provider's own name for it."""

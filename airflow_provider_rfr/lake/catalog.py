@@ -1,24 +1,165 @@
-"""Opening a catalog from its settings, and the names of tables in it."""
+"""Opening a catalog from its settings, and the names of tables in it.
+
+What is wrong with a catalog: its settings before it is opened, and the errors of its client in one sentence.
+
+PyIceberg lets every catalog's client speak for itself: a database driver in three lines with a link, an HTTP client
+with the state of its pool. None of them says which catalog it was, or what to do.
+
+Spark SQL on the lake's own catalog, by Iceberg's runtime: settings for a session of a user's or of ours.
+
+A refresh needs none of this. Published tables are ordinary Iceberg tables; these are the settings under which Spark
+SQL reads, writes and makes views in the very catalog that PyIceberg opened.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
-from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.catalog import CatalogType, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
-from airflow_provider_rfr.lake.catalog_errors import catalog_error, check_settings, is_of_settings, without_secrets
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+
+
+_CLIENTS: Final = frozenset(
+    {
+        *("sqlalchemy", "sqlite3", "psycopg2", "psycopg", "pymysql", "MySQLdb"),
+        *("requests", "urllib3", "botocore", "boto3", "google", "thrift", "hive_metastore"),
+    }
+)
+_DATABASES: Final = ("sqlite", "postgresql", "mysql")
+_PLAIN: Final = frozenset({"type", "warehouse", "uri"})
+_CREDENTIALS: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
+_SYSTEM: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
+_LONGEST: Final = 300
+
+
+def check_settings(name: str, properties: Mapping[str, str]) -> None:
+    """Find what no catalog could be opened with.
+
+    :raises ConfigurationError: naming the property
+    """
+    kind, uri = properties.get("type"), properties.get("uri", "")
+    kinds = [each.value for each in CatalogType]
+    if kind is not None and kind.lower() not in kinds:
+        near = difflib.get_close_matches(kind.lower(), kinds, 1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise ConfigurationError(
+            "lake.properties.type", f"{kind!r} is no type of catalog", f"{guess}known: {', '.join(kinds)}"
+        )
+    if "py-catalog-impl" in properties or not _is_database(kind, uri):
+        return
+    if not properties.get("warehouse"):
+        raise ConfigurationError(
+            "lake.properties.warehouse",
+            f"is missing, and the catalog {name!r} is a database, which holds no tables' files",
+            "write the folder or bucket for them, e.g. file:///data/warehouse or s3://bucket/warehouse",
+        )
+    folder = _sqlite_folder(uri)
+    if folder is not None and not folder.is_dir():
+        raise ConfigurationError(
+            "lake.properties.uri",
+            f"the folder {folder} of the catalog's SQLite file does not exist on this machine",
+            "make it, or correct the path",
+        )
+
+
+def is_of_settings(error: Exception) -> bool:
+    """Whether opening failed for what is written in the settings: also SQLAlchemy has a word for that."""
+    return isinstance(error, (ValueError, ImportError)) or type(error).__name__ in (
+        "ArgumentError",
+        "NoSuchModuleError",
+    )
+
+
+def catalog_error(error: BaseException, name: str, properties: Mapping[str, str]) -> CatalogError | None:
+    """The sentence for an error of a catalog's client; None for what is not the client's, a conflict among it.
+
+    :param name: of the catalog
+    """
+    client = type(error).__module__.partition(".")[0]
+    if not isinstance(error, RESTError) and client not in _CLIENTS:
+        return None
+    reason = _reason(error, properties)
+    uri = properties.get("uri")
+    place = f"the catalog {name!r}" + (f" ({_address(uri)})" if uri else "")
+    if isinstance(error, _CREDENTIALS) or "authentication failed" in reason:
+        return CatalogError(f"{place} refuses the credentials: {reason}; correct them in the lake's connection")
+    if "database is locked" in reason:
+        return CatalogError(
+            f"{place} stays locked by another process: {reason}; let that one end, or use a catalog that takes several"
+            " writers, such as PostgreSQL"
+        )
+    return CatalogError(f"{place} does not do what is asked: {reason}; see that it runs and can be reached from here")
+
+
+def without_secrets(text: str, properties: Mapping[str, str]) -> str:
+    """The text without the values of properties that may be secret, and without passwords in addresses."""
+    uri = properties.get("uri", "")
+    password = urlsplit(uri).password if "://" in uri else None
+    secrets = [value for key, value in properties.items() if key not in _PLAIN]
+    secrets += [password, unquote(password)] if password else []
+    text = text.replace(uri, _address(uri)) if uri else text
+    for value in sorted(map(str, secrets), key=len, reverse=True):
+        if len(value) > 3:
+            text = text.replace(value, "***")
+    return text
+
+
+def _reason(error: BaseException, properties: Mapping[str, str]) -> str:
+    """The innermost words, on one line."""
+    whole = str(getattr(error, "orig", None) or error)
+    found = _SYSTEM.search(whole) if "HTTPConnectionPool" in whole or "HTTPSConnectionPool" in whole else None
+    line = found.group() if found else next((line for line in whole.splitlines() if line.strip()), "")
+    return without_secrets(line.strip(), properties)[:_LONGEST] or type(error).__name__
+
+
+def _address(uri: str) -> str:
+    """The address without who logs in, and without what may follow a question mark."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri.rpartition("@")[2]
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+
+
+def _is_database(kind: str | None, uri: str) -> bool:
+    return kind.lower() == "sql" if kind else uri.startswith(_DATABASES)
+
+
+def _sqlite_folder(uri: str) -> Path | None:
+    """Where the file of an SQLite catalog lies; None for other catalogs, and for one in memory."""
+    scheme, _, path = uri.partition("://")
+    path = path.removeprefix("/").partition("?")[0]
+    if not scheme.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:"):
+        return None
+    return Path(path).parent
+
 
 _METHODS: Final = frozenset(
     {
@@ -147,3 +288,100 @@ def _somebody_was_first(error: Exception) -> bool:
     error = error.__cause__ if isinstance(error, CatalogError) and isinstance(error.__cause__, Exception) else error
     of_database = type(error).__module__.startswith("sqlalchemy.")
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
+
+
+ICEBERG_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+"""Maven coordinates of Iceberg's runtime for Spark 4.1 and Scala 2.13; another Spark needs another one."""
+
+JDBC_PACKAGES: Mapping[str, str] = {
+    "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
+    "postgresql": "org.postgresql:postgresql:42.7.7",
+}
+"""Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
+
+_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_PYICEBERG_ONLY = ("type", "py-catalog-impl", "py-io-impl")
+
+
+def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
+    """Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
+
+    For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs. They have to be set before the session starts.
+    ``spark.jars.packages`` is among them: where a session has packages of its own, join the two by a comma. A warehouse
+    in an object store needs Iceberg's bundle for that store besides. What others commit, a session that has read the
+    table before sees after thirty seconds at the latest; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
+
+    The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
+    never on a command line.
+
+    :raises ConfigurationError: the catalog is of another kind
+    """
+    kind = _kind(lake.properties)
+    if kind == "sql":
+        catalog, packages = _jdbc_catalog(lake)
+    elif kind == "rest":
+        catalog, packages = _rest_catalog(lake), ICEBERG_PACKAGES
+    else:
+        raise ConfigurationError(
+            "lake.properties.type",
+            f"{kind!r} has no Spark settings here",
+            "sql and rest have; set Spark's own otherwise",
+        )
+    prefix = f"spark.sql.catalog.{lake.name}"
+    return {
+        "spark.jars.packages": ",".join(packages),
+        "spark.sql.extensions": _EXTENSIONS,
+        prefix: _CATALOG,
+        **{f"{prefix}.{name}": value for name, value in catalog.items()},
+    }
+
+
+def _kind(properties: Mapping[str, str]) -> str:
+    """The catalog's type, found as PyIceberg finds it where it is not named."""
+    named = properties.get("type")
+    if named is not None:
+        return named.lower()
+    uri = properties.get("uri", "")
+    return "rest" if uri.startswith("http") else "sql" if uri.startswith(tuple(JDBC_PACKAGES)) else "unnamed"
+
+
+def _jdbc_catalog(lake: LakeSettings) -> tuple[dict[str, str], tuple[str, ...]]:
+    uri = _url(lake.properties.get("uri", ""))
+    database = uri.get_backend_name()
+    if database not in JDBC_PACKAGES:
+        raise ConfigurationError(
+            "lake.properties.uri", f"no JDBC driver is known for {database}", f"known are {', '.join(JDBC_PACKAGES)}"
+        )
+    catalog = {"type": "jdbc", "uri": _jdbc_address(uri), "warehouse": lake.properties.get("warehouse", "")}
+    if uri.username:
+        catalog["jdbc.user"] = uri.username
+    if uri.password:
+        catalog["jdbc.password"] = str(uri.password)
+    # The version of the catalog's own tables that has views; PyIceberg reads it as well.
+    catalog["jdbc.schema-version"] = "V1"
+    return catalog, (*ICEBERG_PACKAGES, JDBC_PACKAGES[database])
+
+
+def _jdbc_address(uri: URL) -> str:
+    """The database's address without credentials."""
+    if uri.get_backend_name() == "sqlite":
+        return f"jdbc:sqlite:{uri.database or ''}"
+    address = URL.create(uri.get_backend_name(), None, None, uri.host, uri.port, uri.database, uri.query)
+    return "jdbc:" + address.render_as_string(hide_password=False)
+
+
+def _rest_catalog(lake: LakeSettings) -> dict[str, str]:
+    """A REST catalog's properties have the same names in both languages."""
+    kept = {name: value for name, value in lake.properties.items() if name not in _PYICEBERG_ONLY}
+    return {"type": "rest", **kept}
+
+
+def _url(text: str) -> URL:
+    try:
+        return make_url(text)
+    except ArgumentError:
+        # The library's message shows the address, and with it the password.
+        raise ConfigurationError(
+            "lake.properties.uri", "is no database address", "write e.g. postgresql+psycopg2://user:password@host/name"
+        ) from None

@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation
 
-from airflow_provider_rfr.exceptions.sinks import SnapshotsExpiredError
+from airflow_provider_rfr.exceptions import SnapshotsExpiredError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import summary_of
 from airflow_provider_rfr.lake.target import GENERATION_KEY, LEDGER_KEY

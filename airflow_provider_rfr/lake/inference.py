@@ -6,12 +6,24 @@ records were split, in which order, or by whom they were looked at. Types are ch
 A text stays a text, whatever it looks like: a column of dates is one value away from a column of texts. A field is a
 column once it held something: null, ``[]`` and ``{}`` tell no type. Columns are in alphabetical order, the only one
 that all ways of splitting agree on.
+
+Arrow tables brought into the shape of an Iceberg table's files: by name, nested columns included.
+
+Arrow's own cast matches struct fields by position and fills nothing in, so it would put values under wrong names.
+
+Declared JSON schemas (draft 07, as connectors write them) to Arrow schemas.
+
+Every column is optional: an API that leaves a field out is no reason to stop. What has no fixed shape (an object
+without properties, an array without items, alternatives that disagree) becomes a string column of JSON text.
+
+``format: decimal(p,s)`` makes a decimal column of numbers, or of texts that hold numbers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -20,8 +32,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.columns import check_names, json_text_field, with_distinct_names
+from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError
+from airflow_provider_rfr.lake.types import (
+    JSON_TEXT,
+    TIMESTAMP,
+    check_columns,
+    check_names,
+    is_json_text,
+    json_text_field,
+    with_distinct_names,
+)
 
 MAX_DEPTH = 16
 """Objects and lists further down are kept as JSON text."""
@@ -239,3 +259,261 @@ def _nested_column(name: str, seen: InferredSchema, depth: int) -> pa.Field | No
     except ConfigurationError:
         return json_text_field(name)
     return pa.field(name, pa.struct(with_distinct_names(found))) if found else None
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table's values in the columns, order and types of ``schema``; what the table lacks is null.
+
+    Only lossless casts are made. A required column is checked.
+
+    :raises SchemaError: the table has a column that ``schema`` lacks, lacks one that is required, holds null in one,
+        or holds a value that does not fit
+    """
+    if unknown := sorted(set(table.column_names) - set(schema.names)):
+        raise SchemaError(f"columns {', '.join(unknown)} are not in the table that the file is for")
+    columns = [_conform_column(table, field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _conform_column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    if field.name not in table.column_names:
+        values = pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    else:
+        found = table.column(field.name)
+        values = pa.chunked_array([_values(chunk, field.type, field.name) for chunk in found.chunks], field.type)
+    if not field.nullable and values.null_count:
+        raise SchemaError(f"column {field.name} is required and {values.null_count} rows have no value for it")
+    return values
+
+
+def _values(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+    if array.type == wanted:
+        return array
+    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
+        return _struct(array, wanted, path)
+    if _is_list(wanted) and _is_list(array.type):
+        return _list(array, wanted, path)
+    try:
+        return pc.cast(array, wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"column {path}: {array.type} does not fit into {wanted}: {error}") from error
+
+
+def _struct(array: pa.StructArray, wanted: pa.StructType, path: str) -> pa.Array:
+    found = {field.name for field in array.type}
+    if unknown := sorted(found - {field.name for field in wanted}):
+        raise SchemaError(f"columns {', '.join(f'{path}.{name}' for name in unknown)} are not in the table")
+    children = []
+    for each in wanted:
+        place = f"{path}.{each.name}"
+        # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
+        child = pa.nulls(len(array), each.type)
+        if each.name in found:
+            child = _values(array.field(each.name), each.type, place)
+        if not each.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
+            raise SchemaError(f"column {place} is required and some rows have no value for it")
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+
+
+def _list(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+    large = pa.types.is_large_list(wanted)
+    if array.offset:
+        array = pa.concat_arrays([array])  # from_arrays() takes no sliced offsets together with a mask
+    offsets = array.offsets.cast(pa.int64() if large else pa.int32())
+    values = _values(array.values, wanted.value_type, f"{path}.element")
+    kind = pa.LargeListArray if large else pa.ListArray
+    return kind.from_arrays(offsets, values, type=wanted, mask=array.is_null() if array.null_count else None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_SCALARS = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "string": pa.string()}
+_NAMED_FORMATS = {"date": pa.date32(), "date-time": TIMESTAMP, "time": pa.time64("us")}
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII)
+_DIGITS = 38
+_NAIVE = "timestamp_without_timezone"
+
+
+def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
+    """The columns that a stream's JSON schema declares, in its order.
+
+    :param name: how errors call the document, e.g. ``streams.orders.schema``
+    :raises ConfigurationError: it is no schema, with the path in it; or it declares no usable columns
+    """
+    found = _Reader(schema, name).column_type(schema, name, ())
+    if is_json_text(found) or not pa.types.is_struct(found.type):
+        raise ConfigurationError(
+            name, "declares no columns", "write an object with properties, or leave the schema out to infer it"
+        )
+    check_columns(list(found.type), name, top_level=True)
+    return pa.schema(list(found.type))
+
+
+class _Reader:
+    def __init__(self, root: Any, name: str) -> None:
+        self._root = root
+        self._name = name
+
+    def column_type(self, schema: Any, path: str, seen: tuple[str, ...]) -> pa.Field:
+        """A field whose name the caller replaces: its type, and the mark of JSON text."""
+        if isinstance(schema, bool):
+            return JSON_TEXT
+        if not isinstance(schema, Mapping):
+            raise ConfigurationError(path, f"{_short(schema)} is no schema", "write an object such as {type: string}")
+        if "$ref" in schema:
+            return self._reference(schema["$ref"], path, seen)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                return self._alternatives(schema[keyword], f"{path}.{keyword}", seen)
+        if "allOf" in schema:
+            return self._all_of(schema, path, seen)
+        kinds = _kinds(schema, path)
+        if len(kinds) == 1:
+            return self._single(next(iter(kinds)), schema, path, seen)
+        return _joined([self._single(kind, schema, path, seen) for kind in sorted(kinds)])
+
+    def _single(self, kind: str, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> pa.Field:
+        if kind == "object":
+            return self._object(schema, path, seen)
+        if kind == "array":
+            return self._array(schema, path, seen)
+        return _field(_scalar(kind, schema, path))
+
+    def _object(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> pa.Field:
+        properties = schema.get("properties", {})
+        place = f"{path}.properties"
+        if not isinstance(properties, Mapping):
+            raise ConfigurationError(place, f"{_short(properties)} is no mapping of columns", "write name: schema")
+        if not properties:
+            return JSON_TEXT
+        columns = [
+            self.column_type(inner, f"{place}.{key}", seen).with_name(str(key)) for key, inner in properties.items()
+        ]
+        check_columns(columns, place)
+        return _field(pa.struct(columns))
+
+    def _array(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> pa.Field:
+        items = schema.get("items")
+        if items is None or isinstance(items, bool | list) or items == {}:
+            return JSON_TEXT
+        return _field(pa.list_(self.column_type(items, f"{path}.items", seen).with_name("element")))
+
+    def _alternatives(self, options: Any, path: str, seen: tuple[str, ...]) -> pa.Field:
+        branches = _branches(options, path)
+        found = [
+            self.column_type(option, f"{path}[{number}]", seen)
+            for number, option in enumerate(branches)
+            if not (isinstance(option, Mapping) and option.get("type") == "null")
+        ]
+        return _joined(found)
+
+    def _all_of(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> pa.Field:
+        own = {key: value for key, value in schema.items() if key != "allOf"}
+        branches = _branches(schema["allOf"], f"{path}.allOf")
+        found = [self.column_type(part, f"{path}.allOf[{n}]", seen) for n, part in enumerate(branches)]
+        if "type" in own or "properties" in own:
+            found.append(self.column_type(own, path, seen))
+        if not all(pa.types.is_struct(field.type) for field in found):
+            return _joined(found)
+        merged = {inner.name: inner for field in found for inner in field.type}
+        check_columns(list(merged.values()), f"{path}.allOf")
+        return _field(pa.struct(list(merged.values())))
+
+    def _reference(self, reference: Any, path: str, seen: tuple[str, ...]) -> pa.Field:
+        if reference in seen:
+            # A recursive structure has no finite columns.
+            return JSON_TEXT
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise ConfigurationError(f"{path}.$ref", f"{_short(reference)} is outside the schema", "put it inline")
+        target = self._root
+        for part in reference.lstrip("#").strip("/").split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            if key and (not isinstance(target, Mapping) or key not in target):
+                raise ConfigurationError(f"{path}.$ref", f"there is no {reference} in the schema")
+            target = target[key] if key else target
+        return self.column_type(target, path, (*seen, reference))
+
+
+def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
+    named = schema.get("type")
+    if named is None:
+        return _implied_kinds(schema)
+    listed = named if isinstance(named, list | tuple) else [named]
+    for item in listed:
+        if item not in _TYPES:
+            raise ConfigurationError(f"{path}.type", f"{_short(item)} is no type", f"write one of {', '.join(_TYPES)}")
+    return frozenset(listed) - {"null"} or frozenset({"null"})
+
+
+def _implied_kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+    if "properties" in schema:
+        return frozenset({"object"})
+    if "items" in schema:
+        return frozenset({"array"})
+    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
+    if values and all(isinstance(value, str | None) for value in values):
+        return frozenset({"string"})
+    return frozenset({"null"})
+
+
+def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType | None:
+    if kind == "null":
+        return None
+    hint = schema.get("airbyte_type")
+    if kind == "number" and hint == "integer":
+        return pa.int64()
+    named = schema.get("format")
+    if named is not None and not isinstance(named, str):
+        raise ConfigurationError(f"{path}.format", f"{_short(named)} is no format")
+    if named is not None and kind != "boolean" and named.startswith("decimal"):
+        return _decimal(named, path)
+    if kind != "string":
+        return _SCALARS[kind]
+    if named == "date-time" and hint == _NAIVE:
+        return pa.timestamp("us")
+    return _NAMED_FORMATS.get(named or "", pa.string())
+
+
+def _decimal(text: str, path: str) -> pa.DataType:
+    found = _DECIMAL.fullmatch(text)
+    precision, scale = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= precision <= _DIGITS or scale > precision:
+        raise ConfigurationError(
+            f"{path}.format",
+            f"{_short(text)} is no decimal type",
+            f"write e.g. decimal(18,4): at most {_DIGITS} digits, of which 4 are behind the point",
+        )
+    return pa.decimal128(precision, scale)
+
+
+def _field(kind: pa.DataType | None) -> pa.Field:
+    return JSON_TEXT if kind is None else pa.field("", kind)
+
+
+def _joined(found: Sequence[pa.Field]) -> pa.Field:
+    """One column for several alternatives: the only one, the wider number, text for scalars, else JSON text."""
+    if not found:
+        return JSON_TEXT
+    if all(field.equals(found[0], check_metadata=True) for field in found):
+        return found[0]
+    kinds = {field.type for field in found}
+    if any(is_json_text(field) or pa.types.is_nested(field.type) for field in found):
+        return JSON_TEXT
+    if kinds == {pa.int64(), pa.float64()}:
+        return pa.field("", pa.float64())
+    return pa.field("", pa.string())
+
+
+def _branches(options: Any, path: str) -> Sequence[Any]:
+    if not isinstance(options, list | tuple) or not options:
+        raise ConfigurationError(path, f"{_short(options)} is no list of schemas")
+    return options
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

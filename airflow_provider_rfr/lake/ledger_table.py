@@ -1,7 +1,15 @@
-"""The ledger as a table: fenced commits of files that were written elsewhere, and a size that doesn't grow."""
+"""The ledger as a table: fenced commits of files that were written elsewhere, and a size that doesn't grow.
+
+The ledger as an Iceberg table: schema, partitioning, properties.
+
+Forgetting old snapshots of a table that is ours alone, with the metadata files that only they named.
+
+PyIceberg expires snapshots in the metadata but deletes no file. Only metadata is deleted here, never a data file.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -9,27 +17,86 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import EqualTo, LessThan
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.catalog import create_table, load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, append_files, newest_summary_with, without_retries
 from airflow_provider_rfr.lake.data_files import FileLayout, describe_file
 from airflow_provider_rfr.lake.files import FileStore, naming
-from airflow_provider_rfr.lake.ledger_schema import (
-    LEDGER_PROPERTIES,
-    LEDGER_SCHEMA,
-    LEDGER_SPEC,
-    ledger_name,
-    target_of_ledger,
-)
-from airflow_provider_rfr.lake.trim import trim_snapshots
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["CommitConflictError", "LedgerTable"]
+
+LEDGER_SCHEMA = pyarrow_to_schema(ledger_arrow_schema())
+LEDGER_SPEC = PartitionSpec(
+    PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="generation")
+)
+LEDGER_PROPERTIES = {
+    # The fence: a commit from a stale table is refused instead of repeated on top of the newer one.
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "24",
+    # Full manifests are left alone, so a merge never rewrites the whole history.
+    "commit.manifest.target-size-bytes": str(256 * 1024),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "4",
+    "write.metadata.metrics.default": "none",
+    "write.metadata.metrics.column.generation": "full",
+    "write.metadata.metrics.column.partition_ordinal": "full",
+    "rfr.kind": "ledger",
+}
+
+
+def ledger_name(target: str, part: str | None = None) -> str:
+    """The ledger's table name for a target, or for a part of it: beside it, in the same namespace.
+
+    :param part: as :func:`~airflow_provider_rfr.lake.target.part_of` names it
+    """
+    return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
+
+
+def target_of_ledger(name: str) -> tuple[str, str | None] | None:
+    """The target and the part that a ledger of this name is of; None where the name is no ledger's."""
+    found = _NAME.match(name)
+    return None if found is None else (found["target"], found["part"])
+
+
+_NAME = re.compile(r"^(?P<target>.+)__rfr_ledger(?:_(?P<part>[0-9a-f]{12}))?$")
+
+KEEP_SNAPSHOTS = 3
+
+
+def trim_snapshots(table: Table, store: FileStore, keep: int = KEEP_SNAPSHOTS) -> Table:
+    """Keep the newest snapshots; returns the table as it is afterwards. Losing a race is no harm: next time."""
+    line = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    old = line[:-keep]
+    if not old:
+        return table
+    doomed = _metadata_files(table, old) - _metadata_files(table, line[-keep:])
+    try:
+        with table.maintenance.expire_snapshots() as expire:
+            expire.by_ids([snapshot.snapshot_id for snapshot in old])
+    except CommitFailedException:
+        return table
+    store.delete(doomed)
+    return table
+
+
+def _metadata_files(table: Table, snapshots: list[Snapshot]) -> set[str]:
+    files: set[str] = set()
+    for snapshot in snapshots:
+        files.add(snapshot.manifest_list)
+        files.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
+    return files
+
 
 _PARALLEL_READS = 16
 

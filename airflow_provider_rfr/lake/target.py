@@ -2,19 +2,27 @@
 
 The commit is strict: when anybody else committed meanwhile, it is refused, the table is looked at again (is this
 generation published already? has a newer one been?), and only then repeated.
+
+Rows appended to a table as plain values.
+
+The part of a table that a publish replaces, as a filter over its rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression, parser
+from pyiceberg.expressions.visitors import bind
+from pyiceberg.schema import Schema
 
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
@@ -25,17 +33,23 @@ from airflow_provider_rfr.lake.commits import (
     summary_of,
     without_retries,
 )
-from airflow_provider_rfr.lake.data_files import FileLayout
-from airflow_provider_rfr.lake.evolution import EvolutionPlan, Policy, apply_evolution, pinned_columns, plan_evolution
+from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
-from airflow_provider_rfr.lake.file_target import FileTarget
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schemas import target_schema
+from airflow_provider_rfr.lake.schema_evolution import (
+    EvolutionPlan,
+    Policy,
+    apply_evolution,
+    pinned_columns,
+    plan_evolution,
+)
+from airflow_provider_rfr.lake.types import target_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
+
 
 log = logging.getLogger(__name__)
 
@@ -224,3 +238,75 @@ class TargetTable:
             for file in files:
                 overwrite.append_data_file(file)
         return overwrite.snapshot_id
+
+
+def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows in one commit; columns that a row lacks are NULL. A commit that meets another one is repeated.
+
+    :raises ValueError: there is no such table, or no such column
+    """
+    table = load_table(catalog, name)
+    if table is None:
+        raise ValueError(f"{name} is not there")
+    schema = table.schema().as_arrow()
+    if unknown := sorted({column for row in rows for column in row} - set(schema.names)):
+        raise ValueError(f"{name} has no column {unknown[0]}; it has {', '.join(schema.names)}")
+    table.append(pa.Table.from_pylist(list(rows), schema=schema))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A filter such as ``day = '2026-01-01'``.
+
+    :ivar schema: of the table, which gives the columns
+    """
+
+    text: str
+    schema: Schema
+
+    def count_outside(self, table: pa.Table) -> int:
+        """Rows that don't match: published, they would double when the same part is replaced again."""
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+        bound = self.bound()
+        # A column of the table that these rows lack is null in them.
+        absent = [column for column in self.schema.as_arrow() if column.name not in table.column_names]
+        for column in absent:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+        return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
+
+    def bound(self) -> BooleanExpression:
+        """The filter with the table's columns in it.
+
+        :raises ConfigurationError: it names a column that there isn't, or compares one with what it can't hold
+        """
+        try:
+            return bind(self.schema, parser.parse(self.text), case_sensitive=True)
+        except (ValueError, TypeError) as error:
+            columns = ", ".join(column.name for column in self.schema.fields)
+            raise ConfigurationError(
+                "options.replace_where", f"{self.text!r}: {error}", f"the columns are {columns}"
+            ) from None
+
+
+def part_of(replace_where: str | None) -> str | None:
+    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table."""
+    if replace_where is None:
+        return None
+    check_filter(replace_where)
+    return hashlib.blake2b(str(parser.parse(replace_where)).encode(), digest_size=6).hexdigest()
+
+
+def check_columns(text: str, rows: pa.Schema) -> None:
+    """Raise :class:`ConfigurationError` where rows of these columns can't be looked at by the filter."""
+    RowFilter(text, target_schema(rows)).bound()
+
+
+def check_filter(text: str, field: str = "options.replace_where") -> None:
+    """Raise :class:`ConfigurationError` where the text is no filter."""
+    try:
+        parser.parse(text)
+    except Exception as error:  # noqa: BLE001 - the grammar's own errors have no common base
+        raise ConfigurationError(
+            field, f"{text!r} is no row filter", f"write e.g. day = '2026-01-01' ({str(error).splitlines()[0]})"
+        ) from None

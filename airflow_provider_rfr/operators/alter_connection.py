@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, settings_with, statement_of, switch
 from airflow_provider_rfr.connections.parser import parse_statement
-from airflow_provider_rfr.connections.python_form import (
-    check_plain,
-    plain_texts,
-    settings_with,
-    statement_of,
-    switch,
-)
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
-from airflow_provider_rfr.hooks.fields import mask_secrets
-from airflow_provider_rfr.hooks.pending import is_pending
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
 
 if TYPE_CHECKING:
     import jinja2

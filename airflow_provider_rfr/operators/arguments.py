@@ -1,6 +1,8 @@
 """What a DAG author writes: checked while the DAG is parsed as far as that needs no connection, read in the task.
 
 A value that Airflow has yet to render (Jinja, the output of another task) is checked in the task.
+
+Parts of a DAG's parameter form: values are checked when somebody triggers a run, before there is any task.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.pending import is_pending
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
@@ -93,7 +95,7 @@ def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
         raise ConfigurationError("streams", "is empty", "name at least one stream of the source")
     if len(set(names)) != len(names):
         raise ConfigurationError("streams", "a name stands twice", "name each stream once")
-    from airflow_provider_rfr.streams.rest.interpolation import nearest
+    from airflow_provider_rfr.streams.rest.expressions import nearest
 
     for name in names:
         if known is not None and name not in known:
@@ -142,3 +144,18 @@ def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
     if not isinstance(file, str) or set(source) - {"file", "config", "secrets"} or locate(file, folder).is_file():
         return False
     return Path(file).expanduser().is_absolute() or folder is None
+
+
+_START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
+TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
+"""``namespace.table``, with ``{stream}`` anywhere in it."""
+
+
+def options_schema(*without: str) -> dict[str, Any]:
+    """JSON schema of the refresh's options, as keywords of a ``Param``: unknown names and wild values are refused.
+
+    :param without: options that the form has a field of its own for
+    """
+    schema = RefreshOptions.model_json_schema()
+    left = {name: field for name, field in schema["properties"].items() if name not in without}
+    return {"type": "object", "properties": left, "additionalProperties": False, "$defs": schema["$defs"]}

@@ -1,4 +1,7 @@
-"""The operator that plans, deploys and checks the platform's own objects."""
+"""The operator that plans, deploys and checks the platform's own objects.
+
+What the tasks of a migration return, and when they fail.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,71 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_rfr.builtins import exit_code
+from airflow_provider_rfr.builtins.planning.plan import summary
+from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
-from airflow_provider_rfr.hooks.dag_folder import dag_folder
-from airflow_provider_rfr.hooks.fields import connection_named
+from airflow_provider_rfr.hooks.common import connection_named
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
-from airflow_provider_rfr.operators import outcome, shipment
-from airflow_provider_rfr.operators.assets import SOURCES, tell_sources
-from airflow_provider_rfr.operators.loading import load_migration
-from airflow_provider_rfr.operators.migration_results import applied_result, check_result, gc_result, plan_result
+from airflow_provider_rfr.operators import outcome, submit
+from airflow_provider_rfr.operators.lineage import SOURCES, tell_sources
+from airflow_provider_rfr.operators.submit import load_migration
 from airflow_provider_rfr.preflight import check_machine
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_rfr.builtins import Plan
+    from airflow_provider_rfr.builtins.execution.work import Applied, Collected
+
+
+_BLOCKED = 1
+
+
+def plan_result(plan: Plan) -> dict[str, Any]:
+    """The plan, for the task that applies it, and whether there is anything to do.
+
+    :raises AirflowFailException: something stops it
+    """
+    if exit_code(plan) == _BLOCKED:
+        raise AirflowFailException(f"the plan is blocked: {'; '.join(_stopping(plan))}")
+    changes = bool(plan.steps or plan.records or plan.forgotten)
+    return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
+
+
+def applied_result(done: Applied) -> dict[str, Any]:
+    """What was done, in short."""
+    return {"deploy_id": done.deploy_id, "state": done.state, "steps": len(done.steps), "revision": done.revision}
+
+
+def check_result(plan: Plan) -> dict[str, Any]:
+    """Counts, all of them zero but one.
+
+    :raises AirflowFailException: something is left to do, was changed by hand and not adopted, or stops the next deploy
+    """
+    left = [f"{each.how.value} {each.name}" for each in plan.steps]
+    if left or not plan.applicable:
+        raise AirflowFailException(f"not as declared: {'; '.join([*_stopping(plan), *left])}")
+    return {"changes": False, "summary": summary(plan)}
+
+
+def gc_result(collected: Collected, warn: Callable[..., None]) -> dict[str, Any]:
+    """What was deleted; what could not be is told, and tried again by the next run."""
+    for name, reason in collected.failed.items():
+        warn("%s could not be deleted: %s; the next run tries again", name, reason)
+    return {"deleted": list(collected.deleted), "kept": dict(collected.kept), "failed": dict(collected.failed)}
+
+
+def _stopping(plan: Plan) -> list[str]:
+    blocked = [f"{each.name}: {', '.join(each.problems)}" for each in plan.blocked]
+    drift = [f"{each.name} was changed by hand: {', '.join(each.problems)}" for each in plan.drift if each.blocking]
+    return blocked + drift
+
 
 RENDERERS: Final = dict.fromkeys(("policies", "plan", "conf", "env_vars", "post_submit_commands"), "json")
 ACTIONS: Final = ("plan", "apply", "check", "gc")
@@ -141,7 +191,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
 
     def _submit(self, hook: BuiltinsHook, plan: Plan, actor: str, context: Context) -> dict[str, Any]:
         check_machine()
-        with shipment.private_folder() as folder:
+        with submit.private_folder() as folder:
             self._load = partial(load_migration, folder, hook, plan, actor)
             try:
                 super().execute(context)
@@ -165,7 +215,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         """The hook with everything of this try; the parent asks for it once its own settings are complete."""
         remedy = "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077"
         connection_named(self._conn_id, "conn_id", remedy)
-        self.application = self.application or str(shipment.application_path("builtin_migration"))
+        self.application = self.application or str(submit.application_path("builtin_migration"))
         hook = RefreshSparkHook.like(super()._get_hook())
         if self._load is not None:
             self._load(hook)

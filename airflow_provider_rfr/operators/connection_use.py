@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_folder import dag_folder
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook
 from airflow_provider_rfr.operators.arguments import shipped_source, stream_names, tables_of
 from airflow_provider_rfr.operators.restarts import control_store, kept, running_with, task_of

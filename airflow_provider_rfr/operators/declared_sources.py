@@ -17,10 +17,10 @@ from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.hooks.pending import is_pending
-from airflow_provider_rfr.operators.assets import source_asset
 from airflow_provider_rfr.operators.full_refresh import ResumableFullRefreshOperator
+from airflow_provider_rfr.operators.lineage import source_asset
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor

@@ -10,16 +10,10 @@ from typing import Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, PublishRefusedError, RefreshFailedError
-from airflow_provider_rfr.hooks.cluster_driver import (
-    ClusterDriver,
-    ClusterManager,
-    DriverReport,
-    DriverState,
-)
-from airflow_provider_rfr.hooks.drivers import open_driver
+from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, DriverReport, DriverState
 from airflow_provider_rfr.hooks.spark import RefreshSparkHook, last_word
 from airflow_provider_rfr.operators import outcome
-from airflow_provider_rfr.triggers.deferred import DeferredRefresh, End, Ending
+from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending, open_driver
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,14 @@
-"""The operator of a resumable full refresh."""
+"""The operator of a resumable full refresh.
+
+One try of one task: the ledgers that it reads, the checkpoint that it keeps, what it ends with.
+
+The document of the Spark application: what to refresh, and what the refresh tells of the task that runs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,33 +18,179 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.hooks.api import ApiHook, SourceSettings
-from airflow_provider_rfr.hooks.dag_folder import dag_folder
-from airflow_provider_rfr.hooks.fields import connection_named, mask_secrets
+from airflow_provider_rfr.hooks.common import connection_named, mask_secrets
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS, RefreshSparkHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
+from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
-from airflow_provider_rfr.operators import after_publish, connection_use, deferral, outcome, shipment
-from airflow_provider_rfr.operators.arguments import check_arguments, shipped_source, stream_names, tables_of
-from airflow_provider_rfr.operators.assets import outlets_of, tell_assets
-from airflow_provider_rfr.operators.attempt import Attempt
-from airflow_provider_rfr.operators.checkpoints import check_store
-from airflow_provider_rfr.operators.lineage import Lineage, TellsLineage, source_name
-from airflow_provider_rfr.operators.loading import load_hook
-from airflow_provider_rfr.operators.run_document import refresh_document
-from airflow_provider_rfr.operators.run_keys import clear_number
+from airflow_provider_rfr.operators import connection_use, deferral, outcome, submit, webhooks
+from airflow_provider_rfr.operators.arguments import (
+    check_arguments,
+    check_streams,
+    options_mapping,
+    shipped_source,
+    stream_names,
+    tables_of,
+)
+from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper, TaskKey, check_store, open_store
+from airflow_provider_rfr.operators.lineage import Lineage, TellsLineage, outlets_of, source_name, tell_assets
+from airflow_provider_rfr.operators.progress import LedgerFollower, LedgerReader
+from airflow_provider_rfr.operators.submit import clear_number, load_hook, run_key
 from airflow_provider_rfr.preflight import check_machine
-from airflow_provider_rfr.triggers.deferred import DeferredRefresh, Ending
-from airflow_provider_rfr.triggers.refresh import RefreshTrigger
+from airflow_provider_rfr.refresh.config import parse_config, parse_options
+from airflow_provider_rfr.refresh.progress import ProgressBook
+from airflow_provider_rfr.triggers.refresh import DeferredRefresh, Ending, RefreshTrigger
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.hooks.cluster_driver import DriverAddress
+    from airflow_provider_rfr.hooks.api import SourceSettings
+    from airflow_provider_rfr.hooks.drivers import DriverAddress
     from airflow_provider_rfr.hooks.lake import LakeDocument
+    from airflow_provider_rfr.operators.lineage import Lineage
+
+
+class Attempt:
+    """A try, in one process or, where it was deferred, in two.
+
+    :param lineage: what comes from where
+    :param replace_where: the part of the targets, as in the refresh's options
+    :ivar keeper: a context manager around the try
+    :ivar lineage: with figures once there are some
+    """
+
+    def __init__(self, context: Context, lineage: Lineage, replace_where: str | None, checkpoint_store: str) -> None:
+        self.lineage = lineage
+        self.run_key = run_key(context)
+        self.replace_where = replace_where
+        self._reader = LedgerReader(lineage.lake, replace_where)
+        self.keeper = CheckpointKeeper(
+            open_store(checkpoint_store, context),
+            str(TaskKey.of(context)),
+            details=self._reader.details,
+            known=lambda: self._reader.is_complete,
+            first=getattr(context["ti"], "try_number", 1) == 1,
+        )
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        """Table by stream."""
+        return self.lineage.tables
+
+    def follower(self, tell: Callable[[str], None], poll_interval: float) -> LedgerFollower:
+        """Shows how the refresh goes on, for as long as this process waits for Spark."""
+        return LedgerFollower(
+            tuple(self.tables.values()),
+            self._reader.status,
+            recall=self.keeper.recall,
+            remember=self.keeper.remember,
+            tell=tell,
+            poll_interval=poll_interval,
+        )
+
+    def deferred(self, driver: DriverAddress, lake_conn_id: str) -> DeferredRefresh:
+        """The try as another process finds it again."""
+        before, stalled = self.keeper.before
+        lineage = self.lineage
+        return DeferredRefresh(
+            lineage.tables,
+            self.run_key,
+            driver,
+            lake_conn_id,
+            self.replace_where,
+            before,
+            stalled,
+            lineage.source,
+            lineage.mode,
+        )
+
+    def published(self) -> dict[str, Any] | None:
+        """What the task returns, by the ledgers; None where this run has not published every table."""
+        book = ProgressBook(tell=lambda line: None)
+        found: dict[str, Mapping[str, Any]] = {}
+        for table in self.tables.values():
+            figures = self._reader.published(table, self.run_key)
+            found |= {} if figures is None else {table: figures}
+            book.take(table, self._reader.latest(table))
+        self.keeper.remember(book.checkpoint(), guarded=True)
+        whole = len(found) == len(self.tables)
+        return self._noted(outcome.result_of_ledger(self.tables, found)) if whole else None
+
+    def result(self, word: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the task returns.
+
+        :param word: the driver's last word, None where it ran elsewhere and did not say it here
+        :raises RefreshFailedError: the ledgers do not say that every table was published
+        """
+        if word is not None:
+            return self._noted(outcome.result_of(word))
+        result = self.published()
+        if result is None:
+            tables = ", ".join(self.tables.values())
+            raise RefreshFailedError(
+                f"Spark ended well, but the ledger does not say that {tables} was published; see the driver's log"
+            )
+        return result
+
+    def is_refused(self) -> bool:
+        """Whether a publish was refused for what was read, as of the last look."""
+        statuses = [self._reader.latest(table) for table in self.tables.values()]
+        return any(status is not None and status.refused_under is not None for status in statuses)
+
+    def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
+        self.lineage = replace(self.lineage, figures=outcome.figures_by_table(result))
+        return result
+
+
+def refresh_document(
+    source: Mapping[str, Any],
+    settings: SourceSettings,
+    streams: Sequence[str],
+    target: str,
+    options: Mapping[str, Any] | str | None,
+    lake: LakeDocument,
+    context: Context,
+    moved: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The configuration of the Spark application; it holds the secrets of both connections.
+
+    :param source: as it is shipped; what it says goes before the connection's settings
+    :param moved: where the API was before, and is, if its connection was altered
+    :raises ConfigurationError: field, problem and remedy
+    """
+    check_streams(list(streams), None)
+    config = {**settings.config, **(source.get("config") or {})}
+    document: dict[str, Any] = {
+        "source": {**source, "config": config, "secrets": settings.secrets},
+        "streams": list(streams),
+        "target": target,
+        "lake": {"name": lake.name, "properties": lake.properties},
+        "options": parse_options(options_mapping(options)).model_dump(mode="json"),
+        "run": {"key": run_key(context), "airflow": airflow_run(context)},
+    }
+    if moved:
+        document["run"]["moved"] = list(moved)
+    parse_config(document)
+    return document
+
+
+def airflow_run(context: Context) -> dict[str, Any]:
+    """The part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
+    ti = context["ti"]
+    logical_date = context.get("logical_date")
+    return {
+        "dag_id": ti.dag_id,
+        "dag_run_id": ti.run_id,
+        "task_id": ti.task_id,
+        "map_index": -1 if ti.map_index is None else ti.map_index,
+        "logical_date": rfc3339(logical_date) if isinstance(logical_date, datetime) else None,
+    }
+
 
 RENDERERS = dict.fromkeys(("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json")
 
@@ -190,11 +342,11 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         lake = LakeHook(self.lake_conn_id).get_lake_document()
         document = self._document(context, lake)
         tables, options = tables_of(document["streams"], self.target), document["options"]
-        if reason := after_publish.blocked(lake.name, tables.values()):
+        if reason := webhooks.blocked(lake.name, tables.values()):
             self._wait(reason)
         lineage = Lineage(source_name(document["source"]), tables, options["mode"], lake)
         attempt = self._begin(context, lineage, options["replace_where"])
-        with shipment.private_folder() as folder, attempt.keeper, attempt.follower(self.log.info, self.poll_interval):
+        with submit.private_folder() as folder, attempt.keeper, attempt.follower(self.log.info, self.poll_interval):
             self._load = partial(load_hook, folder, document)
             self._on_pages = partial(show_link, context, SparkUiLink())
             try:
@@ -240,12 +392,12 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         self.log.info("Published %s rows of %s pages to %s", result["rows"], result["pages"], ", ".join(figures))
         tell_assets(context, self.outlets, self.task_id, self.lake_conn_id, figures)
         if self._deliver_after is not None:
-            after_publish.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
+            webhooks.deliver(self, self._deliver_after, self.lake_conn_id, list(figures))
         return result
 
     def _wait(self, reason: str) -> None:
         self.log.warning("The refresh waits, and holds no slot: %s", reason)
-        again = datetime.now(timezone.utc) + timedelta(seconds=after_publish.BLOCKED_SECONDS)
+        again = datetime.now(timezone.utc) + timedelta(seconds=webhooks.BLOCKED_SECONDS)
         self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again")
 
     def _give_way(self, attempt: Attempt, driver: DriverAddress) -> None:
@@ -271,7 +423,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         """The hook with everything of this attempt; the parent asks for it once its own settings are complete."""
         remedy = "make one of type spark whose host is the master, e.g. local[*] or spark://host:7077"
         connection_named(self._conn_id, "conn_id", remedy)
-        self.application = self.application or str(shipment.application_path())
+        self.application = self.application or str(submit.application_path())
         hook = RefreshSparkHook.like(super()._get_hook())
         hook.on_pages = self._on_pages
         if self._load is not None:

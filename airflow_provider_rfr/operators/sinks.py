@@ -13,10 +13,10 @@ from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
-from airflow_provider_rfr.hooks.dag_folder import dag_folder
-from airflow_provider_rfr.hooks.fields import mask_secrets
-from airflow_provider_rfr.hooks.http_settings import http_settings
+from airflow_provider_rfr.hooks.common import mask_secrets
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.webhooks import http_settings
 from airflow_provider_rfr.operators.restarts import running_with
 
 if TYPE_CHECKING:

@@ -12,12 +12,18 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_rfr.exceptions import RefreshFailedError, RefreshStoppedError, RfrError
-from airflow_provider_rfr.exceptions.base import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_FENCED
+from airflow_provider_rfr.exceptions import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILED,
+    EXIT_FENCED,
+    RefreshFailedError,
+    RefreshStoppedError,
+    RfrError,
+)
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
-from airflow_provider_rfr.refresh.jvm_archive import write_in_background
+from airflow_provider_rfr.refresh.jvm import write_in_background
 
 log = logging.getLogger("airflow_provider_rfr")
 
@@ -184,8 +190,8 @@ def main(path: str, *, began: float) -> int:
     except RfrError as error:
         print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
         return EXIT_CONFIGURATION
-    from airflow_provider_rfr.refresh.lean import without_pandas
-    from airflow_provider_rfr.refresh.watchdog import stop_on_signals, watch_supervisor
+    from airflow_provider_rfr.refresh.cluster import without_pandas
+    from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
 
     application = Application(config, began=began)
     stop_on_signals(application.stop)

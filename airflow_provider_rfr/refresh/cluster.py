@@ -2,6 +2,11 @@
 
 Jobs are RDD jobs: the first SQL job of an application costs seconds more than the first RDD job, and nothing here is
 a query. ``collect`` gives each task's result exactly once, also when tasks are retried or run twice.
+
+Keeping pandas out of a process that doesn't need it.
+
+PyArrow imports pandas, where it is installed, as soon as it is asked to make an array or a dataset: a second for
+every process that a refresh starts. It asks once and remembers the answer.
 """
 
 from __future__ import annotations
@@ -14,16 +19,54 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.errors import may_pass, task_error
 from airflow_provider_rfr.refresh.jvm import driver_java_options
-from airflow_provider_rfr.refresh.lean import keep_spark_from_testing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+
+class _NoPandas:
+    """Answers for pandas before any other finder."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+        return None
+
+
+@contextmanager
+def without_pandas() -> Iterator[None]:
+    """While inside, ``import pandas`` fails as if it were not installed; it works again afterwards.
+
+    Only for processes that run no code of a user's, which might hand pandas objects to PyArrow later.
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def keep_spark_from_testing() -> None:
+    """Answer for ``pyspark.testing.utils``, which Spark asks at its first call whether there is NumPy.
+
+    The real module imports pandas and unittest for that answer, a second of a short refresh. No NumPy value is handed
+    to Spark in a process that runs no code of a user's.
+    """
+    answer = ModuleType("pyspark.testing.utils")
+    answer.have_numpy = False  # type: ignore[attr-defined]
+    sys.modules.setdefault(answer.__name__, answer)
+
 
 T = TypeVar("T")
 R = TypeVar("R")

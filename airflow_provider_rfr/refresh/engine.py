@@ -1,4 +1,7 @@
-"""One refresh of one stream, from opening to publish."""
+"""One refresh of one stream, from opening to publish.
+
+What a refresh ends with.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,35 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     SparkJobError,
 )
-from airflow_provider_rfr.lake.json_schema import arrow_schema
+from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.row_filter import check_columns, part_of
-from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.busy import OtherRun, SignsOfLife
+from airflow_provider_rfr.lake.target import TargetTable, check_columns, part_of
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
-from airflow_provider_rfr.refresh.figures import Phase, RefreshFigures
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.moves import Moves
-from airflow_provider_rfr.refresh.opening import Fingerprints, Opening, decide, fingerprints_of
-from airflow_provider_rfr.refresh.outcome import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.maintenance import keep_house
+from airflow_provider_rfr.refresh.messages import Phase, RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
+from airflow_provider_rfr.refresh.publish import PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh.resume_policy import (
+    Fingerprints,
+    Moves,
+    Opening,
+    OtherRun,
+    SignsOfLife,
+    decide,
+    fingerprints_of,
+)
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
-from airflow_provider_rfr.refresh.upkeep import keep_house
-from airflow_provider_rfr.refresh.work import TaskFigures
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
-from airflow_provider_rfr.streams.plan import unique_slices
+from airflow_provider_rfr.streams.read import unique_slices
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
 
 log = logging.getLogger(__name__)
 

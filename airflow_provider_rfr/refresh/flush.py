@@ -2,19 +2,27 @@
 
 The footer says which task attempt wrote the file and which file came before it, so the next attempt can use what no
 commit names yet.
+
+When a task flushes: what a SIGKILL costs is a share of what was done, never a number of minutes.
+
+A task flushes when the pages that wait are a share of the attempt's pages, or when a share of its reading time went
+by. So flushes are frequent while a refresh is young and rare when it is old, and the number of files grows with the
+logarithm of the time. Where a store is slower than the API, the reading threads wait for it, a little each.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.row_table import rows_to_table
-from airflow_provider_rfr.refresh.rows import PageRow
+from airflow_provider_rfr.refresh.pages import PageRow, rows_to_table
 
 STATISTICS = ("generation", "epoch", "partition_ordinal", "chain", "page")
 
@@ -80,3 +88,124 @@ class FlushWriter:
         self.store.write_parquet(f"{self.folder}/{name}", table, footer=self.label.to_footer(), statistics=STATISTICS)
         self.files.append(name)
         self.label = FlushLabel(**{**asdict(self.label), "sequence": self.label.sequence + 1, "previous": name})
+
+
+PATIENCE_SECONDS = 0.05
+SHARE_OF_SECONDS = 0.02
+SHARE_OF_PAGES = 0.02
+YOUNG_SHARE_OF_PAGES = 0.005
+YOUNG_PAGES = 5_000
+
+
+def pages_due(done: float) -> float:
+    """So many waiting pages are flushed.
+
+    Near 2 % of those done in a long refresh. Half a percent of the first thousands: there the pages in flight and the
+    overlap checks take the larger part of what a kill may cost.
+    """
+    return max(YOUNG_SHARE_OF_PAGES * done, SHARE_OF_PAGES * (done - YOUNG_PAGES))
+
+
+class WaitingPages(Protocol):
+    """Pages that were read and are in no file yet.
+
+    :ivar full: set when they should not wait any longer
+    :ivar taken: pages that the task has read, those that were taken included
+    """
+
+    full: threading.Event
+
+    def close(self) -> None:
+        """Ask for no more pages."""
+
+    @property
+    def taken(self) -> int: ...
+
+    @property
+    def waiting(self) -> int:
+        """Pages that :meth:`take_ready` would return."""
+
+    def take_ready(self) -> list[PageRow]:
+        """The pages that wait; they wait no more."""
+
+
+class Flusher(threading.Thread):
+    """Flushes when it is due, until stopped; then flushes the rest.
+
+    The threads that read do most of it, in passing: a thread of its own would first have to win the interpreter from
+    all of them, which takes longer than the flush. It is there for the times when no page arrives.
+
+    :param read_seconds: that the attempt had read before this task began
+    :param read_pages: this task's share of the pages that the attempt had read before
+    """
+
+    def __init__(self, writer: FlushWriter, pages: WaitingPages, *, read_seconds: float, read_pages: float) -> None:
+        super().__init__(name="rfr-flush", daemon=True)
+        self._writer = writer
+        self._pages = pages
+        self._seconds_before = read_seconds
+        self._pages_before = read_pages
+        self._began = time.monotonic()
+        self._last = self._began
+        self._in_write = 0
+        self._over = False
+        self._busy = threading.Lock()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        while not self._over:
+            rest = self._last + self._interval() - time.monotonic()
+            if rest > 0 and not self._pages.full.wait(min(rest, 0.1)):
+                continue
+            self.flush_if_due()
+            # Somebody else may be at it: look again soon, but don't stand in the way.
+            time.sleep(0.002)
+
+    def flush_if_due(self) -> None:
+        """Flush if it is due. Who finds another at it goes on reading, or waits a little where too much is at risk.
+
+        An error ends the reading, since what is read from then on would be lost; :meth:`finish` raises it.
+        """
+        if not self._due() or self._over or self.error is not None:
+            return
+        if not self._busy.acquire(timeout=PATIENCE_SECONDS if self._at_risk() else 0):
+            return
+        try:
+            if self._due():
+                self._flush()
+        except BaseException as error:  # noqa: BLE001 - told by finish()
+            self.error = error
+            self._pages.close()
+        finally:
+            self._busy.release()
+
+    def finish(self) -> None:
+        """Stop, write what is left, and raise what went wrong in the background."""
+        self._over = True
+        self.join()
+        with self._busy:
+            if self.error is not None:
+                raise self.error
+            self._flush()
+
+    def _interval(self) -> float:
+        return SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
+
+    def _share(self) -> float:
+        return pages_due(self._pages_before + self._pages.taken)
+
+    def _due(self) -> bool:
+        waiting = self._pages.waiting
+        if not waiting:
+            return False
+        return waiting >= self._share() or self._pages.full.is_set() or self._last + self._interval() < time.monotonic()
+
+    def _at_risk(self) -> bool:
+        return self._pages.waiting + self._in_write > 2 * self._share()
+
+    def _flush(self) -> None:
+        rows = self._pages.take_ready()
+        self._in_write = len(rows)
+        self._writer.write(rows)
+        self._in_write = 0
+        self._last = time.monotonic()

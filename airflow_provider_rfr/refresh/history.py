@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord
+from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 from airflow_provider_rfr.lake.history import append_once
 from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.errors import redact
@@ -19,7 +19,7 @@ from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.figures import RefreshFigures
+    from airflow_provider_rfr.refresh.messages import RefreshFigures
 
 log = logging.getLogger(__name__)
 

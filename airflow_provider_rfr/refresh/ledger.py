@@ -19,15 +19,15 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
+from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
-from airflow_provider_rfr.lake.ledger_table import CommitConflictError, LedgerTable
+from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor, LeftFile, choose, left_files
 from airflow_provider_rfr.refresh.flush import STATISTICS, generation_folder
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
+from airflow_provider_rfr.refresh.pages import opening_rows, rows_to_table
 from airflow_provider_rfr.refresh.partitions import OPENING_COLUMNS, PartitionBook, cursors_of, open_book
-from airflow_provider_rfr.refresh.row_table import rows_to_table
-from airflow_provider_rfr.refresh.rows import opening_rows
 
 log = logging.getLogger(__name__)
 

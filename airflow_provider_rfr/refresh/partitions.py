@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_rfr.exceptions import LedgerError, ReconciliationError
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor
-from airflow_provider_rfr.refresh.marks import marks_of_rows
-from airflow_provider_rfr.refresh.work import OverlapCheck, PartitionProgress, PartitionWork
+from airflow_provider_rfr.refresh.chains import marks_of_rows
+from airflow_provider_rfr.refresh.messages import OverlapCheck, PartitionProgress, PartitionWork
 
 OPENING_COLUMNS = ("partition_ordinal", "page", "partition_key", "slice")
 

@@ -2,40 +2,43 @@
 
 Fetched, staged and published counts are equal, or nothing is published. Publishing a generation twice is a no-op
 that returns the first commit.
+
+What has to be true before a publish: rows that fit, and as many of them as was allowed.
+
+What the target's commit says of itself, in its snapshot summary.
+
+What a publish ends with.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 import pyarrow as pa
 
+from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import (
+    FencedError,
     LedgerError,
     PublishRefusedError,
     ReconciliationError,
+    TypeMismatchError,
 )
-from airflow_provider_rfr.lake.commit_event import Binding
+from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collections_of, published_span
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
-from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
-from airflow_provider_rfr.lake.inference import InferredSchema
-from airflow_provider_rfr.lake.json_schema import arrow_schema
-from airflow_provider_rfr.lake.row_filter import RowFilter
-from airflow_provider_rfr.lake.target import TargetTable
+from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema
+from airflow_provider_rfr.lake.target import Publication, RowFilter, TargetTable
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.commit_summary import commit_event, commit_summary
-from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig
-from airflow_provider_rfr.refresh.guards import check_guards, type_mismatch
-from airflow_provider_rfr.refresh.header import LedgerHeader
-from airflow_provider_rfr.refresh.infer_task import InferTask, merge_schemas, run_infer_task
-from airflow_provider_rfr.refresh.keys import KeySearch, find_losers, key_columns
+from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.outcome import PublishOutcome, published_already
 from airflow_provider_rfr.refresh.partitions import (
     CURSOR_COLUMNS,
     PartitionBook,
@@ -45,13 +48,175 @@ from airflow_provider_rfr.refresh.partitions import (
     skipped_pages,
 )
 from airflow_provider_rfr.refresh.publish_task import (
+    InferTask,
+    KeySearch,
     PublishResult,
     PublishTask,
     WrittenFile,
     drop_rows,
+    find_losers,
+    key_columns,
+    merge_schemas,
+    run_infer_task,
     run_publish_task,
 )
 from airflow_provider_rfr.streams.core import Stream
+
+
+def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
+    """Raise :class:`PublishRefusedError` where a guard forbids to publish ``rows`` after ``previous``."""
+    if rows == 0:
+        if options.allow_empty:
+            return
+        raise PublishRefusedError(
+            "the source gave no rows, so nothing was published and readers keep the old table;"
+            " set allow_empty to true if that is right"
+        )
+    if options.max_shrink is None or not previous or options.mode is PublishMode.APPEND:
+        return
+    shrunk = 1 - rows / previous
+    if shrunk > options.max_shrink:
+        raise PublishRefusedError(
+            f"{rows} rows after {previous}: {shrunk:.0%} fewer, and max_shrink allows {options.max_shrink:.0%};"
+            " nothing was published and readers keep the old table; if the source is right, set max_shrink to a greater"
+            " share, or to null to allow any, and run again: nothing is fetched again"
+        )
+
+
+def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
+    """The error that lists the first offenders."""
+    lines = [
+        f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
+        f" {item['value']}, expected {item['expected']}"
+        for item in offenders
+    ]
+    more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
+    return TypeMismatchError(
+        f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
+        " nothing is fetched again; or set on_type_error to null. A fix by a transformation fetches all pages again",
+        offenders,
+    )
+
+
+IMAGE = f"airflow-provider-rfr:{__version__}"
+
+
+def commit_summary(
+    ledger: str,
+    header: LedgerHeader,
+    *,
+    stream: str,
+    mode: str,
+    rows: int,
+    removed: int,
+    skipped: int,
+    event: CommitEvent,
+) -> Mapping[str, str]:
+    """Properties of the commit that publishes ``header``'s generation; the commit id is the same for every try.
+
+    :param removed: rows dropped because a later one has the same primary key
+    :param skipped: pages without records, because an error of theirs was ignored
+    :param event: what the webhooks tell of the commit
+    """
+    values = {
+        "ledger": ledger,
+        "generation": header.generation,
+        "epoch": header.epoch,
+        "attempts": header.attempts,
+        "stream": stream,
+        "mode": mode,
+        "rows": rows,
+        "duplicates-removed": removed,
+        "pages": header.pages,
+        "pages-skipped": skipped,
+        "partitions": header.partitions,
+        "opened-at": header.opened_at.isoformat(),
+        "published-at": datetime.now(timezone.utc).isoformat(),
+        "commit-id": event.commit_id,
+        **({"run-key": header.run_key} if header.run_key else {}),
+    }
+    return {**{PREFIX + key: str(value) for key, value in values.items()}, **event.to_summary()}
+
+
+def commit_event(
+    ledger: str,
+    header: LedgerHeader,
+    config: RefreshConfig,
+    binding: Binding,
+    fetched: tuple[datetime | None, datetime | None],
+) -> CommitEvent:
+    """What the webhooks tell of the generation; what the snapshot itself tells is left out.
+
+    :param fetched: when its earliest and its latest page were fetched
+    """
+    commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
+    begin, end = published_span([fetched] if binding.documents else [])
+    run = config.run.airflow
+    return CommitEvent(
+        commit_id=commit_id,
+        target=binding.table,
+        lake=config.lake.name,
+        materialization_name=config.run.materialization_name or binding.table,
+        flow_run_id=commit_id,
+        generation=header.generation,
+        collection_names=collections_of([binding]),
+        connector_image=IMAGE,
+        flow_published_at_min=begin,
+        flow_published_at_max=end,
+        bindings=(binding,),
+        dag_id=run.dag_id if run else "",
+        dag_run_id=run.dag_run_id if run else "",
+        task_id=run.task_id if run else "",
+        map_index=run.map_index if run else None,
+        logical_date=(run.logical_date or "") if run else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What readers see now.
+
+    :ivar rows: in this generation
+    :ivar duplicates_removed: rows dropped because a later one has the same primary key
+    :ivar pages_skipped: pages without records, because an error of theirs was ignored
+    """
+
+    snapshot_id: int
+    rows: int
+    duplicates_removed: int = 0
+    pages_skipped: int = 0
+
+
+def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
+    """The outcome of a publication that is there already."""
+    rows = publication.summary.get("rfr.rows")
+    removed = publication.summary.get("rfr.duplicates-removed")
+    return PublishOutcome(
+        publication.snapshot_id,
+        int(rows) if rows else header.published_rows or header.records,
+        int(removed or 0),
+        int(publication.summary.get("rfr.pages-skipped", 0)),
+    )
+
+
+def published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
+    """What the target shows of this generation, None where it is not published.
+
+    :raises FencedError: a newer attempt published it, or a newer generation
+    """
+    found = target.published(ledger)
+    if found is None or found.generation < header.generation:
+        return None
+    epoch = int(found.summary.get("rfr.epoch", 0))
+    if found.generation > header.generation or epoch > header.epoch:
+        raise FencedError(
+            f"generation {found.generation}, epoch {epoch} was published meanwhile, so generation"
+            f" {header.generation}, epoch {header.epoch} is not",
+            epoch=header.epoch,
+            newer_epoch=max(epoch, header.epoch + 1),
+        )
+    return outcome_of(found, header)
+
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,8 @@ A round ends when its time or size is up, when a task has stood idle for a secon
 share, when executors came that have none of the work, or when the driver is asked to stop. A page that is on its way
 then gets two more seconds; after that its partition is left to a side lane in the driver, so that one slow answer
 keeps no executor core waiting.
+
+The budget as the driver's own readers see it: the head start and the side lane end by other rules than a round.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import (
     BEAT_SECONDS,
     SLEPT_SECONDS,
+    Beat,
     BudgetAddress,
     BudgetServer,
     DriverBudget,
@@ -28,13 +31,52 @@ from airflow_provider_rfr.refresh.budget import (
 )
 from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
 from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
-from airflow_provider_rfr.refresh.driver_budgets import HeadStartBudget, SideLaneBudget
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.messages import RoundLimits, RoundTask, TaskFigures, TaskResult
 from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.round_task import run_round_task
-from airflow_provider_rfr.refresh.work import RoundLimits, RoundTask, TaskFigures, TaskResult
+
+
+class SideLaneBudget:
+    """Without the round's end: the side lane outlives rounds."""
+
+    def __init__(self, budget: DriverBudget) -> None:
+        self.reserve = budget.reserve
+        self.paused = budget.paused
+        self.penalize = budget.penalize
+        self.is_ours = budget.is_ours
+
+    def beat(self, beat: Beat) -> bool:
+        return False
+
+
+class HeadStartBudget(SideLaneBudget):
+    """Ends when Spark is ready; where every partition has its reader by then, it may take as long again.
+
+    The first job of a Spark application takes a second. It would take it from readers who are about to end by
+    themselves, and it could give them no partition that nobody has begun.
+
+    :param ready: set when Spark is
+    :param rest: whether there are partitions that the head start was not given
+    """
+
+    def __init__(self, budget: DriverBudget, ready: threading.Event, *, rest: bool) -> None:
+        super().__init__(budget)
+        self._ready = ready
+        self._rest = rest
+        self._began = time.monotonic()
+        self._until: float | None = None
+
+    def beat(self, beat: Beat) -> bool:
+        if not self._ready.is_set():
+            return False
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + (now - self._began)
+        return self._rest or beat.queued > 0 or now >= self._until
+
 
 log = logging.getLogger(__name__)
 

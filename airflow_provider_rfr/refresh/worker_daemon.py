@@ -6,7 +6,7 @@ of processor time each, on cores that should read pages.
 
 from __future__ import annotations
 
-from airflow_provider_rfr.refresh.lean import without_pandas
+from airflow_provider_rfr.refresh.cluster import without_pandas
 
 
 def preload() -> None:

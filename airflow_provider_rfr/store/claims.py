@@ -3,18 +3,23 @@
 A claim counts the attempt before anything is sent, and raises the row's token. Only who holds the newest token may
 say how it ended. A lease that runs out makes the row claimable again, with the next token; whoever lost it finds that
 out when it writes. On PostgreSQL rows that others are just claiming are skipped; on SQLite nobody else can be at it.
+
+Writing how attempts ended: only for those whose token is still the row's.
+
+When there will be something to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, exists, func, or_, select, update
 
-from airflow_provider_rfr.store.endpoints import EndpointRow, insert_missing
-from airflow_provider_rfr.store.tables import DELIVERIES, ENDPOINTS
+from airflow_provider_rfr.store.deliveries import EndpointRow, insert_missing
+from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _D: Final = DELIVERIES.c
 _COLUMNS: Final = (
@@ -212,3 +217,140 @@ def _take(connection: Connection, now: int, owner: str, wish: Wish, rows: Sequen
         )
         for row in rows
     ]
+
+
+class Ending(str, Enum):
+    """How an attempt ended, for its delivery."""
+
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    DEAD = "dead"
+    UNSENT = "unsent"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a claim.
+
+    :ivar reason: of a failure, one word: ``http``, ``connection``, ``template`` ...
+    :ivar detail: ... and for people; neither holds a secret
+    :ivar answer: what the endpoint said, masked
+    :ivar wait: milliseconds until the next attempt, for ``RETRY`` and ``UNSENT``
+    :ivar asked: milliseconds for which the endpoint asked to be left alone
+    :ivar at: when the attempt began, in milliseconds since 1970
+    :ivar milliseconds: that it took
+    :ivar on_failure: the endpoint's policy, kept with what is dead
+    :ivar told: nobody is to be told of its death
+    """
+
+    claim: Claim
+    ending: Ending
+    reason: str | None = None
+    detail: str | None = None
+    status: int | None = None
+    answer: str | None = None
+    body_sha256: str | None = None
+    wait: int = 0
+    asked: int = 0
+    at: int = 0
+    milliseconds: int = 0
+    on_failure: str | None = None
+    told: bool = False
+
+
+def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
+    """Write the results; returns the ids of deliveries that somebody else has taken over, or that were cancelled.
+
+    Their attempts are noted all the same: the endpoint has seen them.
+    """
+    ours = _still_ours(connection, [result.claim for result in results])
+    for ending in Ending:
+        rows = [_values(result, now) for result in results if result.ending is ending and result.claim in ours]
+        if rows:
+            names = [name for name in rows[0] if name != "key"]
+            change = update(DELIVERIES).where(_D.id == bindparam("key"))
+            connection.execute(change.values({name: bindparam(name) for name in names}), rows)
+    sent = [_attempt(result) for result in results if result.ending is not Ending.UNSENT]
+    insert_missing(connection, ATTEMPTS, sent)
+    return {result.claim.delivery_id for result in results if result.claim not in ours}
+
+
+def _still_ours(connection: Connection, claims: Collection[Claim]) -> set[Claim]:
+    by_id = {claim.delivery_id: claim for claim in claims}
+    # In one order, so that two who settle never wait for each other.
+    query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")
+    rows = connection.execute(query.order_by(_D.id).with_for_update())
+    return {by_id[row.id] for row in rows if (row.token, row.lease_owner) == (by_id[row.id].token, by_id[row.id].owner)}
+
+
+def _values(result: Result, now: int) -> dict[str, Any]:
+    claim = result.claim
+    free = {"key": claim.delivery_id, "lease_owner": None, "lease_until": None, "due_at": now + result.wait}
+    if result.ending is Ending.UNSENT:
+        return {**free, "attempts": claim.attempt - 1}
+    values = {
+        **free,
+        "reason": result.reason,
+        "detail": result.detail,
+        "status": result.status,
+        "body_sha256": result.body_sha256,
+    }
+    if result.ending is Ending.DELIVERED:
+        return {**values, "state": "delivered", "ended_at": now}
+    values["failures"] = claim.failures + 1
+    if result.ending is Ending.RETRY:
+        return values
+    told_at = now if result.told else None
+    return {**values, "state": "dead", "ended_at": now, "on_failure": result.on_failure, "told_at": told_at}
+
+
+def _attempt(result: Result) -> dict[str, Any]:
+    return {
+        "delivery_id": result.claim.delivery_id,
+        "number": result.claim.attempt,
+        "at": result.at,
+        "milliseconds": result.milliseconds,
+        "outcome": result.ending.value,
+        "status": result.status,
+        "detail": result.detail,
+        "answer": result.answer,
+        "body_sha256": result.body_sha256,
+    }
+
+
+def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[int, EndpointRow]) -> int | None:
+    """When the next delivery can be claimed, in milliseconds since 1970; it may be past. None if none is pending.
+
+    Paused and disabled endpoints do not count. A delivery that somebody is at counts from the end of the lease.
+    """
+    moments: list[int] = []
+    for wish in wishes:
+        able = [endpoints[each] for each in wish.endpoint_ids if each in endpoints and _is_on(endpoints[each])]
+        by_id = {row.id: row for row in able}
+        moments += [_moment(row, by_id[row.endpoint_id], wish) for row in _earliest(connection, wish, list(by_id))]
+    return min(moments, default=None)
+
+
+def _is_on(row: EndpointRow) -> bool:
+    return row.paused_at is None and row.disabled_at is None
+
+
+def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> list[Row[Any]]:
+    if not endpoint_ids:
+        return []
+    fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
+    able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)
+    query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
+    query = query.where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending").group_by(_D.endpoint_id, fresh)
+    if wish.strict:
+        query = query.where(~is_behind())
+    return list(connection.execute(query))
+
+
+def _moment(row: Row[Any], endpoint: EndpointRow, wish: Wish) -> int:
+    moment = int(row.moment)
+    if endpoint.resting_until is not None:
+        moment = max(moment, endpoint.resting_until)
+    if wish.interval and row.fresh and endpoint.last_fired_at is not None:
+        moment = max(moment, endpoint.last_fired_at + wish.interval)
+    return moment

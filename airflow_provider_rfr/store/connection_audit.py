@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from airflow_provider_rfr.store.connection_tables import ALTERATIONS, IDENTITIES, MOVES, SECRETS
-from airflow_provider_rfr.store.endpoints import insert_missing
-from airflow_provider_rfr.store.tables import SETTINGS
+from airflow_provider_rfr.store.deliveries import insert_missing
+from airflow_provider_rfr.store.tables import ALTERATIONS, IDENTITIES, MOVES, SECRETS, SETTINGS
 
 OPEN: Final = "open"
 STORED: Final = "stored"

@@ -5,6 +5,8 @@ half way; the journal is a WAL, so that readers never wait. PostgreSQL: READ COM
 
 A transaction is a function, because it is run again where the database says that a repetition may help. What is
 committed survives the death of the process; what a power cut takes is created again from the tables' commits.
+
+Time, as what waits and what is leased need it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from datetime import datetime, timezone
+from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
 from sqlalchemy.engine import URL, make_url
@@ -22,13 +25,50 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store import builtin_tables, connection_tables, sink_tables
-from airflow_provider_rfr.store.clock import Clock
+from airflow_provider_rfr.store import tables
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
+
+
+class Clock(Protocol):
+    """Two clocks: one that other machines agree with, and one that never goes backwards."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC. It may jump, also backwards."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from some moment; only differences mean anything."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds from some moment."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        time.sleep(max(0.0, seconds))
+
+
+def instant(milliseconds: int) -> datetime:
+    """A time as the control store keeps it, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+
 
 T = TypeVar("T")
 
-TABLE_MODULES: Final = (builtin_tables, sink_tables, connection_tables)
+TABLE_MODULES: Final = (tables, tables, tables)
 """They put their tables into METADATA when they are imported."""
 
 BUSY_SECONDS: Final = 30.0

@@ -19,8 +19,8 @@ from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError
-from airflow_provider_rfr.store.builtin_tables import LEASES
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.tables import LEASES
 
 T = TypeVar("T")
 _L: Final = LEASES.c

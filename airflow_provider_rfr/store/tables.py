@@ -2,6 +2,19 @@
 
 All times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as the instants they are. No
 column holds a secret: a delivery keeps the variables of its commit, and is rendered anew for each attempt.
+
+Tables of the control store: registry of built-in objects, journal of deploys, lease and garbage.
+
+What a domain value becomes as JSON is not known here: ``body`` and ``plan`` are texts of whoever keeps them.
+
+Tables of the control store: which ingestion uses which connection, and the audit of changes.
+
+Of a connection's content they hold keyed hashes, of secrets where they are kept; never a value.
+
+Tables of the control store: how far each sink is, and where cursors went when their table was replaced.
+
+A sink's row holds its whole truth: cursor, the window it is at, and what was decided about it. ``window`` is written
+before anything of it is sent, so that whoever comes after a crash cuts the same batches.
 """
 
 from __future__ import annotations
@@ -99,4 +112,207 @@ ATTEMPTS: Final = Table(
     Column("detail", Text),
     Column("answer", Text),
     Column("body_sha256", String(64)),
+)
+
+REGISTRY: Final = Table(
+    "rfr_builtin_registry",
+    METADATA,
+    Column("project", String(255), primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("version", String(255)),
+    Column("deploy_id", String(32), nullable=False),
+    Column("written_at", BigInteger, nullable=False),
+)
+
+OBJECTS: Final = Table(
+    "rfr_builtin_objects",
+    METADATA,
+    Column("project", String(255), primary_key=True),
+    Column("uuid", String(36), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("physical", String(255), nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+DEPLOYS: Final = Table(
+    "rfr_builtin_deploys",
+    METADATA,
+    Column("deploy_id", String(32), primary_key=True),
+    Column("project", String(255), nullable=False),
+    Column("base_revision", BigInteger, nullable=False),
+    Column("from_version", String(255)),
+    Column("to_version", String(255), nullable=False),
+    Column("plan_hash", String(64), nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("actor", String(255), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("revision", BigInteger),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("error", Text),
+    Index("ix_rfr_builtin_deploys", "project", "started_at"),
+)
+
+STEPS: Final = Table(
+    "rfr_builtin_steps",
+    METADATA,
+    Column("deploy_id", ForeignKey(DEPLOYS.c.deploy_id), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("uuid", String(36)),
+    Column("name", String(255), nullable=False),
+    Column("action", String(20), nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("started_at", BigInteger),
+    Column("ended_at", BigInteger),
+    Column("evidence", Text),
+    Column("error", Text),
+)
+
+GARBAGE: Final = Table(
+    "rfr_builtin_garbage",
+    METADATA,
+    Column("project", String(255), primary_key=True),
+    Column("physical", String(255), primary_key=True),
+    Column("uuid", String(36), nullable=False),
+    Column("deploy_id", String(32), nullable=False),
+    Column("reason", String(255), nullable=False),
+    Column("queued_at", BigInteger, nullable=False),
+    Column("not_before", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("last_error", Text),
+)
+
+LEASES: Final = Table(
+    "rfr_builtin_leases",
+    METADATA,
+    Column("project", String(255), primary_key=True),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", String(255)),
+    Column("until", BigInteger),
+    Column("since", BigInteger),
+)
+
+CONSUMER_LENGTH: Final = 800
+
+# One task of one run that uses connections: a refresh, a sink. It goes when a later run takes its place.
+USES: Final = Table(
+    "rfr_connection_uses",
+    METADATA,
+    Column("consumer", String(CONSUMER_LENGTH), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("dag_id", String(250), nullable=False),
+    Column("run_id", String(250), nullable=False),
+    Column("task_id", String(250), nullable=False),
+    Column("map_index", Integer, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("error", Text),
+    Column("error_kind", String(64)),
+    Column("details", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    Index("ix_rfr_connection_task", "dag_id", "task_id", "map_index"),
+)
+
+# The copy that it runs with, and the one that it ought to run with; NULL for what it runs with.
+USE_HASHES: Final = Table(
+    "rfr_connection_use_hashes",
+    METADATA,
+    Column("consumer", ForeignKey(USES.c.consumer, ondelete="CASCADE"), primary_key=True),
+    Column("conn_id", String(250), primary_key=True, index=True),
+    Column("via", Text, nullable=False),
+    Column("running_hash", String(64), nullable=False),
+    Column("wanted_hash", String(64)),
+)
+
+SECRETS: Final = Table(
+    "rfr_connection_secrets",
+    METADATA,
+    Column("conn_id", String(250), primary_key=True),
+    Column("option", String(250), primary_key=True),
+    Column("reference", Text, nullable=False),
+)
+
+IDENTITIES: Final = Table(
+    "rfr_connection_identities",
+    METADATA,
+    Column("conn_id", String(250), primary_key=True),
+    Column("identity", String(64), nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+)
+
+# Where it led before, of a connection whose content is what the last alteration stored.
+MOVES: Final = Table(
+    "rfr_connection_moves",
+    METADATA,
+    Column("conn_id", String(250), primary_key=True),
+    Column("content_hash", String(64), primary_key=True),
+    Column("places", Text, nullable=False),
+)
+
+# Audit, journal and lock at once: an open row whose lease lasts keeps others off its connection.
+ALTERATIONS: Final = Table(
+    "rfr_connection_alterations",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("conn_id", String(250), nullable=False, index=True),
+    Column("actor", String(250), nullable=False),
+    Column("state", String(12), nullable=False),
+    Column("statement", Text, nullable=False),
+    Column("options", Text, nullable=False),
+    Column("validated", Integer),
+    Column("detail", Text),
+    Column("old_hash", String(64)),
+    Column("new_hash", String(64)),
+    Column("dependents", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("lease_until", BigInteger),
+)
+
+SINKS: Final = Table(
+    "rfr_sinks",
+    METADATA,
+    Column("uuid", String(36), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("source", String(36), nullable=False, index=True),
+    Column("physical", String(36), index=True),
+    Column("cursor", BigInteger),
+    Column("sequence", BigInteger),
+    Column("pins", Text, nullable=False),
+    Column("on_replace", String(20)),
+    Column("start", String(8)),
+    Column("since", BigInteger),
+    Column("deploy_id", String(64)),
+    Column("decided_by", String(128)),
+    Column("held_at", BigInteger),
+    Column("held_reason", Text),
+    Column("behind", BigInteger),
+    Column("round", Integer, nullable=False, default=0),
+    Column("window", Text),
+    Column("batches", BigInteger, nullable=False, default=0),
+    Column("rows", BigInteger, nullable=False, default=0),
+    Column("last_batch", String(64)),
+    Column("sent_at", BigInteger),
+    Column("token", BigInteger, nullable=False, default=0),
+    Column("lease_owner", String(128)),
+    Column("lease_until", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+# The new table holds at its snapshot exactly the rows that the old one holds at its own.
+CURSOR_MAPS: Final = Table(
+    "rfr_sink_cursor_maps",
+    METADATA,
+    Column("old_physical", String(36), primary_key=True),
+    Column("source", String(36), nullable=False),
+    Column("old_snapshot", BigInteger),
+    Column("old_name", String(255)),
+    Column("new_physical", String(36), nullable=False),
+    Column("new_snapshot", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
 )

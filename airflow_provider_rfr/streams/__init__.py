@@ -5,24 +5,34 @@ Nothing here needs Airflow or Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.streams.checkpoint_readers import (
+from airflow_provider_rfr.lazy import lazy_exports
+from airflow_provider_rfr.streams.checkpoint import (
     CheckpointReader,
+    CursorBasedCheckpointReader,
     FullRefreshCheckpointReader,
     IncrementalCheckpointReader,
+    LegacyCursorBasedCheckpointReader,
     ResumableFullRefreshCheckpointReader,
 )
-from airflow_provider_rfr.streams.context import Limiter, ReadContext
-from airflow_provider_rfr.streams.core import IncrementalMixin, LogMessage, StateMixin, Stream
-from airflow_provider_rfr.streams.cursor_readers import (
-    CursorBasedCheckpointReader,
-    LegacyCursorBasedCheckpointReader,
+from airflow_provider_rfr.streams.core import (
+    Complete,
+    IncrementalMixin,
+    Limiter,
+    LogMessage,
+    NextPage,
+    NotStarted,
+    Page,
+    ReadContext,
+    State,
+    StateMixin,
+    Stream,
+    StreamSlice,
+    dump_state,
+    load_state,
 )
-from airflow_provider_rfr.streams.page import Page
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
-from airflow_provider_rfr.streams.slices import StreamSlice
-from airflow_provider_rfr.streams.state import Complete, NextPage, NotStarted, State, dump_state, load_state
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.streams.rest import RestStream
@@ -53,10 +63,5 @@ __all__ = [
     "load_state",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "RestStream":  # requests and tenacity are only loaded by who uses them
-        from airflow_provider_rfr.streams.rest import RestStream
-
-        return RestStream
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# requests and tenacity are loaded by what uses them.
+__getattr__ = lazy_exports(__name__, {"RestStream": "rest"})

@@ -1,18 +1,306 @@
-"""What a source is made of: streams, with or without a state of their own."""
+"""What a source is made of: streams, with or without a state of their own.
+
+What a reader is allowed to do right now: its rate, and whether it has to stop.
+
+JSON values, and the one text form by which they are compared.
+
+Where the reading of one partition stands: not started, at a page, or complete.
+
+A page token may be any JSON value except None: ``0``, ``""`` and ``False`` are tokens.  States have
+one JSON form (``dump_state``), which carries a version; ``load_state`` also reads the forms that
+Airbyte's Python CDK wrote.
+
+Stream slices: the units of work that a stream divides itself into.
+
+One page of an API, as read.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 import re
+import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
 
-from airflow_provider_rfr.streams.context import ReadContext
-from airflow_provider_rfr.streams.json_values import canonical_json
-from airflow_provider_rfr.streams.slices import SliceError
+from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
+
+
+class Limiter(Protocol):
+    """A rate budget that many readers share."""
+
+    def acquire(self) -> None:
+        """Block until one request may be sent.
+
+        :raises ReadInterrupted: the reader was stopped while it waited
+        """
+
+    def penalize(self, seconds: float) -> None:
+        """Let everybody who shares the budget wait: the API said "too many requests"."""
+
+
+class Unlimited:
+    """A budget that never runs out, and forgets penalties: who got the 429 waits alone."""
+
+    def acquire(self) -> None:
+        return None
+
+    def penalize(self, seconds: float) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadContext:
+    """Belongs to one process: a copy that arrives in another one is unlimited until it's bound again.
+
+    :ivar limiter: asked before each request
+    :ivar stop: once set, reads end at the next request or sleep
+    """
+
+    limiter: Limiter = field(default_factory=Unlimited)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, unless the reader is stopped.
+
+        :raises BackoffInterrupted: it was
+        """
+        if self.stop.wait(seconds):
+            raise BackoffInterrupted("the reader was asked to stop")
+
+    def check(self) -> None:
+        """:raises ReadInterrupted: the reader was asked to stop"""
+        if self.stop.is_set():
+            raise ReadInterrupted("the reader was asked to stop")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadContext, ()
+
+
+JsonValue: TypeAlias = bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
+
+
+def canonical_json(value: Any, *, field: str = "value") -> str:
+    """Sorted keys, no blanks: equal values have equal texts, on every machine and in every attempt.
+
+    :param field: what the error names
+    :raises ConfigurationError: the value isn't JSON (dates and decimals have to be written as text)
+    """
+    try:
+        return json.dumps(
+            value,
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+            default=_plain,
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            field, f"{value!r} is not a JSON value ({error})", "use text, numbers, lists and mappings"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+STATE_VERSION: Final = 1
+COMPLETE_SENTINEL: Final[Mapping[str, Any]] = {"__ab_full_refresh_sync_complete": True}
+NO_CURSOR_SENTINEL: Final[Mapping[str, Any]] = {"__ab_no_cursor_state_message": True}
+_VERSIONED_KEYS: Final = frozenset({"version", "state", "token"})
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """No page was read; the next one is the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextPage:
+    """Every page before ``token`` was read.
+
+    :ivar token: all that is needed to ask for the page, in another process too
+    """
+
+    token: JsonValue
+
+    def __post_init__(self) -> None:
+        if self.token is None:
+            raise ValueError("None is not a page token; the first page is NotStarted(), the end is Complete()")
+        if not isinstance(self.token, (str, int)):
+            canonical_json(self.token, field="page token")
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Every page was read."""
+
+
+State: TypeAlias = NotStarted | NextPage | Complete
+
+
+def dump_state(state: State) -> dict[str, Any]:
+    """The JSON form that is stored; ``load_state`` reads it back to an equal state."""
+    if isinstance(state, NextPage):
+        return {"version": STATE_VERSION, "state": "next_page", "token": state.token}
+    name = "complete" if isinstance(state, Complete) else "not_started"
+    return {"version": STATE_VERSION, "state": name}
+
+
+def load_state(value: Any) -> State:
+    """Read a state in any form that was ever stored.
+
+    Nothing (None, ``{}``, the CDK's "no cursor" marker) is NotStarted; the CDK's completion sentinel
+    is Complete; ``{"next_page_token": X}`` is NextPage(X); any other mapping or a bare value is itself
+    the token.
+
+    :raises ConfigurationError: the versioned form of another version, or a broken one
+    """
+    if isinstance(value, (NotStarted, NextPage, Complete)):
+        return value
+    if value is None:
+        return NotStarted()
+    if not isinstance(value, Mapping):
+        return NextPage(value)
+    if not value or value == NO_CURSOR_SENTINEL:
+        return NotStarted()
+    if value == COMPLETE_SENTINEL:
+        return Complete()
+    if {"version", "state"} <= value.keys() <= _VERSIONED_KEYS:
+        return _load_versioned(value)
+    if value.keys() == {"next_page_token"}:
+        token = value["next_page_token"]
+        return NotStarted() if token is None else NextPage(token)
+    return NextPage(dict(value))
+
+
+def flat_state(state: State) -> dict[str, Any]:
+    """The form that streams written for the CDK know: ``{}``, the token's mapping, the sentinel.
+
+    ``load_state(flat_state(s)) == s`` for every state: a token that would be mistaken for something
+    else, or is no mapping, is wrapped as ``{"next_page_token": token}``.
+    """
+    if isinstance(state, NotStarted):
+        return {}
+    if isinstance(state, Complete):
+        return dict(COMPLETE_SENTINEL)
+    token = state.token
+    if isinstance(token, Mapping) and not _has_a_meaning_of_its_own(token):
+        return dict(token)
+    return {"next_page_token": token}
+
+
+def _has_a_meaning_of_its_own(token: Mapping[str, Any]) -> bool:
+    return (
+        not token
+        or token in (COMPLETE_SENTINEL, NO_CURSOR_SENTINEL)
+        or {"version", "state"} <= token.keys() <= _VERSIONED_KEYS
+        or token.keys() == {"next_page_token"}
+    )
+
+
+def _load_versioned(value: Mapping[str, Any]) -> State:
+    version, name = value["version"], value["state"]
+    if version != STATE_VERSION or isinstance(version, bool):
+        raise ConfigurationError(
+            "stream_state.version",
+            f"{version!r} is unknown; this release reads version {STATE_VERSION}",
+            "use the release that wrote the state, or start again with force_restart",
+        )
+    if name == "next_page" and value.get("token") is not None:
+        return NextPage(value["token"])
+    if name in ("not_started", "complete") and "token" not in value:
+        return Complete() if name == "complete" else NotStarted()
+    raise ConfigurationError(
+        "stream_state.state",
+        f"{dict(value)!r} is not a state",
+        "allowed are not_started, complete, and next_page with a token",
+    )
+
+
+RESERVED_KEYS = frozenset({"partition", "cursor_slice"})
+
+
+class SliceError(ConfigurationError, ValueError):
+    """A stream slice has the wrong shape."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__("stream_slices", problem, remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.remedy)
+
+
+class StreamSlice(Mapping[str, Any]):
+    """A partition, and where its reading stands.
+
+    Reads as one flat mapping, in which the partition's keys win over a token's keys of the same name;
+    ``partition`` and ``cursor_slice`` keep the two apart.  Equal to every mapping with the same items.
+
+    :ivar partition: identifies the unit of work; ``{}`` for a stream that isn't divided
+    :ivar cursor_slice: state in the flat form, ``{}`` at the start
+    """
+
+    __slots__ = ("cursor_slice", "partition")
+
+    def __init__(
+        self, partition: Mapping[str, Any] | None = None, cursor_slice: Mapping[str, Any] | None = None
+    ) -> None:
+        self.partition: Mapping[str, Any] = dict(partition or {})
+        self.cursor_slice: Mapping[str, Any] = dict(cursor_slice or {})
+
+    @property
+    def state(self) -> State:
+        """The cursor slice as a structured state."""
+        return load_state(self.cursor_slice)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.partition[key] if key in self.partition else self.cursor_slice[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.partition
+        yield from (key for key in self.cursor_slice if key not in self.partition)
+
+    def __len__(self) -> int:
+        return len(self.partition.keys() | self.cursor_slice.keys())
+
+    def __repr__(self) -> str:
+        return f"StreamSlice(partition={self.partition!r}, cursor_slice={self.cursor_slice!r})"
+
+
+def as_stream_slice(value: Any) -> StreamSlice:
+    """A stream's own slice as a StreamSlice; None, as old streams yield, is the empty one.
+
+    :raises SliceError: no mapping
+    """
+    if isinstance(value, StreamSlice):
+        return value
+    if value is None or isinstance(value, Mapping):
+        return StreamSlice(partition=value)
+    raise SliceError(f"{value!r} is not a mapping", "yield one mapping for each unit of work")
+
+
+def legacy_slice(stream_slice: StreamSlice) -> dict[str, Any]:
+    """The dictionary that streams written for the CDK get: flat keys, and both parts by name.
+
+    :raises SliceError: the partition uses one of those two names
+    """
+    taken = RESERVED_KEYS & stream_slice.partition.keys()
+    if taken:
+        raise SliceError(
+            f"a slice may not have the key {sorted(taken)[0]!r}, which is reserved",
+            "rename it, or make the stream a PagedStream",
+        )
+    parts = {"partition": dict(stream_slice.partition), "cursor_slice": dict(stream_slice.cursor_slice)}
+    return {**stream_slice, **parts}
+
 
 PrimaryKey: TypeAlias = str | Sequence[str] | Sequence[Sequence[str]] | None
 
@@ -166,3 +454,58 @@ def has_settable_state(stream: Stream) -> bool:
     if isinstance(declared, property):
         return declared.fset is not None
     return declared is not None or "state" in vars(stream)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Page:
+    """Records and where to go on.
+
+    :ivar records: all records of the page; a page that was read in part is not a Page
+    :ivar next: NextPage or Complete, never NotStarted.  The constructor also takes a bare token, and
+        None for Complete
+    :ivar total_pages: pages of this partition, if the API told
+    :ivar request: method and address, e.g. ``GET /orders?page=3``; never credentials
+    :ivar status: HTTP status
+    :ivar skipped: reason, when an ignored error left this page without records
+    :ivar received: records that the API sent, before any filter; None if unknown
+    :ivar unconfirmed: the page is empty, and nothing but that says that no records are missing: after a full page
+        it is asked for once more before it counts
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    next: State
+    total_pages: int | None
+    request: str | None
+    status: int | None
+    skipped: str | None
+    received: int | None
+    unconfirmed: bool
+
+    def __init__(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        next: State | JsonValue = None,
+        total_pages: int | None = None,
+        request: str | None = None,
+        status: int | None = None,
+        skipped: str | None = None,
+        received: int | None = None,
+        unconfirmed: bool = False,
+    ) -> None:
+        assign = object.__setattr__
+        assign(self, "records", records if isinstance(records, (list, tuple)) else list(records))
+        assign(self, "next", _next_state(next))
+        assign(self, "total_pages", total_pages)
+        assign(self, "request", request)
+        assign(self, "status", status)
+        assign(self, "skipped", skipped)
+        assign(self, "received", received)
+        assign(self, "unconfirmed", unconfirmed)
+
+
+def _next_state(value: State | JsonValue) -> NextPage | Complete:
+    if isinstance(value, (NextPage, Complete)):
+        return value
+    if isinstance(value, NotStarted):
+        raise ValueError("a page is followed by NextPage(token) or Complete(), not by NotStarted()")
+    return Complete() if value is None else NextPage(value)

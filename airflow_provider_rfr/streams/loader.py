@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
 from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
-from airflow_provider_rfr.streams.rest.interpolation import nearest
+from airflow_provider_rfr.streams.rest.expressions import nearest
 
 ORIGINS: Final = ("class", "file", "definition")
 _KEYS: Final = (*ORIGINS, "config", "secrets")

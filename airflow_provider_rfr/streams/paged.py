@@ -1,30 +1,319 @@
-"""Every stream as a PagedStream."""
+"""Every stream as a PagedStream.
+
+Streams whose pages are read by pure calls.
+
+Adapters that make a PagedStream of streams that aren't.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.streams.adapters import OnePageASlice, StatePages, keeps_page_state
-from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.paged_stream import (
-    EmptyPageGuard,
-    PagedStream,
-    RepeatedTokenGuard,
-    iter_pages,
-    token_of,
+from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
+from airflow_provider_rfr.streams.core import (
+    Complete,
+    LogMessage,
+    NextPage,
+    NotStarted,
+    Page,
+    ReadContext,
+    State,
+    Stream,
+    StreamSlice,
+    as_stream_slice,
+    canonical_json,
+    flat_state,
+    has_settable_state,
+    legacy_slice,
+    load_state,
 )
 
-__all__ = [
-    "EmptyPageGuard",
-    "PagedStream",
-    "RepeatedTokenGuard",
-    "as_paged",
-    "iter_pages",
-    "read_only_records",
-    "token_of",
-]
+log = logging.getLogger(__name__)
+
+
+class PagedStream(Stream):
+    """A stream that can read any page of any slice, in any order, on any thread.
+
+    :ivar addressable: the token of every position is known beforehand (page numbers, offsets), so that
+        pages of one slice can be read at the same time
+    """
+
+    addressable: bool = False
+
+    @abstractmethod
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        """Read one page.  Thread-safe, and without effect on any other page.
+
+        :param token: None for the first page
+        :raises TokenExpiredError: the API no longer knows the token; the slice is read from the start
+        :raises SourceError: the page couldn't be read
+        """
+
+    def token_at(self, position: int) -> Any:
+        """The token of a position, from 0; only if ``addressable``.  None stands for the first page."""
+        raise NotImplementedError(f"pages of {self.name} are not addressable")
+
+    @property
+    def supports_checkpointing(self) -> bool:
+        return True
+
+    def read_records(
+        self,
+        stream_slice: Mapping[str, Any] | None = None,
+        stream_state: Mapping[str, Any] | None = None,
+    ) -> Iterable[Mapping[str, Any]]:
+        """All records of the slice, from the page that ``stream_state`` names to the end."""
+        for page in iter_pages(self, stream_slice, stream_state):
+            yield from page.records
+
+
+class RepeatedTokenGuard:
+    """Ends a chain whose tokens go round in a circle.  One guard for each chain."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def check(self, token: Any | None) -> None:
+        """Call it with each token that is about to be read.
+
+        :raises RepeatedPageError: it was read before
+        """
+        text = canonical_json(token, field="page token")
+        if text in self._seen:
+            raise RepeatedPageError(f"page token {text} came twice; the stream would never end")
+        self._seen.add(text)
+
+
+class EmptyPageGuard:
+    """Has an empty page after a full one asked for once more, before it counts.  One guard for each chain.
+
+    A page is full that has as many records as were asked for, or (a server may cap that) as the page before it;
+    any page with records, where it is not known how many were asked for.
+
+    :param resumed: the page before was read by somebody else, so it may have been full
+    :ivar asked: the page in question is being asked for the second time
+    """
+
+    def __init__(self, page_size: int | None, *, resumed: bool, asked: bool = False) -> None:
+        self.asked = asked
+        self._page_size = page_size
+        self._after_full = resumed
+        self._before: int | None = None
+
+    def doubts(self, page: Page) -> bool:
+        """Whether the page has to be asked for again; call it with the pages in their order."""
+        if page.unconfirmed and self._after_full and not self.asked:
+            self.asked = True
+            return True
+        if self.asked and page.received:
+            log.warning("%s: the page was empty, and has %d records when asked again", page.request, page.received)
+        self.asked = False
+        self._after_full = self._is_full(page.received)
+        self._before = page.received
+        return False
+
+    def _is_full(self, received: int | None) -> bool:
+        if not received or self._page_size is None:
+            return received != 0
+        return received >= self._page_size or received == self._before
+
+
+def token_of(state: NotStarted | NextPage) -> Any | None:
+    """The token to read a state's page with; None for the first page."""
+    return state.token if isinstance(state, NextPage) else None
+
+
+def iter_pages(
+    stream: PagedStream,
+    stream_slice: Mapping[str, Any] | None = None,
+    stream_state: State | Mapping[str, Any] | None = None,
+) -> Iterator[Page]:
+    """The pages of one slice, from a state on; none if it is complete.
+
+    :raises RepeatedPageError: a token came twice
+    """
+    partition = as_stream_slice(stream_slice).partition
+    state = load_state(stream_state)
+    guard = RepeatedTokenGuard()
+    ends = EmptyPageGuard(stream.page_size, resumed=isinstance(state, NextPage))
+    while not isinstance(state, Complete):
+        token = token_of(state)
+        guard.check(token)
+        page = stream.read_page(partition, token)
+        if ends.doubts(page):
+            page = stream.read_page(partition, token)
+            ends.doubts(page)
+        yield page
+        state = page.next
+
+
+_COPIED = (
+    "name",
+    "namespace",
+    "primary_key",
+    "json_schema",
+    "cursor_field",
+    "partition_fields",
+    "page_size",
+    "public_config",
+    "paces_itself",
+)
+
+
+def keeps_page_state(stream: Stream) -> bool:
+    """Whether the stream's ``state`` is the position of its next page."""
+    return has_settable_state(stream) and not stream.cursor_field
+
+
+def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | LogMessage]:
+    """What ``read_records`` yielded, as records and log lines.
+
+    :raises ConfigurationError: something is neither
+    """
+    for item in items:
+        if isinstance(item, (Mapping, LogMessage)):
+            yield item
+        else:
+            raise ConfigurationError(
+                f"{stream.name}.read_records",
+                f"yielded {type(item).__name__}, which is not a mapping",
+                "yield each record as a mapping from field to value",
+            )
+
+
+class _Adapter(PagedStream):
+    """Gives each thread its own copy of the stream, because a stream may keep anything in itself.
+
+    A stream that can't be copied is read by one thread at a time.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._copies = threading.local()
+        self._one_at_a_time = threading.Lock()
+        self._copyable = True
+        for attribute in _COPIED:
+            setattr(self, attribute, getattr(stream, attribute))
+
+    def stream_slices(self) -> Iterable[Mapping[str, Any]]:
+        return self._stream.stream_slices()
+
+    @property
+    def supports_checkpointing(self) -> bool:
+        return self._stream.supports_checkpointing
+
+    def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
+        return self._stream.partition_key(stream_slice)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return self._stream.fingerprint()
+
+    def bind(self, context: ReadContext) -> None:
+        self._stream.bind(context)
+        self._context = context
+        self._copies = threading.local()
+
+    def private_copy(self) -> Stream:
+        return type(self)(self._stream.private_copy())
+
+    def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
+        stream = self._copy_of_this_thread()
+        if stream is not self._stream:
+            return self._read(stream, as_stream_slice(stream_slice), token)
+        with self._one_at_a_time:
+            return self._read(stream, as_stream_slice(stream_slice), token)
+
+    @abstractmethod
+    def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
+        """Read one page with ``stream``, which no other thread uses meanwhile."""
+
+    def _records(self, stream: Stream, *arguments: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+        records = []
+        for item in checked_records(stream, stream.read_records(*arguments)):
+            if isinstance(item, LogMessage):
+                log.log(logging.getLevelName(item.level), "%s: %s", stream.name, item.message)
+            else:
+                records.append(item)
+        return records
+
+    def _copy_of_this_thread(self) -> Stream:
+        mine: Stream | None = getattr(self._copies, "stream", None)
+        if mine is None:
+            mine = self._copies.stream = self._copy() if self._copyable else self._stream
+        return mine
+
+    def _copy(self) -> Stream:
+        try:
+            return self._stream.private_copy()
+        except Exception as error:  # noqa: BLE001 - a user's class may refuse in any way
+            log.warning(
+                "%s can't be copied (%s), so its pages are read one at a time; "
+                "override private_copy, or make it a PagedStream",
+                self.name,
+                error,
+            )
+            self._copyable = False
+            return self._stream
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._stream,)
+
+
+class OnePageASlice(_Adapter):
+    """A stream that can only be read slice by slice: each slice is its one page."""
+
+    def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
+        if token is not None:
+            raise ConfigurationError(
+                f"{self.name}.state",
+                f"page token {token!r} for a stream without pages",
+                "start again with force_restart",
+            )
+        return Page(self._records(stream, stream_slice, None))
+
+
+class StatePages(_Adapter):
+    """A stream that keeps the position of its next page in ``state`` (see StateMixin).
+
+    A stream that leaves its state empty after a read has no more pages: that is how the first protocol
+    of the CDK ended, and how a stream looks that never sets it.
+    """
+
+    def __init__(self, stream: Stream, stream_state: Mapping[str, Any] | None = None) -> None:
+        super().__init__(stream)
+        self._stream_state = stream_state
+        self._structured = isinstance(_get_state(stream), (NotStarted, NextPage, Complete))
+
+    def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
+        start: State = NotStarted() if token is None else NextPage(token)
+        flat = flat_state(start)
+        _set_state(stream, start if self._structured else flat)
+        at_page = StreamSlice(stream_slice.partition, flat)
+        stream_state = flat if self._stream_state is None else self._stream_state
+        records = self._records(stream, legacy_slice(at_page), stream_state)
+        after = load_state(copy.deepcopy(_get_state(stream)))
+        if after == start and token is not None:
+            raise RepeatedPageError(f"{self.name}: state {flat!r} did not move; the stream would never end")
+        return Page(records, Complete() if isinstance(after, NotStarted) else after)
+
+    def private_copy(self) -> Stream:
+        return StatePages(self._stream.private_copy(), self._stream_state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StatePages, (self._stream, self._stream_state)
+
+
+def _get_state(stream: Any) -> Any:
+    return stream.state
+
+
+def _set_state(stream: Any, value: Any) -> None:
+    stream.state = value
 
 
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:

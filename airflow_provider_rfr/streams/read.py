@@ -2,14 +2,26 @@
 
 It reads one slice after another in one thread, and delivers at least once: to look at a source, to test
 one, and for parents.  The refresh engine reads pages itself, many at a time, and delivers exactly once.
+
+What a read loop yields.
+
+How a stream is read: which checkpoint reader, and what one of its slices stands for.
+
+The states of all streams of one source, as they came in and as they are now.
+
+Turns the states that a checkpoint reader gives into messages with record counts.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from itertools import chain, islice
+from typing import Any, TypeAlias
 
 from airflow_provider_rfr.exceptions import (
     AuthenticationError,
@@ -18,19 +30,352 @@ from airflow_provider_rfr.exceptions import (
     RefreshFailedError,
     TokenExpiredError,
 )
-from airflow_provider_rfr.streams.core import LogMessage, Stream
-from airflow_provider_rfr.streams.emitter import StateEmitter
-from airflow_provider_rfr.streams.messages import (
-    ErrorMessage,
-    Message,
-    RecordMessage,
-    StateMessage,
-    StatusMessage,
-    StreamStatus,
-    SyncMode,
+from airflow_provider_rfr.streams.checkpoint import (
+    CheckpointReader,
+    CursorBasedCheckpointReader,
+    FullRefreshCheckpointReader,
+    IncrementalCheckpointReader,
+    LegacyCursorBasedCheckpointReader,
+    ResumableFullRefreshCheckpointReader,
+    ResumableFullRefreshCursor,
+    StatesSnapshot,
+    SubstreamResumableFullRefreshCursor,
 )
-from airflow_provider_rfr.streams.plan import ReadPlan, read_plan
-from airflow_provider_rfr.streams.state_manager import ConnectorStateManager
+from airflow_provider_rfr.streams.core import (
+    Complete,
+    LogMessage,
+    NextPage,
+    NotStarted,
+    State,
+    Stream,
+    StreamSlice,
+    as_stream_slice,
+    has_settable_state,
+    load_state,
+)
+from airflow_provider_rfr.streams.paged import (
+    EmptyPageGuard,
+    PagedStream,
+    RepeatedTokenGuard,
+    as_paged,
+    checked_records,
+    keeps_page_state,
+    token_of,
+)
+
+
+class StreamStatus(Enum):
+    """How far the reading of a stream is.  COMPLETE and INCOMPLETE are final."""
+
+    STARTED = "STARTED"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    INCOMPLETE = "INCOMPLETE"
+
+
+class SyncMode(Enum):
+    """What the reader of a stream asks for."""
+
+    FULL_REFRESH = "full_refresh"
+    INCREMENTAL = "incremental"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMessage:
+    """One record."""
+
+    stream: str
+    record: Mapping[str, Any]
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateMessage:
+    """Everything that the state covers was yielded before it.
+
+    :ivar state: immutable; ``dict(state)`` is its JSON form
+    :ivar record_count: records of the stream that this state covers and the one before it did not
+    """
+
+    stream: str
+    state: Mapping[str, Any]
+    record_count: int = 0
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMessage:
+    """A stream went over to another status."""
+
+    stream: str
+    status: StreamStatus
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMessage:
+    """Why a stream ended INCOMPLETE."""
+
+    stream: str
+    error: Exception
+    namespace: str | None = None
+
+
+Message: TypeAlias = RecordMessage | StateMessage | StatusMessage | ErrorMessage | LogMessage
+
+log = logging.getLogger(__name__)
+
+PageCursor = ResumableFullRefreshCursor | SubstreamResumableFullRefreshCursor
+Items = Iterable[Mapping[str, Any] | LogMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What the read loop needs to know of a stream.
+
+    :ivar read: the records of a slice that the reader returned
+    :ivar state: the stream's state after what was read so far
+    :ivar abandon: leaves the current slice to a later attempt; None where slices depend on each other
+    """
+
+    reader: CheckpointReader
+    read: Callable[[Mapping[str, Any]], Items]
+    state: Callable[[], Any]
+    abandon: Callable[[], None] | None = None
+
+
+def read_plan(stream: Stream, sync_mode: SyncMode, stream_state: Mapping[str, Any]) -> ReadPlan:
+    """:raises ConfigurationError: the stream can't be read in this mode, or not from this state"""
+    if sync_mode is SyncMode.INCREMENTAL:
+        return _incremental(stream, stream_state)
+    if _is_read_by_page(stream):
+        return _by_page(stream, stream_state)
+
+    def read(stream_slice: Mapping[str, Any]) -> Items:
+        return checked_records(stream, stream.read_records(stream_slice, None))
+
+    return ReadPlan(FullRefreshCheckpointReader(unique_slices(stream)), read, lambda: None)
+
+
+def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> PageCursor | None:
+    """The cursor that keeps a stream's pages; None for a stream whose pages nobody could resume at.
+
+    :param divided: the stream has slices that differ
+    """
+    return _cursor(stream, divided, stream_state) if _is_read_by_page(stream) else None
+
+
+def _is_read_by_page(stream: Stream) -> bool:
+    return isinstance(stream, PagedStream) or keeps_page_state(stream)
+
+
+def _cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None) -> PageCursor:
+    if divided:
+        return SubstreamResumableFullRefreshCursor(stream_state, stream.partition_key)
+    return ResumableFullRefreshCursor(stream_state)
+
+
+def unique_slices(stream: Stream) -> Iterator[StreamSlice]:
+    """The stream's slices, without those whose partition key came before; warns once of such."""
+    seen: set[str] = set()
+    warned = False
+    for item in stream.stream_slices():
+        stream_slice = as_stream_slice(item)
+        key = stream.partition_key(stream_slice.partition)
+        if key not in seen:
+            seen.add(key)
+            yield stream_slice
+        elif not warned:
+            warned = True
+            log.warning("%s: partition %s is listed twice and read once", stream.name, key)
+
+
+def _incremental(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
+    if isinstance(stream, PagedStream) or not stream.cursor_field or not has_settable_state(stream):
+        raise ConfigurationError(
+            f"{stream.name}.sync_mode", "the stream can't be read incrementally", "read it in full"
+        )
+    stateful: Any = stream
+    if stream_state:
+        stateful.state = dict(stream_state)
+
+    def read(stream_slice: Mapping[str, Any]) -> Items:
+        return checked_records(stream, stream.read_records(stream_slice, stream_state))
+
+    reader = IncrementalCheckpointReader(stream_state, unique_slices(stream))
+    return ReadPlan(reader, read, lambda: stateful.state)
+
+
+def _by_page(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
+    slices = unique_slices(stream)
+    first = list(islice(slices, 2))  # two tell whether the stream is divided, and cost few requests
+    slices = chain(first, slices)
+    divided = "states" in stream_state or [len(each.partition) for each in first] != [0]
+    paged = as_paged(stream, stream_state=stream_state)
+    cursor = _cursor(stream, divided, stream_state)
+    pages = _Pages(paged, cursor)
+    if not divided and paged is not stream:
+        return ReadPlan(ResumableFullRefreshCheckpointReader(stream_state), pages.read, pages.state)
+    reader_class = CursorBasedCheckpointReader if paged is stream else LegacyCursorBasedCheckpointReader
+    reader = reader_class(cursor, slices, read_state_from_cursor=True)
+    return ReadPlan(reader, pages.read, pages.state, reader.abandon if divided else None)
+
+
+class _Pages:
+    """Reads a slice's page, and moves the cursor once all of the page's records were taken."""
+
+    def __init__(self, stream: PagedStream, cursor: PageCursor) -> None:
+        self._stream = stream
+        self._cursor = cursor
+        self._at: StreamSlice = StreamSlice()
+        self._guard: RepeatedTokenGuard | None = None
+        self._ends = EmptyPageGuard(stream.page_size, resumed=False)
+
+    def read(self, stream_slice: Mapping[str, Any]) -> Items:
+        at, state = _position(stream_slice)
+        if isinstance(state, Complete):
+            return
+        if self._guard is None or at.partition != self._at.partition:
+            self._guard = RepeatedTokenGuard()
+            self._ends = EmptyPageGuard(self._stream.page_size, resumed=isinstance(state, NextPage))
+        self._at = at
+        token = token_of(state)
+        self._guard.check(token)
+        try:
+            page = self._stream.read_page(at.partition, token)
+            if self._ends.doubts(page):
+                page = self._stream.read_page(at.partition, token)
+                self._ends.doubts(page)
+        except TokenExpiredError:
+            self._cursor.observe(at, NotStarted())
+            raise
+        yield from page.records
+        self._cursor.observe(at, page.next)
+
+    def state(self) -> State | None:
+        return self._cursor.select_state(self._at)
+
+
+def _position(stream_slice: Mapping[str, Any]) -> tuple[StreamSlice, State]:
+    if isinstance(stream_slice, StreamSlice):
+        return stream_slice, stream_slice.state
+    return StreamSlice(stream_slice["partition"]), load_state(stream_slice["cursor_slice"])
+
+
+StreamId: TypeAlias = tuple[str, str | None]
+
+
+class ConnectorStateManager:
+    """Looks states up by stream name and namespace.
+
+    :param states: messages of type STREAM, or a single one of type GLOBAL, in the protocol's JSON form;
+        StateMessages too
+    :raises ConfigurationError: another form, or a GLOBAL message with a state that streams share, which
+        no single stream can go on from
+    """
+
+    def __init__(self, states: Iterable[Mapping[str, Any] | StateMessage] | None = None) -> None:
+        self._states: dict[StreamId, Mapping[str, Any]] = {}
+        for message in states or ():
+            if isinstance(message, StateMessage):
+                self.update_state_for_stream(message.stream, message.namespace, message.state)
+            else:
+                for name, namespace, state in _stream_states(message):
+                    self.update_state_for_stream(name, namespace, state)
+
+    def get_stream_state(self, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """A deep copy, ``{}`` for a stream without state."""
+        return copy.deepcopy(dict(self._states.get((name, namespace), {})))
+
+    def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
+        """Replace the state; what the caller does to ``state`` later has no effect."""
+        self._states[name, namespace] = frozen_state(state)
+
+    def create_state_message(self, name: str, namespace: str | None = None, record_count: int = 0) -> StateMessage:
+        """The stream's state as a message, ``{}`` if there is none."""
+        state = self._states.get((name, namespace), {})
+        return StateMessage(name, frozen_state(state), record_count, namespace)
+
+
+def frozen_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state as it is now, whatever its stream does to it later."""
+    return state if isinstance(state, StatesSnapshot) else copy.deepcopy(dict(state))
+
+
+def _stream_states(message: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    kind = message.get("type")
+    if kind == "STREAM":
+        yield _stream_state(message.get("stream"))
+    elif kind == "GLOBAL":
+        whole = message.get("global") or {}
+        if whole.get("shared_state"):
+            raise ConfigurationError(
+                "state.global.shared_state",
+                "is a state that several streams share, which no stream can go on from",
+                "give each stream its own state",
+            )
+        for entry in whole.get("stream_states") or ():
+            yield _stream_state(entry)
+    else:
+        raise ConfigurationError("state.type", f"{kind!r} is unknown", "allowed are STREAM and GLOBAL")
+
+
+def _stream_state(entry: Any) -> tuple[str, str | None, Mapping[str, Any]]:
+    descriptor = entry.get("stream_descriptor") if isinstance(entry, Mapping) else None
+    if not isinstance(descriptor, Mapping) or "name" not in descriptor:
+        raise ConfigurationError("state.stream", f"{entry!r} names no stream", "give stream_descriptor.name")
+    return descriptor["name"], descriptor.get("namespace"), entry.get("stream_state") or {}
+
+
+class StateEmitter:
+    """The states of one stream.
+
+    A state equal to the one before, without a record between them, is not emitted.
+
+    :param seconds: a state that comes sooner than that after the last message, or after the start, is
+        held back; a later one replaces it and takes over its records
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        namespace: str | None,
+        manager: ConnectorStateManager,
+        seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._namespace = namespace
+        self._manager = manager
+        self._seconds = seconds
+        self._clock = clock
+        self._emitted_at = clock()
+        self._records = 0
+        self._last: Mapping[str, Any] | None = None
+        self._held: StateMessage | None = None
+
+    def count_record(self) -> None:
+        """One record was yielded."""
+        self._records += 1
+
+    def offer(self, state: Mapping[str, Any] | None) -> Iterator[StateMessage]:
+        """Take a state, None being none; yields it, holds it back, or drops it as already emitted."""
+        if state is None or (not self._records and state == self._last):
+            return
+        self._last = frozen_state(state)
+        held = self._held.record_count if self._held else 0
+        self._held = StateMessage(self._stream, self._last, held + self._records, self._namespace)
+        self._records = 0
+        self._manager.update_state_for_stream(self._stream, self._namespace, self._last)
+        if self._clock() - self._emitted_at >= self._seconds:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[StateMessage]:
+        """The state that is held back, if any."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._emitted_at = self._clock()
+            yield held
 
 
 @dataclass(frozen=True, slots=True)

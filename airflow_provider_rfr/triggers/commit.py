@@ -11,7 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_provider_rfr.hooks.commits import CommitsReader, Position
-from airflow_provider_rfr.hooks.fields import quiet_masking
+from airflow_provider_rfr.hooks.common import quiet_masking
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 _SEEN = "rfr_commit_seen"

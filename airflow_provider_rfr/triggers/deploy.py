@@ -82,7 +82,7 @@ class DeployTrigger(BaseEventTrigger):
 
     def _digest(self) -> str:
         """Of the versions of the packages that declare, and of every file, by name and content."""
-        from airflow_provider_rfr.builtins.declaration.loader_sources import GROUP
+        from airflow_provider_rfr.builtins.declaration.loader import GROUP
 
         found = hashlib.sha256(f"{__version__}/{self.declared_version}/{self.project}".encode())
         for point in sorted(entry_points(group=GROUP) if self.project == PROJECT else ()):

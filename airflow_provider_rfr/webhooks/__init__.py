@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.exceptions.webhooks import TemplateError
-    from airflow_provider_rfr.webhooks.templates import render
+    from airflow_provider_rfr.webhooks.handlebars.template import render
 
 __all__ = ["TemplateError", "render"]
 
-
-def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first asked for: parsing a DAG needs none of them."""
-    if name == "render":
-        from airflow_provider_rfr.webhooks.templates import render
-
-        return render
-    if name == "TemplateError":
-        from airflow_provider_rfr.exceptions.webhooks import TemplateError
-
-        return TemplateError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports(__name__, {"render": "handlebars.template"})

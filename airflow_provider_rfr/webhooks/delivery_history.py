@@ -10,11 +10,9 @@ from urllib.parse import urlsplit
 
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.history import append_once
-from airflow_provider_rfr.store.attempts import attempts_since, ended_without_attempt
-from airflow_provider_rfr.store.clock import instant
-from airflow_provider_rfr.store.endpoints import EndpointKey
-from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.store.deliveries import EndpointKey, attempts_since, ended_without_attempt
+from airflow_provider_rfr.store.engine import ControlStore, instant
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

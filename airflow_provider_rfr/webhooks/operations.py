@@ -11,41 +11,35 @@ from typing import Any
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.store.claims import Claim
-from airflow_provider_rfr.store.clock import SystemClock
+from airflow_provider_rfr.store.claims import Claim, Ending
 from airflow_provider_rfr.store.deliveries import (
     CANCELLABLE,
     EVERYTHING,
     REPLAYABLE,
     Attempt,
     Delivery,
+    EndpointKey,
+    EndpointRow,
     Selection,
     attempts_of,
+    change_endpoints,
     count_states,
     delete_ended,
+    endpoints_of_table,
+    load_endpoints,
     oldest_pending,
+    parts_of,
     select_deliveries,
     set_cancelled,
     set_pending,
 )
-from airflow_provider_rfr.store.endpoints import (
-    EndpointKey,
-    EndpointRow,
-    change_endpoints,
-    endpoints_of_table,
-    load_endpoints,
-    parts_of,
-)
-from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.settling import Ending
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.courier import no_connections
-from airflow_provider_rfr.webhooks.delivery.attempts import attempt
-from airflow_provider_rfr.webhooks.delivery.calls import Connections, resolve
-from airflow_provider_rfr.webhooks.delivery.http import Client
-from airflow_provider_rfr.webhooks.delivery.opening import enable
-from airflow_provider_rfr.webhooks.delivery.tokens import TokenKeeper
+from airflow_provider_rfr.store.engine import ControlStore, SystemClock
+from airflow_provider_rfr.webhooks.attempts import attempt
+from airflow_provider_rfr.webhooks.calls import Connections, TokenKeeper, resolve
+from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,20 +17,22 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commit_log import CommitLog, CommitRecord, write_table_properties
+from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
-from airflow_provider_rfr.store.deliveries import NewDelivery, add_deliveries, first_unsent
-from airflow_provider_rfr.store.endpoints import (
+from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
     EndpointRow,
+    NewDelivery,
+    add_deliveries,
     change_endpoints,
     endpoints_of_table,
     ensure_endpoint,
+    first_unsent,
     load_endpoints,
 )
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import TriggerBlock
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.variables import delivery_id
 
 if TYPE_CHECKING:

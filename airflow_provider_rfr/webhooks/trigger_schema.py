@@ -16,8 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from airflow_provider_rfr.webhooks.config import MOST_ENDPOINTS, TriggerBlock
-from airflow_provider_rfr.webhooks.configuration.names import LONGEST_NAME, PATTERN
-from airflow_provider_rfr.webhooks.configuration.presets import PRESETS
+from airflow_provider_rfr.webhooks.config_errors import LONGEST_NAME, NAME_PATTERN
+from airflow_provider_rfr.webhooks.presets import PRESETS
 
 SCHEMA_FILE = Path(__file__).with_name("trigger_schema.json")
 _NOTE = re.compile(r"^:ivar (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)
@@ -36,7 +36,7 @@ def trigger_schema() -> dict[str, Any]:
         "description": "Endpoints by name.",
         "type": "object",
         "additionalProperties": {"$ref": "#/$defs/Endpoint"},
-        "propertyNames": {"pattern": PATTERN, "maxLength": LONGEST_NAME},
+        "propertyNames": {"pattern": NAME_PATTERN, "maxLength": LONGEST_NAME},
         "maxProperties": MOST_ENDPOINTS,
     }
     return {"$schema": DIALECT, "title": "Triggers", **_described(schema)}

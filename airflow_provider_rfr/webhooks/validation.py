@@ -20,14 +20,16 @@ from pydantic.alias_generators import to_camel
 
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError, TriggerProblem
 from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers, unwrapped
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.configuration.mistakes import path_of
-from airflow_provider_rfr.webhooks.configuration.names import label
-from airflow_provider_rfr.webhooks.configuration.placeholders import Trial, placeholder_events, trials
-from airflow_provider_rfr.webhooks.configuration.secret_values import is_sealed_text
-from airflow_provider_rfr.webhooks.configuration.trees import leaves, plain_tree
-from airflow_provider_rfr.webhooks.delivery.payloads import NotJsonError, payload_tree, render_body, render_leaf
-from airflow_provider_rfr.webhooks.templates import compile_template
+from airflow_provider_rfr.webhooks.config_errors import label, path_of
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.fields import Trial, is_sealed_text, leaves, placeholder_events, plain_tree, trials
+from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.templates import (
+    NotJsonError,
+    payload_tree,
+    render_body,
+    render_leaf,
+)
 from airflow_provider_rfr.webhooks.variables import delivery_id, template_variables
 
 _SOMEWHERE = "https://placeholder.invalid"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    from airflow_provider_rfr.refresh.watchdog import process_started
+    from airflow_provider_rfr.refresh.process import process_started
 
     config, command = Path(sys.argv[1]), sys.argv[2:]
     document = json.loads(config.read_text())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins.spec import How
-from airflow_provider_rfr.lake import migrations
+from airflow_provider_rfr.lake import migrated_table
 from tests.unit.builtins.catalogs import contract, migration, mview, table
 from tests.unit.builtins.execution import test_two_deploys as small
 from tests.unit.builtins.execution.places import Place
@@ -93,7 +93,7 @@ def _deploy(folder: Path, number: int) -> None:
     killer = _Killer(number % 5 + 1, number // 5 % 2 == 1, folder / "told")
     for name in ("create_table", "commit_table"):
         killer.wrap(place.catalog, name)
-    killer.wrap(migrations, "rename_exactly")
+    killer.wrap(migrated_table, "rename_exactly")
     plan = place.plan(AFTER, **POLICIES)
     assert plan.applicable, (plan.blocked, plan.drift)
     place.apply(plan, AFTER, lease_seconds=0.4, patience=120.0)

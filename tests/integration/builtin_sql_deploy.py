@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.migrations import MigratedTable
-from airflow_provider_rfr.lake.table_changes import TableChange
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import TableChange
 
 SPARK = SparkSettings(
     {

@@ -15,9 +15,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
-from airflow_provider_rfr.hooks.cluster_driver import ClusterManagerError, DriverAddress, DriverState
-from airflow_provider_rfr.hooks.drivers import open_driver
-from airflow_provider_rfr.triggers.refresh import RefreshTrigger
+from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState
+from airflow_provider_rfr.triggers.refresh import RefreshTrigger, open_driver
 from demo.sample_api.client import SampleApi
 from tests.clusters.kubernetes import KubernetesApi
 from tests.integration.conftest import Lake

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins.sinks import files, http
-from airflow_provider_rfr.builtins.sinks.lease import HeldSink
-from airflow_provider_rfr.builtins.sinks.run import run_sink
+from airflow_provider_rfr.builtins.sinks import targets
+from airflow_provider_rfr.builtins.sinks.run import HeldSink, run_sink
 from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
 from airflow_provider_rfr.builtins.spec import SinkSpec
 from airflow_provider_rfr.store.engine import open_store
@@ -78,7 +77,7 @@ def main(task: dict[str, Any]) -> None:
         os.replace = _die
     elif task.get("kill"):
         killer = Killer(task["kill"], task["number"])
-        for sender in (http.HttpSender, files.FileSender):
+        for sender in (targets.HttpSender, targets.FileSender):
             killer.around_sending(sender)
         killer.around_moving()
     folder = Path(task["folder"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import make_url
 
-from airflow_provider_rfr.connections.definition import Definition
+from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
 from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
 from airflow_provider_rfr.store.connections import TaskRef, Use
@@ -143,7 +143,7 @@ def test_a_catalog_without_the_tables_of_a_refresh_is_refused(tmp_path: Path) ->
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from airflow_provider_rfr.connections.definition import Definition
+from airflow_provider_rfr.connections.types import Definition
 from tests.unit.connections.worlds import Bench
 
 folder, victim, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -206,7 +206,7 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     bench.shelf.states["load/run/refresh/-1"] = "running"
     bench.obey("load")
     # The dead one's lock ends with its lease, which nobody here has the time to wait for.
-    from airflow_provider_rfr.store.connection_tables import ALTERATIONS
+    from airflow_provider_rfr.store.tables import ALTERATIONS
 
     bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
     outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two')")

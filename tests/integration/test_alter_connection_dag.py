@@ -16,7 +16,7 @@ from airflow.exceptions import ParamValidationError
 from airflow.models import Connection
 from airflow.utils.session import create_session
 
-from airflow_provider_rfr.cli import connection_command
+from airflow_provider_rfr.cli import connection
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -140,11 +140,11 @@ def test_the_command_line_does_the_same(
     parameters = tmp_path / "parameters.json"
     parameters.write_text(json.dumps({"new": CANARY}))
     text = f"ALTER CONNECTION {shop} SET (password = :new, extra.deep.a = 1)"
-    connection_command.alter(command(statement=text, parameters=str(parameters)))
+    connection.alter(command(statement=text, parameters=str(parameters)))
     assert stored() == (api.base_url, CANARY, {"page_size": 20, "deep": {"a": 1}})
-    connection_command.validate(command(connection=shop))
-    connection_command.dependents(command(connection=shop))
-    connection_command.history(command(connection=shop))
+    connection.validate(command(connection=shop))
+    connection.dependents(command(connection=shop))
+    connection.history(command(connection=shop))
     said = "".join(capsys.readouterr())
     assert f"connection {shop}: applied" in said
     assert f"connection {shop}: valid" in said
@@ -168,7 +168,7 @@ def test_the_command_line_says_what_is_wrong_in_a_line(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps({"conn_type": "rfr_api", "host": "http://env"}))
     with pytest.raises(SystemExit) as caught:
-        connection_command.alter(command(statement=text))
+        connection.alter(command(statement=text))
     assert caught.value.code == 1
     error = capsys.readouterr().err
     assert said in error
@@ -194,14 +194,14 @@ def test_what_cant_be_read_is_told_in_a_line_without_its_content(
     monkeypatch.setenv("AIRFLOW__RFR__SECRET_FILES", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", BROKEN)
     with pytest.raises(SystemExit):
-        connection_command.alter(command(statement=text))
+        connection.alter(command(statement=text))
     error = capsys.readouterr().err
     assert "can't be read" in error or "can be read" in error
     assert CANARY not in error
 
 
 def test_a_password_that_is_dropped_is_gone(shop: str) -> None:
-    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)"))
+    connection.alter(command(statement=f"ALTER CONNECTION {shop} DROP (password), RESET (extra.page_size)"))
     with create_session() as session:
         found = session.query(Connection).filter(Connection.conn_id == shop).one()
         assert (found.password, found.extra) == (None, None)
@@ -213,7 +213,7 @@ def test_a_type_that_is_there_only_for_its_fields_is_altered_untried(
 ) -> None:
     with create_session() as session:
         session.query(Connection).filter(Connection.conn_id == shop).one().conn_type = "generic"
-    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} SET (host = 'elsewhere')"))
+    connection.alter(command(statement=f"ALTER CONNECTION {shop} SET (host = 'elsewhere')"))
     assert stored()[0] == "elsewhere"
     assert "nothing here knows how to try" in capsys.readouterr().out
 
@@ -223,7 +223,7 @@ def test_a_connection_of_the_environment_is_tried_where_it_is(
 ) -> None:
     made = {"conn_type": "rfr_api", "host": api.base_url, "password": KEY}
     monkeypatch.setenv("AIRFLOW_CONN_FROM_ENV", json.dumps(made))
-    connection_command.validate(command(connection="from_env"))
+    connection.validate(command(connection="from_env"))
     assert "connection from_env: valid" in capsys.readouterr().out
 
 
@@ -232,12 +232,12 @@ def test_a_user_without_a_name_may_alter_connections(shop: str, monkeypatch: pyt
         raise KeyError("getpwuid(): uid not found: 50000")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} SET (description = 'a shop')"))
+    connection.alter(command(statement=f"ALTER CONNECTION {shop} SET (description = 'a shop')"))
     (row, *_) = ConnectionsHook().history(shop)
     assert row.actor == f"user {os.getuid()} at the command line"
 
 
 def test_a_connection_is_renamed_in_the_database(shop: str) -> None:
-    connection_command.alter(command(statement=f"ALTER CONNECTION {shop} RENAME TO shop_new"))
-    connection_command.alter(command(statement=f"ALTER CONNECTION shop_new RENAME TO {shop}"))
+    connection.alter(command(statement=f"ALTER CONNECTION {shop} RENAME TO shop_new"))
+    connection.alter(command(statement=f"ALTER CONNECTION shop_new RENAME TO {shop}"))
     assert stored()[1] == KEY

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from airflow_provider_rfr.store import journal
+from airflow_provider_rfr.store import deploys
 from tests.integration import builtin_crash_program as program
 from tests.soon import PATIENCE
 from tests.unit.builtins.catalogs import PROJECT
@@ -32,7 +32,7 @@ def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_noth
     place = Place(tmp_path)
     check(place)
     with place.store.read() as connection:
-        states = [(each.to_version, each.state.value, each.attempts) for each in journal.history(connection, PROJECT)]
+        states = [(each.to_version, each.state.value, each.attempts) for each in deploys.history(connection, PROJECT)]
     assert [each[:2] for each in states if each[1] == "done"] == [("2.0", "done"), ("1.0", "done")], states
     assert sum(attempts for version, state, attempts in states if version == "2.0" and state != "nothing") > 1
     place.close()

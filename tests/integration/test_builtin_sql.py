@@ -14,19 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.builtins.spark import (
-    RegisteredView,
-    SparkSqlEngine,
-    register_views,
-)
+from airflow_provider_rfr.builtins.spark import RegisteredView, SparkSqlEngine, register_views
 from airflow_provider_rfr.builtins.spark.session import _has_runtime
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaError, SparkJobError
+from airflow_provider_rfr.lake.catalog import spark_sql_settings
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.migrations import MigratedTable
-from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
-from airflow_provider_rfr.lake.table_changes import TableChange
-from airflow_provider_rfr.lake.views import find_view, list_views
+from airflow_provider_rfr.lake.inventory import find_view, list_views
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import TableChange
 from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
 from tests.integration.conftest import ROOT, figures_of, kill_group
 from tests.soon import PATIENCE, wait_until

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins.spark import SparkSqlEngine
-from airflow_provider_rfr.lake.views import list_views
+from airflow_provider_rfr.lake.inventory import list_views
 from tests.integration.builtin_platform import Platform, to_numbers
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
 

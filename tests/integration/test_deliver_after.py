@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.operators import after_publish
+from airflow_provider_rfr.operators import webhooks
 from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.webhooks import operations
 from demo.sample_api.client import SampleApi
@@ -68,7 +68,7 @@ def dag(lake: Lake, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.Monk
         for name, connection in connections.items():
             monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
         monkeypatch.setenv("AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS", "127.0.0.1")
-        monkeypatch.setattr(after_publish, "BLOCKED_SECONDS", 1.0)
+        monkeypatch.setattr(webhooks, "BLOCKED_SECONDS", 1.0)
         yield importlib.import_module("tests.integration.dags.hooked_refresh").dag
 
 
@@ -103,8 +103,8 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
     receiver.answer = lambda request: (500, b"")
     assert refresh(dag) == "success"
     assert lake.rows("raw.hooked").num_rows == 500
-    assert after_publish.blocked("rfr", ["raw.other"]) is None
-    assert "was given up" in str(after_publish.blocked("rfr", ["raw.other", "raw.hooked"]))
+    assert webhooks.blocked("rfr", ["raw.other"]) is None
+    assert "was given up" in str(webhooks.blocked("rfr", ["raw.other", "raw.hooked"]))
 
     freed: list[float] = []
 

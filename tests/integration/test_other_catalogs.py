@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
-from airflow_provider_rfr.lake.views import list_views
+from airflow_provider_rfr.lake.catalog import open_catalog, spark_sql_settings
+from airflow_provider_rfr.lake.inventory import list_views
 from demo.sample_api.client import SampleApi
 from tests.integration.builtin_platform import Platform, to_numbers
 from tests.integration.builtin_sql_deploy import SPARK

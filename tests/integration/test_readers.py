@@ -17,8 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
+from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog, spark_sql_settings
 from airflow_provider_rfr.lake.target import TargetTable
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes

@@ -21,14 +21,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.ledger_schema import LEDGER_PROPERTIES, ledger_arrow_schema, ledger_name
-from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.lake.ledger_table import LEDGER_PROPERTIES, LedgerTable, ledger_arrow_schema, ledger_name
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.rows import page_row
+from airflow_provider_rfr.refresh.pages import page_row
+from airflow_provider_rfr.refresh.process import process_started
 from airflow_provider_rfr.refresh.status import read_status
-from airflow_provider_rfr.refresh.watchdog import process_started
-from airflow_provider_rfr.streams.page import Page
+from airflow_provider_rfr.streams.core import Page
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import APP, ROOT, Lake, Runner, figures_of, kill_group, shop

@@ -16,12 +16,11 @@ from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.webhooks import outbox
+from airflow_provider_rfr.webhooks import dispatcher, outbox
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.courier import Courier
-from airflow_provider_rfr.webhooks.delivery import rounds
-from airflow_provider_rfr.webhooks.delivery.lanes import Lane
-from airflow_provider_rfr.webhooks.delivery.tally import Tally
+from airflow_provider_rfr.webhooks.delivery_summary import Tally
+from airflow_provider_rfr.webhooks.dispatcher import Courier
+from airflow_provider_rfr.webhooks.endpoint_worker import Lane
 from tests.webhook_receiver import LAKE, TABLE, events
 
 
@@ -58,10 +57,10 @@ def _install(place: str, catalog: Any) -> None:
         "before the rows": (outbox, "add_deliveries", True),
         "in the rows' transaction": (outbox, "add_deliveries", False),
         "after the rows": (outbox, "enrol_table", False),
-        "in the claim's transaction": (rounds, "claim", False),
+        "in the claim's transaction": (dispatcher, "claim", False),
         "after the claim": (Lane, "put", True),
-        "after the answer": (rounds, "settle", True),
-        "in the settlement's transaction": (rounds, "settle", False),
+        "after the answer": (dispatcher, "settle", True),
+        "in the settlement's transaction": (dispatcher, "settle", False),
     }
     if place == "after the settlement":
         Tally.add = _after_settling(Tally.add)  # type: ignore[method-assign]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.declaration import loader_yaml
-from airflow_provider_rfr.builtins.declaration.loader_yaml import Node
+from airflow_provider_rfr.builtins.declaration import document
+from airflow_provider_rfr.builtins.declaration.document import Node
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
 from airflow_provider_rfr.streams.rest.document import read_document
-from airflow_provider_rfr.webhooks.configuration.documents import parse_document
-from airflow_provider_rfr.webhooks.sealing import text as sealing
+from airflow_provider_rfr.webhooks.config import parse_document
+from airflow_provider_rfr.webhooks.sealing import files as sealing
 
 TEXT = """
 a: no
@@ -52,7 +52,7 @@ VALUE = {
 
 
 def of_builtins(text: str) -> Any:
-    ((node, flaws),) = loader_yaml.documents(text)
+    ((node, flaws),) = document.documents(text)
     assert not flaws
     return plain(node)
 

@@ -145,7 +145,7 @@ def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_instal
 
 
 def test_the_rooms_of_airflow_import_without_spark() -> None:
-    import_all("hooks", "links", "triggers", "operators", "plugins", blocked={"pyspark"})
+    import_all("hooks", "triggers", "operators", blocked={"pyspark"})
 
 
 def import_all(*rooms: str, blocked: set[str]) -> None:

@@ -80,7 +80,7 @@ def test_the_installed_distribution_points_at_it_and_at_the_plugin() -> None:
     points = {(point.group, point.value) for point in metadata.distribution(DISTRIBUTION).entry_points}
     assert points == {
         ("apache_airflow_provider", "airflow_provider_rfr.get_provider_info:get_provider_info"),
-        ("airflow.plugins", "airflow_provider_rfr.plugins.rfr:RfrPlugin"),
+        ("airflow.plugins", "airflow_provider_rfr.plugin:RfrPlugin"),
     }
 
 

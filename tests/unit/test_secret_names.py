@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import _masked
-from airflow_provider_rfr.builtins.spark.errors import without
+from airflow_provider_rfr.builtins.spark.session import without
+from airflow_provider_rfr.http.redaction import Masker
 from airflow_provider_rfr.refresh.errors import redact
 from airflow_provider_rfr.secret_names import is_secret, secrets_in
-from airflow_provider_rfr.webhooks.delivery.masking import Masker
 
 SECRETS = (
     "password",

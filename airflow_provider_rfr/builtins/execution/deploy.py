@@ -1,42 +1,124 @@
-"""A plan applied: under a lease, step by step, so that a crash anywhere and a second deploy beside it do no harm."""
+"""A plan applied: under a lease, step by step, so that a crash anywhere and a second deploy beside it do no harm.
+
+One step of a deploy: look, write down that it begins, do it, look again, write down that it is done.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import orjson
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.builtins.execution.fence import fence
 from airflow_provider_rfr.builtins.execution.history import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
-from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
-from airflow_provider_rfr.builtins.execution.records import entry_of
-from airflow_provider_rfr.builtins.execution.runner import run_step
-from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-from airflow_provider_rfr.builtins.execution.switches import undo_switches
-from airflow_provider_rfr.builtins.execution.values import Applied, AppliedStep
-from airflow_provider_rfr.builtins.execution.work import Work
+from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of
+from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
+from airflow_provider_rfr.builtins.execution.shadow_tables import undo_switches
+from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Done, Probe, SqlEngine, Work
+from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.planning.plans import Plan
-from airflow_provider_rfr.builtins.planning.saved import ensure_current
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.builtins.state import Recorded, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Tools, release
-from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, DeployError, RfrError, StalePlanError
+from airflow_provider_rfr.exceptions import (
+    BlockedPlanError,
+    ConfigurationError,
+    DeployError,
+    RfrError,
+    StalePlanError,
+    StepError,
+)
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.store import journal
+from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
+from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.journal import DeployState, Opening
 from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
-from airflow_provider_rfr.store.registry import read_registry, write_registry
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from sqlalchemy import Connection
+
+
+_TRIES: Final = 20
+"""How often a change is begun anew because a writer of the table was faster."""
+_DAY: Final = 86_400_000
+
+
+def run_step(work: Work, step: Step) -> AppliedStep:
+    """Do the step.
+
+    :raises StepError: it can't be done
+    :raises LeaseLostError: another deploy took over; nothing more is written
+    """
+    mechanism = mechanism_of(step)
+    with _told(work, step):
+        found = mechanism.probe(work, step) is Probe.DONE
+        work.lease.write(lambda connection, now: _start(connection, now, work, step, mechanism))
+        if not found:
+            _do(work, step, mechanism)
+        done = mechanism.verify(work, step)
+        work.lease.write(lambda connection, now: _end(connection, now, work, step, done))
+    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, dict(done.evidence))
+
+
+def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
+    """Whoever is faster is no reason to give up, and none to write over what they did."""
+    for left in range(_TRIES, 0, -1):
+        try:
+            mechanism.do(work, step)
+            return
+        except (CommitConflictError, TargetChangedError) as error:
+            work.lease.ensure()
+            if mechanism.probe(work, step) is Probe.DONE:
+                return
+            if left == 1:
+                problem = f"others committed {_TRIES} times while it was done ({error})"
+                raise StepError(step.name, step.how.value, problem, "run it when fewer write") from error
+
+
+def _start(connection: Connection, now: int, work: Work, step: Step, mechanism: Mechanism) -> None:
+    """What is going to be left is queued before it is there: nothing is forgotten by whoever dies in between."""
+    deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
+    days = int(step.details.get("keep_days", work.plan.policies.keep_days))
+    for name in mechanism.leaves(work, step):
+        left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, now + days * _DAY)
+        deploys.queue(connection, work.plan.project, left, now=now)
+
+
+def _end(connection: Connection, now: int, work: Work, step: Step, done: Done) -> None:
+    if done.settle is not None:
+        done.settle(connection, now)
+    evidence = orjson.dumps(dict(done.evidence)).decode()
+    deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=evidence)
+
+
+@contextmanager
+def _told(work: Work, step: Step) -> Iterator[None]:
+    """Write down why it failed; whatever it was is raised as a StepError that names the step."""
+    try:
+        yield
+    except Exception as error:
+        told = str(error) if isinstance(error, RfrError) else type(error).__name__
+        _fail(work, step, told)
+        if isinstance(error, DeployError):
+            raise
+        problem = told if isinstance(error, RfrError) else f"{told}: {str(error).partition(chr(10))[0][:300]}"
+        raise StepError(step.name, step.how.value, problem) from error
+
+
+def _fail(work: Work, step: Step, problem: str) -> None:
+    def end(connection: Connection, now: int) -> None:
+        deploys.end_step(connection, work.deploy_id, step.seq, StepState.FAILED, now=now, error=problem)
+
+    # What is to be told is the first thing that went wrong.
+    with suppress(DeployError, DBAPIError):
+        work.lease.write(end)
 
 
 def apply(
@@ -136,10 +218,10 @@ class _Deploy:
         For the slower one of two deploys, and for a task that died before it could return.
         """
         with self._store.read() as connection:
-            last = journal.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
+            last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
             if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
                 return None
-            noted = journal.steps_of(connection, last.deploy_id)
+            noted = deploys.steps_of(connection, last.deploy_id)
         evidence = {each.seq: orjson.loads(each.evidence or "{}") for each in noted}
         steps = tuple(
             AppliedStep(each.seq, each.uuid, each.name, each.how.value, True, evidence.get(each.seq, {}))
@@ -172,7 +254,7 @@ class _Deploy:
             (each.seq, None if each.uuid is None else str(each.uuid), each.name, each.how.value) for each in plan.steps
         ]
         opening = self._opening(plan, work.deploy_id, steps)
-        journal.open_deploy(connection, opening, token=self._lease.token, now=now)
+        deploys.open_deploy(connection, opening, token=self._lease.token, now=now)
 
     def _opening(self, plan: Plan, deploy_id: str, steps: list[tuple[int, str | None, str, str]]) -> Opening:
         return Opening(
@@ -200,15 +282,15 @@ class _Deploy:
             forgotten=map(str, plan.forgotten),
             now=now,
         )
-        journal.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
-        journal.abandon_others(connection, plan.project, work.deploy_id)
+        deploys.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
+        deploys.abandon_others(connection, plan.project, work.deploy_id)
         return revision
 
     def _fail(self, work: Work, error: Exception) -> None:
         told = str(error) if isinstance(error, RfrError) else type(error).__name__
 
         def end(connection: Connection, now: int) -> None:
-            journal.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=told)
+            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=told)
 
         # What is to be told is the first thing that went wrong.
         with suppress(DeployError, DBAPIError):
@@ -218,7 +300,7 @@ class _Deploy:
         """Nothing is written but that there was nothing to do."""
         run = uuid4().hex
         opening = self._opening(plan, run, [])
-        self._lease.write(lambda connection, now: journal.record_nothing(connection, opening, now=now))
+        self._lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
         return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, Step
+from airflow_provider_rfr.builtins.planning.plan import Plan, Step
 from airflow_provider_rfr.exceptions import PlanError
 from airflow_provider_rfr.lake.history import append_once
-from airflow_provider_rfr.store import journal
-from airflow_provider_rfr.store.clock import instant
-from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.journal import Deploy, DeployState, JournalStep, StepState
+from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.deploys import Deploy, DeployState, JournalStep, StepState
+from airflow_provider_rfr.store.engine import ControlStore, instant
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -36,8 +35,8 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
     """
     try:
         with store.read() as connection:
-            over = [each for each in journal.history(connection, project) if each.state in _OVER]
-            rows = [row for each in over for row in _rows(each, journal.steps_of(connection, each.deploy_id))]
+            over = [each for each in deploys.history(connection, project) if each.state in _OVER]
+            rows = [row for each in over for row in _rows(each, deploys.steps_of(connection, each.deploy_id))]
         return append_once(catalog, MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)

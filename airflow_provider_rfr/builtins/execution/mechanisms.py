@@ -11,26 +11,15 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution import (
-    mechanisms_names as names,
-)
-from airflow_provider_rfr.builtins.execution import (
-    mechanisms_rows as rows,
-)
-from airflow_provider_rfr.builtins.execution import (
-    mechanisms_shadow as shadows,
-)
-from airflow_provider_rfr.builtins.execution import (
-    mechanisms_tables as tables,
-)
-from airflow_provider_rfr.builtins.execution import (
-    mechanisms_views as views,
-)
+from airflow_provider_rfr.builtins.execution import shadow_tables as names
+from airflow_provider_rfr.builtins.execution import shadow_tables as shadows
+from airflow_provider_rfr.builtins.execution import tables, views
+from airflow_provider_rfr.builtins.execution import tables as rows
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
-from airflow_provider_rfr.builtins.instances import instance_id
-from airflow_provider_rfr.builtins.planning.plans import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Step, Verb
 from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.wanted import instance_id
 from airflow_provider_rfr.exceptions import StepError
 
 

@@ -1,17 +1,29 @@
-"""What is recorded and what is there: the two values that a plan is made of, besides the declaration."""
+"""What is recorded and what is there: the two values that a plan is made of, besides the declaration.
+
+The registry's rows and the values that plans compare.
+
+Keeps out a deploy that was paused and wakes up after another one took over.
+
+Its control writes are refused by the token. Its Iceberg commits name the table that it looked at, so it is enough that
+the table is another one by then: whatever the journal says was begun is marked with the new token before anything else.
+Should it look only after that, it finds a token that is newer than its own.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.execution.records import read_recorded
-from airflow_provider_rfr.builtins.execution.switches import half_switched
-from airflow_provider_rfr.builtins.names import namespace_of
-from airflow_provider_rfr.builtins.spec import Column, Kind
-from airflow_provider_rfr.builtins.sql.queries import dependencies
+from sqlalchemy import Connection
+
+from airflow_provider_rfr.builtins.execution.shadow_tables import half_switched
+from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
+from airflow_provider_rfr.builtins.sinks import sink_states
+from airflow_provider_rfr.builtins.spec import Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.state import (
     MARKER,
     STAMP,
@@ -23,16 +35,38 @@ from airflow_provider_rfr.builtins.state import (
     Recorded,
     RecordedObject,
     UserView,
+    decode,
+    dumps,
 )
 from airflow_provider_rfr.builtins.wanted import relation
-from airflow_provider_rfr.exceptions import QueryError
-from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, list_tables
-from airflow_provider_rfr.lake.views import ViewEntry, holds_views, list_views
+from airflow_provider_rfr.exceptions import DeployError, QueryError
+from airflow_provider_rfr.lake.commits import CommitConflictError
+from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.store.deploys import Entry, RegistryState, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.journal import begun_steps, touched
+from airflow_provider_rfr.store.lease import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+
+def read_recorded(connection: Connection, project: str) -> Recorded:
+    """What is recorded, sinks and all, as of one moment."""
+    return recorded_of(read_registry(connection, project), connection)
+
+
+def recorded_of(state: RegistryState, connection: Connection) -> Recorded:
+    """The same of a registry that was read."""
+    objects = tuple(decode(RecordedObject, json.loads(each.body)) for each in state.entries)
+    return Recorded(state.revision, state.version, objects, sink_states(connection))
+
+
+def entry_of(obj: RecordedObject) -> Entry:
+    """The row of an object."""
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
+
 
 ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
 """Lists a catalog's views; None: it can't hold any."""
@@ -143,3 +177,29 @@ def marker_of(properties: Mapping[str, str]) -> UUID | None:
         return UUID(properties[MARKER]) if MARKER in properties else None
     except ValueError:
         return None
+
+
+_TRIES: Final = 20
+
+
+def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
+    """Mark the tables of steps that somebody else began and did not finish."""
+    with store.read() as connection:
+        begun = begun_steps(connection, lease.project)
+    for step in begun:
+        if step.token < lease.token and step.uuid is not None:
+            _mark(catalog, lease, step.name, step.uuid, step.token)
+
+
+def _mark(catalog: Catalog, lease: Lease, name: str, identity: str, begun: int) -> None:
+    for _ in range(_TRIES):
+        table = MigratedTable.load(catalog, name)
+        if table is None or table.properties.get(MARKER) != identity or token_of(table.properties) > begun:
+            return
+        lease.ensure()
+        try:
+            table.alter(TableChange(properties={TOKEN: str(lease.token)}))
+            return
+        except CommitConflictError:
+            continue
+    raise DeployError(f"{name}: others committed {_TRIES} times while it was marked; deploy when fewer write")

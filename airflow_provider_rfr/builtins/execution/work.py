@@ -1,4 +1,15 @@
-"""What every step of a deploy needs to know, and the marks that it leaves."""
+"""What every step of a deploy needs to know, and the marks that it leaves.
+
+What a deploy asks of whoever runs SQL on the lake: views, and the rows of a query as data files.
+
+A deploy without views, rewrites and materialized views needs no engine. The engine never commits to a table: files are
+written beside it, and the one commit that shows them, with the new columns and the markers, is made by
+:mod:`airflow_provider_rfr.lake.migrated_table`.
+
+A step's details as a change of a table, and as the query that fills it.
+
+What a deploy did, as values.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution.sql_engine import SqlEngine
-from airflow_provider_rfr.builtins.planning.plans import Plan, Step, Verb
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Kind
+from airflow_provider_rfr.builtins.planning.plan import Plan, Step, Verb
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Column, Kind, quoted
 from airflow_provider_rfr.builtins.state import (
     ASIDE,
     DEPLOY,
@@ -28,12 +39,94 @@ from airflow_provider_rfr.builtins.state import (
     done_mark,
 )
 from airflow_provider_rfr.exceptions import StepError
-from airflow_provider_rfr.lake.migrations import MigratedTable
-from airflow_provider_rfr.lake.views import ViewEntry
+from airflow_provider_rfr.lake.inventory import ViewEntry
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store.lease import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.builtins.spec import Column
+    from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
+
+
+def _none() -> Mapping[str, int]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedFiles:
+    """What a computation left, in no commit yet.
+
+    :ivar files: of the target's layout; with a run that was killed before they are those of both
+    :ivar rows: in all files
+    :ivar read: snapshots that were read, by the table's name as it is compared
+    """
+
+    files: tuple[StoredFile, ...]
+    rows: int
+    read: Mapping[str, int] = field(default_factory=_none)
+
+
+class SqlEngine(Protocol):
+    """SQL on the lake's own catalog. Names are ``namespace.name`` without the catalog.
+
+    In a view's text and in a query, a name without a namespace is looked for in the namespace of the view or table
+    that it is for. Every method may be called again after a crash with the same arguments, and leaves the same.
+    """
+
+    def create_view(
+        self,
+        name: str,
+        sql: str,
+        *,
+        properties: Mapping[str, str],
+        comment: str | None,
+        columns: Sequence[Column],
+        replace: bool,
+    ) -> None:
+        """Make the view with its properties and comment in one statement; with ``replace``, also over another text.
+
+        :param columns: as declared, for their names and comments; empty where the query's own names are taken
+        """
+        ...
+
+    def drop_view(self, name: str) -> None:
+        """Drop it; one that isn't there is no mistake."""
+        ...
+
+    def rename_view(self, old: str, new: str) -> None:
+        """Give it another name; text, properties and comment stay."""
+        ...
+
+    def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
+        """Set properties, and take away those that are None; the comment is put in the place of the old one."""
+        ...
+
+    def compute(
+        self,
+        *,
+        query: str,
+        table: str,
+        target: FileTarget,
+        work_id: str,
+        read: Mapping[str, int] = MappingProxyType({}),
+        row_wise: str | None = None,
+    ) -> ComputedFiles:
+        """Run the query, and write its rows as data files of the target's layout, by column name; commit nothing.
+
+        :param table: whose rows they become
+        :param target: the coming columns with their field ids, the partitioning, and the folder; names of files begin
+            with ``target.family``, which is made of ``work_id``
+        :param read: snapshots to read tables at, by name as it is compared; other tables are read as they are
+        :param work_id: the same for the same piece of work after a crash. Files that it finished are taken again where
+            ``row_wise`` says that a row of the result comes from one row of an input; otherwise it starts anew
+        :param row_wise: the table, one of ``read``, of which each row gives one row. It may be read at a later
+            snapshot the next time, with the same ``work_id``; only data files that came since are computed then
+        """
+        ...
+
 
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
@@ -176,3 +269,97 @@ class Done:
 
     evidence: Mapping[str, Any] = field(default_factory=dict)
     settle: Callable[[Connection, int], None] | None = None
+
+
+_OF_KEYS = frozenset({"drop", "relax", "rename"})
+"""Operations that a column of the key does not stand."""
+
+
+def change_of(work: Work, step: Step) -> TableChange:
+    """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
+    details, record = step.details, work.record(step)
+    updates = tuple(tuple(batch) for batch in details.get("updates", ()))
+    tighten = tuple(details.get("tighten", ()))
+    moved = bool(tighten) or any(each["op"] in _OF_KEYS for batch in updates for each in batch)
+    partitioning = details.get("partitioning")
+    return TableChange(
+        updates,
+        tighten,
+        None if partitioning is None else tuple(partitioning),
+        record.keys if moved or "keys" in details else None,
+        work.properties(step),
+        work.unset(step),
+    )
+
+
+def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], details: Mapping[str, Any]) -> str:
+    """The table's rows with its coming columns: by an expression, by the column they came from, or NULL.
+
+    :param live: names of the columns as they are
+    """
+    expressions = {name.casefold(): text for name, text in details.get("expressions", {}).items()}
+    sources = _sources(live, details.get("updates", ()))
+    parts = []
+    for column in columns:
+        source = sources.get(column.name.casefold())
+        text = expressions.get(column.name.casefold()) or ("NULL" if source is None else quoted(source))
+        parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+    return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, table.split('.')))}"
+
+
+def _sources(live: Sequence[str], updates: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+    """Where each coming column's values are now, by its compared name; a new column has none."""
+    found = {name.casefold(): name for name in live}
+    for batch in updates:
+        before, gone = dict(found), {each["column"].casefold() for each in batch if each["op"] in ("drop", "rename")}
+        found = {name: source for name, source in found.items() if name not in gone}
+        for each in batch:
+            if each["op"] == "rename":
+                found[each["to"].casefold()] = before[each["column"].casefold()]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedStep:
+    """A step that is done.
+
+    :ivar how: the verb
+    :ivar found: it was done already, by a run before this one
+    :ivar evidence: what was found and left, e.g. ``rows``, ``snapshot_before`` and ``snapshot_after``
+    """
+
+    seq: int
+    uuid: UUID | None
+    name: str
+    how: str
+    found: bool = False
+    evidence: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A deploy that is finished.
+
+    :ivar state: ``done``, or ``nothing`` where there was nothing to do
+    :ivar revision: of the registry afterwards
+    """
+
+    deploy_id: str
+    plan_hash: str
+    state: str
+    steps: tuple[AppliedStep, ...] = ()
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage did.
+
+    :ivar deleted: names of what is gone
+    :ivar kept: names of what has to wait, with why
+    :ivar failed: names of what could not be deleted, with why; they are tried again
+    """
+
+    deleted: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

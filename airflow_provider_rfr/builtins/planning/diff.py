@@ -2,16 +2,32 @@
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
 declaration says what it was called before.
+
+The updates of a table's schema that lead from one list of columns to another, all in one transaction.
+
+A schema update can't rename a column to a name that another one still has, nor add a column under a name that is being
+given up, so a list of columns takes up to three updates, one after the other, in the same transaction:
+
+1. columns go, get wider or optional, and take new names; a name that is not free yet is taken in the second update;
+2. columns take names that were given up;
+3. columns move to their places, and their comments are written.
+
+``tighten`` is what can be asked only of finished rows.
+
+The instruction to paste: what a plan prints for an object that it can't migrate by itself.
+
+What a change of one object means for those who read it, column by column.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
-from airflow_provider_rfr.builtins.spec import Column, How
+from airflow_provider_rfr.builtins.spec import Column, How, is_plain, quoted
 from airflow_provider_rfr.builtins.types import classify
 
 
@@ -168,3 +184,243 @@ def rename_hints(changes: Sequence[ColumnChange]) -> list[str]:
         for old in dropped
         if new.after == old.before
     ]
+
+
+Operation = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SchemaUpdates:
+    """Operations: ``drop``, ``rename``, ``widen``, ``relax``, ``add``, ``move``, ``comment``, ``require``.
+
+    :ivar batches: schema updates of one transaction, in order; each is a list of operations
+    :ivar tighten: ``require`` operations, to be refused if there is a NULL
+    """
+
+    batches: tuple[tuple[Operation, ...], ...] = ()
+    tighten: tuple[Operation, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For a step's details."""
+        found: dict[str, Any] = {"updates": [list(batch) for batch in self.batches]} if self.batches else {}
+        return {**found, "tighten": list(self.tighten)} if self.tighten else found
+
+
+@dataclass
+class _Draft:
+    old: Mapping[str, Column]
+    names: list[str]
+    first: list[Operation] = field(default_factory=list)
+    second: list[Operation] = field(default_factory=list)
+    third: list[Operation] = field(default_factory=list)
+
+    def drop(self, name: str) -> None:
+        self.first.append({"op": "drop", "column": self.old[name].name})
+        self.names.remove(name)
+
+    def rename(self, source: str, column: Column, number: int) -> None:
+        name = self.old[source].name
+        if column.name.casefold() in self.old:
+            between = f"rfr_renamed_{number}"
+            self.first.append({"op": "rename", "column": name, "to": between})
+            self.second.append({"op": "rename", "column": between, "to": column.name})
+        else:
+            self.first.append({"op": "rename", "column": name, "to": column.name})
+        self.names[self.names.index(source)] = f"new:{column.name.casefold()}"
+
+    def add(self, column: Column) -> None:
+        given_up = column.name.casefold() in self.old
+        operation = {"op": "add", "column": column.name, "type": column.type}
+        (self.second if given_up else self.first).append(operation)
+
+    def move(self, new: Sequence[Column]) -> None:
+        """Put the columns into their order, each behind the one before it."""
+        current = [name.removeprefix("new:") for name in self.names]
+        first = [each for each in self.first if each["op"] == "add"]
+        current += [each["column"].casefold() for each in (*first, *self.second) if each["op"] == "add"]
+        for place, column in enumerate(new):
+            name = column.name.casefold()
+            if current[place] != name:
+                current.remove(name)
+                current.insert(place, name)
+                self.third.append(
+                    {"op": "move", "column": column.name, "after": new[place - 1].name if place else None}
+                )
+
+
+def schema_updates(
+    old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str] | None = None
+) -> SchemaUpdates:
+    """From the old columns to the new ones. A column of an incompatible new type is dropped and added again."""
+    renames = renames or {}
+    changes = diff_columns(old, new, renames)
+    sources = origins(old, new, renames)
+    replaced = {each.column.casefold() for each in changes if each.what is Change.RETYPE}
+    draft = _Draft(folded(old), list(folded(old)))
+    kept = {source for name, source in sources.items() if name not in replaced}
+    for name in folded(old):
+        if name not in kept:
+            draft.drop(name)
+    _in_place(draft, changes, sources, replaced)
+    for number, column in enumerate(new):
+        name = column.name.casefold()
+        if name not in sources or name in replaced:
+            draft.add(column)
+        elif sources[name] != name:
+            draft.rename(sources[name], column, number)
+    draft.move(new)
+    draft.third += _comments(old, new, sources, replaced)
+    batches = (tuple(batch) for batch in (draft.first, draft.second, draft.third) if batch)
+    return SchemaUpdates(tuple(batches), _tighten(folded(old), new, sources, replaced))
+
+
+def _in_place(draft: _Draft, changes: Sequence[ColumnChange], sources: Mapping[str, str], replaced: set[str]) -> None:
+    for change in changes:
+        name = change.column.casefold()
+        if name in replaced or change.what not in (Change.WIDEN, Change.RELAX):
+            continue
+        operation = {"op": change.what.value, "column": draft.old[sources[name]].name}
+        draft.first.append(operation if change.what is Change.RELAX else {**operation, "type": change.after})
+
+
+def _comments(
+    old: Sequence[Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
+) -> list[Operation]:
+    before = folded(old)
+    found = []
+    for column in new:
+        name = column.name.casefold()
+        source = None if name in replaced else sources.get(name)
+        if (before[source].comment if source is not None else None) != column.comment:
+            found.append({"op": "comment", "column": column.name, "comment": column.comment})
+    return found
+
+
+def _tighten(
+    old: Mapping[str, Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
+) -> tuple[Operation, ...]:
+    return tuple(
+        {"op": "require", "column": column.name}
+        for column in new
+        if column.required
+        and not ((name := column.name.casefold()) in sources and name not in replaced and old[sources[name]].required)
+    )
+
+
+DIGITS: Final = 12
+_DEFAULTS: Final = {
+    "string": "''",
+    "boolean": "false",
+    "date": "current_date()",
+    "timestamp": "current_timestamp()",
+    "timestamp_ntz": "localtimestamp()",
+    "binary": "X''",
+}
+_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint", "float", "double", "decimal")
+
+
+def short(digest: str, digits: int = DIGITS) -> str:
+    """A fingerprint for people, long enough for an instruction."""
+    prefix, colon, rest = digest.rpartition(":")
+    return f"{prefix}{colon}{rest[:digits]}"
+
+
+def instruction(before: str, after: str, changes: Sequence[ColumnChange]) -> str:
+    """An entry for ``migrations``, with an expression for each column whose values are not simply there."""
+    called = {each.column: each.before for each in changes if each.what is Change.RENAME}
+    needed = {each.column: expression(each, called) for each in changes if each.what in NEEDS_VALUES}
+    how = How.REWRITE if needed else How.EVOLVE
+    if needed:
+        # Who skips a version learns from the instructions alone what a column was called in between.
+        needed = {**{name: quoted(before) for name, before in called.items()}, **needed}
+    entry = f"from: {json.dumps(short(before))}, to: {json.dumps(short(after))}, how: {how.value}"
+    if needed:
+        pairs = ", ".join(f"{_key(name)}: {json.dumps(text, ensure_ascii=False)}" for name, text in needed.items())
+        entry += f", expressions: {{{pairs}}}"
+    return f"- {{{entry}}}"
+
+
+def _key(name: str) -> str:
+    return name if is_plain(name) else json.dumps(name, ensure_ascii=False)
+
+
+def expression(change: ColumnChange, called: Mapping[str, str]) -> str:
+    """A first idea: whoever pastes it has to look whether it is meant so.
+
+    :param called: old names of renamed columns
+    """
+    if change.what is Change.RETYPE:
+        return f"CAST({quoted(called.get(change.column, change.column))} AS {change.after})"
+    kind = change.after.casefold()
+    if kind.startswith(_NUMBERS):
+        return f"CAST(0 AS {change.after})"
+    return _DEFAULTS.get(kind, f"CAST(NULL AS {change.after})")
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Columns, or all of them, as they are compared."""
+
+    columns: frozenset[str] = frozenset()
+    all: bool = False
+
+    def __bool__(self) -> bool:
+        return self.all or bool(self.columns)
+
+    def __or__(self, other: Touched) -> Touched:
+        return Touched(self.columns | other.columns, self.all or other.all)
+
+    def met(self, used: Sequence[str] | None) -> list[str]:
+        """Those among the used ones; what they are called when that can't be told: ``*``."""
+        if used is None or self.all:
+            return ["*"] if self else []
+        return sorted(self.columns.intersection(used))
+
+
+NOTHING = Touched()
+EVERYTHING = Touched(all=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What readers of an object notice.
+
+    :ivar shape: columns of another type or name than before, or gone. A column that came is none of them: nobody reads
+        it yet
+    :ivar contents: columns whose values may be others than before, or of which there may be other rows
+    :ivar gone: old names that are not there any more, with what a column is called now ("" if it is no more)
+    """
+
+    shape: Touched = NOTHING
+    contents: Touched = NOTHING
+    gone: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.shape) or bool(self.contents)
+
+    def __or__(self, other: Effects) -> Effects:
+        gone = dict((*self.gone, *other.gone))
+        return Effects(self.shape | other.shape, self.contents | other.contents, tuple(gone.items()))
+
+
+NO_EFFECTS = Effects()
+
+
+def shape_of(changes: Iterable[ColumnChange]) -> Touched:
+    """Columns that readers see changed, by their old and their new names."""
+    found: set[str] = set()
+    for each in changes:
+        if each.what in BREAKS_READERS:
+            found.add(each.column.casefold())
+            if each.what is Change.RENAME:
+                found.add(each.before.casefold())
+    return Touched(frozenset(found))
+
+
+def gone_of(
+    old: Sequence[Column], new: Sequence[Column], changes: Iterable[ColumnChange]
+) -> tuple[tuple[str, str], ...]:
+    """Old names that are not there any more."""
+    renamed = {each.before.casefold(): each.after for each in changes if each.what is Change.RENAME}
+    now = folded(new)
+    return tuple((name, renamed.get(name, "")) for name in folded(old) if name not in now)

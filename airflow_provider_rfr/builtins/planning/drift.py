@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning.diff import Change, ColumnChange, diff_columns, folded
-from airflow_provider_rfr.builtins.planning.policies import Policies
+from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 from airflow_provider_rfr.builtins.wanted import Want, relation

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_rfr.builtins.codec import dumps
-from airflow_provider_rfr.builtins.planning import chain
+from airflow_provider_rfr.builtins.planning import instructions
 from airflow_provider_rfr.builtins.planning.diff import (
     NEEDS_VALUES,
     Change,
@@ -16,16 +15,17 @@ from airflow_provider_rfr.builtins.planning.diff import (
     diff_columns,
     folded,
     gentlest,
+    instruction,
     pending_renames,
     rename_hints,
+    schema_updates,
+    short,
 )
 from airflow_provider_rfr.builtins.planning.drift import Origin, same_names
-from airflow_provider_rfr.builtins.planning.instruction import instruction, short
-from airflow_provider_rfr.builtins.planning.policies import Policies
-from airflow_provider_rfr.builtins.planning.schema_updates import schema_updates
+from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.spec import Column, Contents, How, Kind
-from airflow_provider_rfr.builtins.sql.compose import bare_column, columns_read, compose
-from airflow_provider_rfr.builtins.state import SHADOW
+from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.state import SHADOW, dumps
 from airflow_provider_rfr.builtins.wanted import Want
 
 _ORDER = tuple(How)
@@ -110,14 +110,14 @@ class _Chooser:
             self._chained is not None,
         )
 
-    def _chain(self) -> chain.Chained | None:
+    def _chain(self) -> instructions.Chained | None:
         if self._origin.contract == self._after or not self._origin.contract:
             return None
-        found = chain.path(self._want.obj.migrations, self._origin.contract, self._after)
+        found = instructions.path(self._want.obj.migrations, self._origin.contract, self._after)
         if found is None:
             return None
         try:
-            return chain.merge(found, compose)
+            return instructions.merge(found, compose)
         except ValueError as error:
             self._problems.append(f"an instruction's {error}")
             return None
@@ -152,7 +152,7 @@ class _Chooser:
             self._problems.append(f"contract changed, no migration from {short(self._origin.contract)}")
         return needed
 
-    def _instructed(self, chained: chain.Chained, needed: How | None) -> How:
+    def _instructed(self, chained: instructions.Chained, needed: How | None) -> How:
         if chained.how in (How.REPLACE_EMPTY, How.SHADOW):
             return chained.how
         if chained.how is How.RECOMPUTE:
@@ -168,7 +168,7 @@ class _Chooser:
         self._skipped(chained)
         return How.EVOLVE
 
-    def _computes(self, chained: chain.Chained) -> bool:
+    def _computes(self, chained: instructions.Chained) -> bool:
         """Whether any value becomes another one; an expression that is a column's old name only renames it."""
         target = folded(self._target)
         return any(
@@ -176,7 +176,7 @@ class _Chooser:
             for name, text in chained.expressions.items()
         )
 
-    def _skipped(self, chained: chain.Chained) -> None:
+    def _skipped(self, chained: instructions.Chained) -> None:
         """Over several versions nobody may have said that a column went: each time it may have got another name."""
         old = {None, *folded(self._origin.columns)}
         said = {name.casefold() for name, text in chained.expressions.items() if _column(text) in old}

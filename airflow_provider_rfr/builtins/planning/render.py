@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.plans import Blocked, Dependent, Drift, Plan, Step, Verb, summary
+from airflow_provider_rfr.builtins.planning.plan import Blocked, Dependent, Drift, Plan, Step, Verb, summary
 from airflow_provider_rfr.builtins.spec import STORED, Kind
 
 _SIGNS: Final = {

@@ -8,11 +8,19 @@ from dataclasses import replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.graph import CycleError, Graph
-from airflow_provider_rfr.builtins.instances import Generator
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind
 from airflow_provider_rfr.builtins.state import Dependency, Live, LiveObject, Recorded, RecordedObject
-from airflow_provider_rfr.builtins.wanted import Tools, Want, Wanted, is_gone, rank, relation
+from airflow_provider_rfr.builtins.wanted import (
+    CycleError,
+    Generator,
+    Graph,
+    Tools,
+    Want,
+    Wanted,
+    is_gone,
+    rank,
+    relation,
+)
 from airflow_provider_rfr.exceptions import PlanError, RfrError
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.sinks.holds import release_snapshots
     from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
     from airflow_provider_rfr.builtins.sinks.steps import (
         apply_sink_step,
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         sink_states,
     )
     from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
+    from airflow_provider_rfr.builtins.sinks.windows import release_snapshots
 
 __all__ = [
     "FilesTarget",
@@ -31,18 +32,19 @@ __all__ = [
     "sink_states",
 ]
 
-_ELSEWHERE = {
-    "FilesTarget": "targets",
-    "HttpTarget": "targets",
-    "Limits": "run",
-    "SinkRun": "run",
-    "release_snapshots": "holds",
-    "run_sink": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first asked for: a deploy without sinks needs none of them."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'steps')}"), name)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "FilesTarget": "targets",
+        "HttpTarget": "targets",
+        "Limits": "run",
+        "SinkRun": "run",
+        "apply_sink_step": "steps",
+        "map_cursor": "steps",
+        "needed_physicals": "steps",
+        "release_sink": "steps",
+        "release_snapshots": "windows",
+        "run_sink": "run",
+        "sink_states": "steps",
+    },
+)

@@ -1,33 +1,186 @@
 """Running a sink: window by window, batch by batch, the cursor written after each acknowledgement.
 
 What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id.
+
+Where a sink has to read: in its source's table, or in the one whose place that took, until it has sent the rest.
+
+The lease of a sink while a run is at it: renewed now and then, given back at the end.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from airflow_provider_rfr.builtins.sinks.batches import parts_of
-from airflow_provider_rfr.builtins.sinks.course import Hold, Manner, Move, Send, next_move
-from airflow_provider_rfr.builtins.sinks.files import FileSender
-from airflow_provider_rfr.builtins.sinks.holds import hold_snapshots
-from airflow_provider_rfr.builtins.sinks.http import HttpSender
-from airflow_provider_rfr.builtins.sinks.lease import HeldSink, held
-from airflow_provider_rfr.builtins.sinks.stage import Stage, find_stage
-from airflow_provider_rfr.builtins.sinks.targets import Batch, FilesTarget, HttpTarget, Sender
-from airflow_provider_rfr.builtins.sinks.window import Window, batch_id
+from airflow_provider_rfr.builtins.sinks.targets import Batch, FileSender, FilesTarget, HttpSender, HttpTarget, Sender
+from airflow_provider_rfr.builtins.sinks.windows import (
+    Hold,
+    Manner,
+    Move,
+    Send,
+    Window,
+    batch_id,
+    hold_snapshots,
+    next_move,
+)
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkError, SinkHeldError, SnapshotsExpiredError
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    CursorExpiredError,
+    SinkError,
+    SinkHeldError,
+    SinkLeaseLostError,
+    SnapshotsExpiredError,
+)
 from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.sinks import SinkRow
+from airflow_provider_rfr.store.sinks import CursorMap, SinkLease, SinkRow, load_map
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A table to send from.
+
+    :ivar until: the last snapshot to send; None: whatever comes
+    :ivar onward: values of the sink's row that lead to the next table, when everything until then is sent
+    """
+
+    table: SourceTable
+    until: int | None = None
+    onward: Mapping[str, Any] | None = None
+
+
+def find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -> Stage | Move | Hold:
+    """The table to send from, or what has to be written first.
+
+    :param name: of the source's table
+    :raises SinkError: there is none
+    """
+    table = SourceTable.load(catalog, name)
+    if table is None:
+        raise SinkError(row.name, f"its source {name} has no table", "deploy it, or name another source")
+    if row.start == "new":
+        return Move(_from_now_on(row, table))
+    if row.physical is None or row.physical == table.uuid:
+        return Stage(table)
+    with store.read() as connection:
+        onward = load_map(connection, row.physical)
+    if onward is None:
+        # A deploy that is switching tables may not have come to say so yet.
+        return Hold("its source is another table now, and nothing says where its cursor goes on", lasting=False)
+    return _leave(row, onward, catalog)
+
+
+def _leave(row: SinkRow, onward: CursorMap, catalog: Catalog) -> Stage | Move | Hold:
+    values = {"physical": onward.new_physical, "cursor": onward.new_snapshot}
+    if row.window is None:
+        if row.cursor is None:
+            return Move({"physical": None})
+        if row.cursor == onward.old_snapshot or onward.old_snapshot is None:
+            return Move(values)
+    old = SourceTable.load(catalog, onward.old_name) if onward.old_name is not None else None
+    if old is None or old.uuid != row.physical:
+        return Hold("rows that it has not sent are in a table that is gone")
+    if row.window is None and old.has_passed(onward.old_snapshot, row.cursor):
+        return Move(values)
+    return Stage(old, onward.old_snapshot, values)
+
+
+def _from_now_on(row: SinkRow, table: SourceTable) -> dict[str, Any]:
+    """A cursor behind what was there when it was decided that this is not to be sent.
+
+    What was sent after that, by a run that came before the decision, is left where it is.
+    """
+    decided = {"start": None, "since": None, "deploy_id": None, "physical": table.uuid}
+    if row.deploy_id is not None and row.physical not in (None, table.uuid):
+        return {**decided, "cursor": None, "window": None}
+    cursor = table.last_of(row.deploy_id) if row.deploy_id is not None else None
+    if cursor is None:
+        cursor = table.last_before(row.since or 0)
+    if row.physical == table.uuid and _is_past(row, table, cursor):
+        return decided
+    return {**decided, "cursor": cursor, "window": None}
+
+
+def _is_past(row: SinkRow, table: SourceTable, snapshot_id: int | None) -> bool:
+    if row.window is None:
+        return row.cursor is not None and table.has_passed(snapshot_id, row.cursor)
+    window = Window.loads(row.window)
+    return table.has_passed(snapshot_id, window.after if window.before is None else window.before)
+
+
+class HeldSink:
+    """A sink that nobody else moves, as long as its lease is renewed in time."""
+
+    def __init__(self, store: ControlStore, lease: SinkLease) -> None:
+        self._store = store
+        self._lease = lease
+        self._renewed = time.monotonic()
+
+    @property
+    def token(self) -> int:
+        """Of the lease."""
+        return self._lease.token
+
+    def row(self) -> SinkRow:
+        """The sink as it is now.
+
+        :raises SinkLeaseLostError: it was removed
+        """
+        with self._store.read() as connection:
+            found = rows.load_sink(connection, self._lease.uuid)
+        if found is None:
+            raise SinkLeaseLostError(self._lease.name)
+        return found
+
+    def move(self, **values: Any) -> None:
+        """Write columns of the sink's row.
+
+        :raises SinkLeaseLostError: the sink is somebody else's now; nothing was written
+        """
+        self._store.run(lambda each: rows.move_sink(each, self._store.now(each), self._lease, **values))
+        self._renewed = time.monotonic()
+
+    def alive(self) -> None:
+        """Renew the lease when a third of it is gone."""
+        if (time.monotonic() - self._renewed) * 3000 > self._lease.milliseconds:
+            self.move()
+
+    def now(self) -> int:
+        """The store's time, in milliseconds since 1970."""
+        with self._store.read() as connection:
+            return self._store.now(connection)
+
+
+@contextmanager
+def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iterator[HeldSink]:
+    """The sink, held by this process.
+
+    :raises SinkBusyError: another run is at it
+    :raises ConfigurationError: no deploy has registered it
+    """
+    owner, milliseconds = f"{socket.gethostname()}:{os.getpid()}", int(seconds * 1000)
+    lease = store.run(lambda each: rows.take_lease(each, store.now(each), identity, owner, milliseconds))
+    if lease is None:
+        remedy = "deploy first, e.g. airflow rfr builtins apply"
+        raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
+    try:
+        yield HeldSink(store, lease)
+    finally:
+        store.run(lambda each: rows.release_lease(each, lease))
+
 
 _DECIDE = "decide what becomes of it: resume_from_new or resend"
 

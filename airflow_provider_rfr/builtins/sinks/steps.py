@@ -8,8 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.planning.plans import Step, Verb
-from airflow_provider_rfr.builtins.sinks.pins import Pins
+from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.sinks.windows import Pins
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.exceptions import ConfigurationError

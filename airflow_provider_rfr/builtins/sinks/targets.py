@@ -1,14 +1,42 @@
-"""Where a sink's batches go: a target acknowledges a batch by taking it without an error."""
+"""Where a sink's batches go: a target acknowledges a batch by taking it without an error.
+
+Rows as JSON: what JSON has no word for is written as text, always in the same way.
+
+Decimals, dates, times and UUIDs are texts (ISO 8601; UTC is ``Z``), bytes are base64, numbers that are none are
+``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; a map with text keys is an object, any other a list of pairs.
+
+Batches as POST requests; an answer of 2xx acknowledges a batch.
+
+The body is a JSON object: ``sink``, ``batch_id``, ``from_snapshot`` and ``to_snapshot`` (texts: they exceed what
+JavaScript can count), ``part``, ``last``, ``resend`` (above 0: rows that were sent before are sent anew) and ``rows``.
+The header ``Idempotency-Key`` is the batch's id: a receiver that keeps the ids it has seen takes every row once.
+
+Batches as files: one file a batch, named by its id, there whole or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from datetime import date, datetime, time, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
+import fsspec  # type: ignore[import-untyped]
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
+import requests
+from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.builtins.sinks.window import Window
+from airflow_provider_rfr.builtins.sinks.windows import Window
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +99,255 @@ class FilesTarget:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+OP: Final = "_op"
+"""Name of the field that says what became of a row, in exports of changes."""
+UPSERT: Final = "upsert"
+DELETE: Final = "delete"
+
+_Write = Callable[[Any], Any]
+
+
+def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows as JSON objects, by column; a deleted one has its keys alone."""
+    writers = [(field.name, _writer(field.type)) for field in table.schema]
+    columns = [_written(column.to_pylist(), write) for column, (_, write) in zip(table.columns, writers, strict=True)]
+    names = [name for name, _ in writers]
+    for values in zip(*columns, strict=True):
+        row = dict(zip(names, values, strict=True))
+        yield {name: row[name] for name in (OP, *keys)} if row.get(OP) == DELETE and keys else row
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in one line, in UTF-8."""
+    return orjson.dumps(value)
+
+
+def _written(values: list[Any], write: _Write | None) -> list[Any]:
+    return values if write is None else [None if each is None else write(each) for each in values]
+
+
+def _writer(kind: pa.DataType) -> _Write | None:
+    """How a value of this type is written; None: as it is."""
+    if pa.types.is_map(kind):
+        return _map_writer(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _writer(kind.value_type)
+        return None if inner is None else lambda values: _written(values, inner)
+    if pa.types.is_struct(kind):
+        parts = {field.name: _writer(field.type) for field in kind}
+        return lambda value: {name: _written([value[name]], write)[0] for name, write in parts.items()}
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
+        return None
+    return None if pa.types.is_large_string(kind) or pa.types.is_null(kind) else _text
+
+
+def _map_writer(kind: pa.MapType) -> _Write:
+    key, item = _writer(kind.key_type), _writer(kind.item_type)
+
+    def write(pairs: list[tuple[Any, Any]]) -> Any:
+        found = [(_written([name], key)[0], _written([value], item)[0]) for name, value in pairs]
+        return dict(found) if all(isinstance(name, str) for name, _ in found) else [list(each) for each in found]
+
+    return write
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, datetime):
+        utc = value.utcoffset() == timedelta(0)
+        return value.isoformat().removesuffix("+00:00") + "Z" if utc else value.isoformat()
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)
+
+
+_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LONGEST_WAIT: Final = 30.0
+_BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT)
+
+
+class _TryAgainError(Exception):
+    def __init__(self, problem: str, wait: float | None = None) -> None:
+        super().__init__(problem)
+        self.wait = wait
+
+
+class HttpSender:
+    """Posts to one address."""
+
+    def __init__(self, sink: str, settings: Mapping[str, Any], target: HttpTarget) -> None:
+        self._sink = sink
+        self._target = target
+        self._url = "/".join((target.url.rstrip("/"), str(settings.get("path", "")).lstrip("/"))).rstrip("/")
+        parts = urlsplit(self._url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            remedy = "a host, and http or https as its schema"
+            raise ConfigurationError("sink.settings.connection", "its address is no HTTP address", remedy)
+        self._host = parts.hostname
+        self._session = requests.Session()
+        # Otherwise a password in ~/.netrc would take the place of the headers.
+        self._session.auth = lambda request: request
+
+    def send(self, batch: Batch) -> None:
+        """Post the batch, several times where that may help."""
+        body = dumps(_body(batch))
+        retrying = Retrying(
+            retry=retry_if_exception_type(_TryAgainError),
+            stop=stop_after_delay(self._target.patience),
+            wait=_wait,
+            reraise=True,
+        )
+        try:
+            retrying(self._post, batch.id, body)
+        except _TryAgainError as error:
+            raise SinkDeliveryError(self._sink, f"{self._host} did not take batch {batch.id}: {error}") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+    def _post(self, batch_id: str, body: bytes) -> None:
+        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch_id}
+        timeout, verify = self._target.timeout, self._target.verify
+        try:
+            answer = self._session.post(
+                self._url,
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                verify=verify,
+                allow_redirects=False,
+                stream=True,
+            )
+        except requests.exceptions.RequestException as error:
+            # The library's own words hold the address, and that may hold a secret.
+            raise _TryAgainError(type(error).__name__) from None
+        with answer:
+            self._judge(batch_id, answer)
+
+    def _judge(self, batch_id: str, answer: requests.Response) -> None:
+        if 200 <= answer.status_code < 300:
+            return
+        if answer.status_code in _AGAIN:
+            after = answer.headers.get("Retry-After", "")
+            wait = min(float(after), _LONGEST_WAIT) if after.isascii() and after.isdigit() else None
+            raise _TryAgainError(f"HTTP {answer.status_code}", wait)
+        problem = f"{self._host} refused batch {batch_id} with HTTP {answer.status_code}"
+        raise SinkDeliveryError(self._sink, problem, "see the receiver's log; the batch is sent again by the next run")
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.wait if isinstance(error, _TryAgainError) else None
+    return _BACKOFF(state) if asked is None else asked
+
+
+def _body(batch: Batch) -> dict[str, Any]:
+    window = batch.window
+    return {
+        "sink": batch.sink,
+        "batch_id": batch.id,
+        "from_snapshot": None if window.before is None else str(window.before),
+        "to_snapshot": str(window.after),
+        "part": window.part,
+        "last": batch.last,
+        "resend": batch.again,
+        "rows": list(rows_of(batch.rows, window.keys)),
+    }
+
+
+_WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
+"""Protocols of stores that show an object when it is complete."""
+
+
+class FileSender:
+    """Writes below one folder of one file system."""
+
+    def __init__(self, sink: str, settings: Mapping[str, Any], target: FilesTarget) -> None:
+        self._sink = sink
+        self._collected = False
+        self._format = str(settings.get("format", "jsonl"))
+        if self._format not in _ENCODE:
+            raise ConfigurationError("sink.settings.format", f"{self._format!r} is no format", "jsonl or parquet")
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]), **target.options)
+        except (ValueError, ImportError, OSError) as error:
+            problem = f"a file system of this protocol can't be opened ({type(error).__name__})"
+            raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
+
+    def send(self, batch: Batch) -> None:
+        """Write the file unless it is there: what is there is whole."""
+        path = f"{self._root.rstrip('/')}/{batch.id}.{self._format}"
+        try:
+            if not self._files.exists(path):
+                self._write(path, _ENCODE[self._format](batch), batch.token)
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
+            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise SinkDeliveryError(self._sink, f"the file {batch.id} can't be written: {why}") from None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _write(self, path: str, data: bytes, token: int) -> None:
+        protocols = {self._files.protocol} if isinstance(self._files.protocol, str) else set(self._files.protocol)
+        if protocols & _WHOLE:
+            self._files.pipe_file(path, data)
+            return
+        folder, _, name = path.rpartition("/")
+        self._files.makedirs(folder, exist_ok=True)
+        # Hidden, so that whoever lists the folder takes it for none of ours; another run has another token.
+        self._collect(folder, f".{name}.", token)
+        hidden = f"{folder}/.{name}.{token}.part"
+        if isinstance(self._files, LocalFileSystem):
+            _write_local(Path(hidden), Path(path), data)
+        else:
+            self._files.pipe_file(hidden, data)
+            self._files.mv(hidden, path)
+
+    def _collect(self, folder: str, prefix: str, token: int) -> None:
+        """What runs that were killed left of their last batch, which is the first one of the next run."""
+        if self._collected:
+            return
+        self._collected = True
+        for path in self._files.ls(folder, detail=False):
+            name = str(path).rpartition("/")[2]
+            if name.startswith(prefix) and name.endswith(".part") and int(name.split(".")[-2]) < token:
+                self._files.rm_file(path)
+
+
+def _write_local(hidden: Path, path: Path, data: bytes) -> None:
+    """An acknowledged batch outlives a power cut."""
+    with hidden.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(hidden, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _jsonl(batch: Batch) -> bytes:
+    lines = BytesIO()
+    for row in rows_of(batch.rows, batch.window.keys):
+        lines.write(dumps(row) + b"\n")
+    return lines.getvalue()
+
+
+def _parquet(batch: Batch) -> bytes:
+    buffer = pa.BufferOutputStream()
+    said = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+    with pq.ParquetWriter(buffer, batch.rows.schema, compression="zstd") as writer:
+        writer.write_table(batch.rows)
+        writer.add_key_value_metadata(said)
+    return bytes(buffer.getvalue())
+
+
+_ENCODE: Final[Mapping[str, Callable[[Batch], bytes]]] = {"jsonl": _jsonl, "parquet": _parquet}

@@ -1,4 +1,7 @@
-"""The Spark application of a migration: one deploy by the document of a file, and one line of figures."""
+"""The Spark application of a migration: one deploy by the document of a file, and one line of figures.
+
+The document of a migration: what the operator ships in a private file, or a user writes.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,170 @@ import logging
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.builtins.spark.document import MigrationDocument
-from airflow_provider_rfr.builtins.spark.errors import without
-from airflow_provider_rfr.builtins.spark.registered import RegisteredView
-from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.spark.engine import RegisteredView
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, without
+from airflow_provider_rfr.builtins.spec import Kind, nearest
+from airflow_provider_rfr.builtins.state import decode
+from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.views import holds_views
+from airflow_provider_rfr.lake.catalog import LakeSettings
+from airflow_provider_rfr.lake.inventory import holds_views
 from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.execution.values import Applied
+    from airflow_provider_rfr.builtins.execution.work import Applied
+    from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
+    from airflow_provider_rfr.builtins.spec import CatalogSpec
     from airflow_provider_rfr.builtins.state import Recorded
+
+
+FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
+MORE_FIELDS: Final = ("actor", "jars", "spark", "run")
+
+
+@dataclass(frozen=True)
+class MigrationDocument:
+    """One deploy.
+
+    :ivar store: address of the control store; it may hold a password
+    :ivar objects: YAML files and folders of declarations; what the package and entry points declare comes besides
+    :ivar spec: what is declared, in the place of ``objects``, where the files are not on the driver's machine
+    :ivar plan: what to do; None: what a plan of now says
+    :ivar supervisor: process, its start and its host, without which the driver is to end
+    """
+
+    lake: LakeSettings
+    store: str = field(repr=False)
+    project: str = "rfr"
+    version: str | None = None
+    objects: tuple[Path, ...] = ()
+    spec: CatalogSpec | None = None
+    policies: Policies | None = None
+    plan: Plan | None = None
+    actor: str = ""
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    supervisor: tuple[int, int, str] | None = None
+
+    def catalog_spec(self) -> CatalogSpec:
+        """What is declared.
+
+        :raises DeclarationError: with every mistake
+        """
+        from airflow_provider_rfr.builtins.declaration.loader import load_objects
+
+        if self.spec is not None:
+            return self.spec
+        return load_objects(*self.objects, project=self.project, version=self.version)
+
+
+def read_document(path: Path) -> MigrationDocument:
+    """The document of a YAML or JSON file; paths in it are relative to its folder.
+
+    :raises ConfigurationError: it can't be read, or a field of it is wrong; no value is shown
+    """
+    try:
+        said = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        # What a parser says of a mistake shows the line, and that may hold a password.
+        problem = f"can't be read: {type(error).__name__}"
+        raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
+    return parse_document(said, path.parent)
+
+
+def parse_document(said: Any, folder: Path) -> MigrationDocument:
+    """The document as a value.
+
+    :raises ConfigurationError: a field is wrong
+    """
+    given = _mapping("config", said)
+    if unknown := sorted(given.keys() - {*FIELDS, *MORE_FIELDS}):
+        raise ConfigurationError(str(unknown[0]), "is no field", nearest(str(unknown[0]), [*FIELDS, *MORE_FIELDS]))
+    if given.get("spec") is not None and given.get("objects"):
+        raise ConfigurationError("spec", "stands beside objects", "give one of the two")
+    jars = tuple(map(str, _list("jars", given.get("jars"))))
+    spark = {str(name): str(value) for name, value in _mapping("spark", given.get("spark") or {}).items()}
+    return MigrationDocument(
+        _lake(given.get("lake")),
+        _text("store", given.get("store")),
+        str(given.get("project") or "rfr"),
+        None if given.get("version") is None else str(given["version"]),
+        tuple(folder / str(each) for each in _list("objects", given.get("objects"))),
+        _spec(given.get("spec")),
+        _policies(given.get("policies")),
+        _plan(given.get("plan")),
+        str(given.get("actor") or ""),
+        SparkSettings(spark, jars),
+        _supervisor(_mapping("run", given.get("run") or {}).get("supervisor")),
+    )
+
+
+def _lake(said: Any) -> LakeSettings:
+    given = _mapping("lake", said)
+    properties = _mapping("lake.properties", given.get("properties"))
+    return LakeSettings(str(given.get("name") or "rfr"), {str(key): str(value) for key, value in properties.items()})
+
+
+def _spec(said: Any) -> CatalogSpec | None:
+    from airflow_provider_rfr.builtins.spec import CatalogSpec
+
+    return None if said is None else _decoded("spec", CatalogSpec, said)
+
+
+def _policies(said: Any) -> Policies | None:
+    from airflow_provider_rfr.builtins.planning.plan import Policies
+
+    return None if said is None else _decoded("policies", Policies, said)
+
+
+def _plan(said: Any) -> Plan | None:
+    from airflow_provider_rfr.builtins.planning.plan import Plan
+
+    return None if said is None else Plan.from_json(_mapping("plan", said))
+
+
+def _decoded(name: str, kind: Any, said: Any) -> Any:
+    try:
+        return decode(kind, _mapping(name, said))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigurationError(
+            name, f"can't be read: {error}", f"give what encode() makes of {kind.__name__}"
+        ) from None
+
+
+def _supervisor(said: Any) -> tuple[int, int, str] | None:
+    if said is None:
+        return None
+    given = _mapping("run.supervisor", said)
+    try:
+        return int(given["pid"]), int(given["started"]), str(given["host"])
+    except (KeyError, TypeError, ValueError):
+        raise ConfigurationError("run.supervisor", "is none", "give pid, started and host") from None
+
+
+def _mapping(name: str, said: Any) -> Mapping[str, Any]:
+    if not isinstance(said, Mapping):
+        raise ConfigurationError(name, "is missing" if said is None else "is no mapping", "write it as a mapping")
+    return said
+
+
+def _list(name: str, said: Any) -> list[Any]:
+    if said is None:
+        return []
+    if not isinstance(said, list):
+        raise ConfigurationError(name, "is no list", "write it as a list")
+    return said
+
+
+def _text(name: str, said: Any) -> str:
+    if not isinstance(said, str) or not said:
+        raise ConfigurationError(name, "is missing" if said is None else "is no text", "write e.g. sqlite:///FILE")
+    return said
+
 
 log = logging.getLogger("airflow_provider_rfr")
 

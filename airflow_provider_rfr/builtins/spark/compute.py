@@ -1,19 +1,358 @@
-"""The rows of a query as data files that no commit names yet: cut into units where that can be, else as a whole."""
+"""The rows of a query as data files that no commit names yet: cut into units where that can be, else as a whole.
+
+What runs in Spark's tasks: data files to rows, and rows of a query to data files.
+
+One piece of work, and the way of a query's rows into data files.
+
+Work on a table's data files cut into units: as much as a killed run may lose of what it has begun.
+
+Queries of which each row comes from one row of a table, computed data file by data file.
+
+What a killed run has finished is taken as it is, so it is noted with each unit. The proof that a query can be cut is in
+Spark's plan: where there are only projections, and no other query is asked, a row depends on one row alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
-from airflow_provider_rfr.builtins.spark import literals
-from airflow_provider_rfr.builtins.spark.errors import told
-from airflow_provider_rfr.builtins.spark.job import Job, matched
-from airflow_provider_rfr.builtins.spark.rowwise import by_file
-from airflow_provider_rfr.builtins.spark.session import use_namespace
-from airflow_provider_rfr.builtins.sql.names import at_snapshots
-from airflow_provider_rfr.exceptions import DeployError, QueryError
+import pyarrow as pa
+
+from airflow_provider_rfr.builtins.execution.work import ComputedFiles
+from airflow_provider_rfr.builtins.spark import session
+from airflow_provider_rfr.builtins.spark.session import of_spark, told, use_namespace
+from airflow_provider_rfr.builtins.spec import namespace_of
+from airflow_provider_rfr.builtins.sql.scopes import NamedTable, at_snapshots, replace_tables
+from airflow_provider_rfr.exceptions import DeployError, QueryError, RfrError, SchemaError
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.data_files import StoredFile
+from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder
+from airflow_provider_rfr.lake.files import InputFile, InputReader, input_files
+from airflow_provider_rfr.lake.inference import conform
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile, WorkFolder
+
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""Of rows in memory, before they are written; the file is some times smaller."""
+RESULT = "file binary, error string"
+"""Columns, in Spark's words, of what a task sends back."""
+_ONE_RESULT = pa.schema([("file", pa.binary()), ("error", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one task computes, and what is noted when it is finished.
+
+    :ivar name: made of its inputs
+    """
+
+    name: str
+    inputs: tuple[InputFile, ...]
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Of the inputs."""
+        return tuple(each.identity for each in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnits:
+    """Rows of units, by their numbers.
+
+    :ivar columns: as Spark holds them
+    """
+
+    reader: InputReader
+    units: tuple[Unit, ...]
+    columns: pa.Schema
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for file in self.units[number].inputs:
+                    yield from self._read(file)
+
+    def _read(self, file: InputFile) -> Iterator[pa.RecordBatch]:
+        for batch in self.reader.read(file):
+            yield from conform(pa.Table.from_batches([batch]), self.columns).to_batches()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows:
+    """Rows to data files, which are sent back; an error of ours is no reason to run the task again, and is sent too.
+
+    :ivar units: of each of Spark's partitions; empty where they have none
+    """
+
+    work: WorkFolder
+    units: tuple[Unit, ...] = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            files = [file for rows in _gathered(batches) for file in self.work.write(rows)]
+            self._note(files)
+        except RfrError as error:
+            yield _results([None], [str(error)])
+            return
+        yield _results([pickle.dumps(each) for each in files], [None] * len(files))
+
+    def _note(self, files: list[StoredFile]) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if self.units and context is not None:
+            unit = self.units[context.partitionId()]
+            self.work.note(unit.name, unit.identities, files)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about :data:`MAX_FILE_BYTES`."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+        if size >= MAX_FILE_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _results(files: list[bytes | None], errors: list[str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(files, pa.binary()), pa.array(errors, pa.string())], schema=_ONE_RESULT)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be computed.
+
+    :ivar lake: name of the catalog
+    :ivar table: whose rows they become
+    :ivar secrets: that no error may show
+    """
+
+    session: SparkSession
+    lake: str
+    catalog: Catalog
+    query: str
+    table: str
+    target: FileTarget
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """Of names that have none."""
+        return namespace_of(self.table)
+
+    @cached_property
+    def _written(self) -> dict[str, str]:
+        found: dict[str, str] = {self.table.casefold(): self.table}
+
+        def note(each: NamedTable) -> None:
+            name = each.written.replace("`", "")
+            found.setdefault(each.name, name if len(each.parts) > 1 else f"{self.namespace}.{name}")
+
+        with suppress(QueryError):
+            replace_tables(self.query, self.namespace, note)
+        return found
+
+    def real_name(self, name: str) -> str:
+        """A table's name as the query writes it, for catalogs tell upper and lower case apart."""
+        return self._written.get(name.casefold(), name)
+
+    def work(self, *inputs: str) -> WorkFolder:
+        """Where its files go. Its key is of all that decides what is in them.
+
+        :param inputs: what the rows come from, as far as the query does not say it
+        """
+        layout = self.target.layout
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.query, layout.schema.model_dump_json(), layout.spec.model_dump_json(), *inputs):
+            digest.update(part.encode())
+            digest.update(b"\0")
+        return WorkFolder(self.target, digest.hexdigest())
+
+    def run(self, rows: DataFrame, work: WorkFolder, units: tuple[Unit, ...] = ()) -> tuple[StoredFile, ...]:
+        """Write the rows; returns the files.
+
+        :param units: of each of the partitions of ``rows``; each is noted when it is finished
+        :raises SchemaError: a value does not fit its column
+        :raises SparkJobError: Spark could not finish
+        """
+        with told(self.table, self.secrets):
+            results = rows.mapInArrow(WriteRows(work, units), RESULT).collect()
+        errors = [each["error"] for each in results if each["error"] is not None]
+        if errors:
+            raise SchemaError(f"{self.table}: {errors[0]}")
+        return tuple(pickle.loads(each["file"]) for each in results)
+
+
+def matched(rows: DataFrame, layout: FileLayout, table: str, *, complete: bool) -> DataFrame:
+    """The query's result with its columns called as the table's are.
+
+    :param complete: every column of the table has to be there; else those that may be NULL can be left out
+    :raises SchemaError: the result's columns are not the table's
+    """
+    wanted = {field.name.casefold(): field for field in layout.arrow}
+    found = [name.casefold() for name in rows.columns]
+    problems = [f"gives {name}, which is no column of it" for name in rows.columns if name.casefold() not in wanted]
+    problems += [f"gives {name} twice" for name in sorted({name for name in found if found.count(name) > 1})]
+    missing = [field for name, field in wanted.items() if name not in found and (complete or not field.nullable)]
+    problems += [f"does not give {field.name}" for field in missing]
+    if problems:
+        raise SchemaError(
+            f"the query for {table} {', '.join(problems)}; its columns are {', '.join(layout.arrow.names)}"
+        )
+    return rows.toDF(*(wanted[name].name for name in found))
+
+
+MAX_BYTES = 128 * 1024 * 1024
+_SHARES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left to do of a piece of work, and what earlier runs of it have done."""
+
+    finished: tuple[FinishedUnit, ...]
+    units: tuple[Unit, ...]
+
+
+def remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> Remaining:
+    """Keep the finished units whose inputs are all still there, each input once; cut the rest anew."""
+    left = {each.identity: each for each in inputs}
+    kept = []
+    for unit in noted:
+        if unit.inputs and all(each in left for each in unit.inputs):
+            kept.append(unit)
+            for each in unit.inputs:
+                del left[each]
+    return Remaining(tuple(kept), cut(tuple(left.values()), sum(each.size for each in inputs)))
+
+
+def cut(inputs: Sequence[InputFile], whole: int) -> tuple[Unit, ...]:
+    """Units in the inputs' order: of one file, or of small ones that together are a small share of the whole.
+
+    :param whole: bytes of all inputs, finished ones too
+    """
+    limit = min(MAX_BYTES, whole // _SHARES)
+    found: list[list[InputFile]] = []
+    size = 0
+    for each in inputs:
+        if not found or size + each.size > limit:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += each.size
+    return tuple(Unit(_name(each), tuple(each)) for each in found)
+
+
+def _name(inputs: Iterable[InputFile]) -> str:
+    digest = hashlib.blake2b(digest_size=12)
+    for each in inputs:
+        digest.update(each.identity.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+_IN_PLACE = frozenset({"AdaptiveSparkPlan", "Project", "MapInArrow", "Range", "BatchEvalPython", "ArrowEvalPython"})
+_OPERATOR = re.compile(r"^[\s:|+-]*(?:\*\(\d+\) )?(\w+)")
+
+
+def by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | None:
+    """The query's rows in files; None if it has to be computed as a whole.
+
+    :param table: the one that is read row by row
+    """
+    source = job.catalog.load_table(table)
+    found = input_files(source, snapshot)
+    if found is None:
+        return None
+    reader, inputs = found
+    work = job.work(table, source.metadata.schema().model_dump_json())
+    left = remaining(inputs, work.finished())
+    files = tuple(file for each in left.finished for file in each.files)
+    if left.units:
+        computed = _compute(job, table, reader, left.units, work)
+        if computed is None:
+            return None
+        files += computed
+    _check(job.table, inputs, files)
+    return files
+
+
+def _check(table: str, inputs: tuple[InputFile, ...], files: tuple[StoredFile, ...]) -> None:
+    counts = [each.rows for each in inputs if each.rows is not None]
+    rows = sum(each.rows for each in files)
+    if len(counts) == len(inputs) and sum(counts) != rows:
+        raise SchemaError(f"{table}: {sum(counts)} rows were read and {rows} were made of them; nothing is changed")
+
+
+def _compute(
+    job: Job, table: str, reader: InputReader, units: tuple[Unit, ...], work: WorkFolder
+) -> tuple[StoredFile, ...] | None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    view = f"rfr_rows_{work.key}"
+    query = _over(job.query, job.namespace, table, view)
+    if query is None:
+        return None
+    session = job.session
+    with told(table, job.secrets):
+        columns = session.table(session.table_name(table, job.lake)).schema
+    read = ReadUnits(reader, units, to_arrow_schema(columns))
+    session.range(0, len(units), 1, len(units)).mapInArrow(read, columns).createOrReplaceTempView(view)
+    try:
+        rows = session.sql(session.query(query))
+        if not _stays_in_place(rows):
+            return None
+    except Exception as error:
+        if not of_spark(error):
+            raise
+        # Computed as a whole it fails as well, or it names the table in a way that no other name can stand for.
+        return None
+    else:
+        return job.run(matched(rows, job.target.layout, job.table, complete=False), work, units)
+    finally:
+        session.catalog.dropTempView(view)
+
+
+def _over(query: str, namespace: str, table: str, view: str) -> str | None:
+    """The query over the view in the table's place; None unless the table stands there exactly once."""
+    found = []
+
+    def other(each: NamedTable) -> str | None:
+        if each.name != table.casefold():
+            return None
+        found.append(each)
+        return view if each.aliased else f"{view} AS {session.identifier(each.parts[-1])}"
+
+    try:
+        text = replace_tables(query, namespace, other)
+    except QueryError:
+        return None
+    return text if len(found) == 1 and not found[0].fixed else None
+
+
+def _stays_in_place(rows: DataFrame) -> bool:
+    """Whether the plan is of nothing but projections. What looks like something else may be the text of a literal."""
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    found = [_OPERATOR.match(line) for line in plan.splitlines() if line.strip()]
+    return bool(found) and all(each is not None and each.group(1) in _IN_PLACE for each in found)
+
 
 _TRIES = 3
 
@@ -42,7 +381,7 @@ def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[
     for _ in range(_TRIES):
         pinned, loose = _pins(job, read)
         with told(job.table, job.secrets):
-            rows = job.session.sql(literals.query(_pinned(job, pinned)))
+            rows = job.session.sql(session.query(_pinned(job, pinned)))
         files = job.run(matched(rows, job.target.layout, job.table, complete=complete), job.work())
         now = {name: _current(job, name) for name in loose}
         if now == loose:

@@ -1,31 +1,191 @@
-"""SQL of a deploy on Spark."""
+"""SQL of a deploy on Spark.
+
+Statements about views, as Spark with Iceberg's extensions reads them.
+
+Views where the catalog can't hold any: registered in a session, and gone with it.
+
+In a notebook::
+
+    from airflow_provider_rfr.builtins.spark import RegisteredView, register_views
+
+    register_views(spark, "lake", [RegisteredView("ops.failing", "SELECT * FROM ops.runs WHERE state = 'failed'")])
+    spark.sql("SELECT * FROM `ops.failing`")
+
+A temporary view can't have a namespace, so the whole name stands in one pair of backticks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
-from airflow_provider_rfr.builtins.names import namespace_of
-from airflow_provider_rfr.builtins.spark import literals, statements
-from airflow_provider_rfr.builtins.spark.compute import compute
-from airflow_provider_rfr.builtins.spark.errors import told
-from airflow_provider_rfr.builtins.spark.job import Job
-from airflow_provider_rfr.builtins.spark.registered import RegisteredView, register_views, resolved
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, use_namespace
-from airflow_provider_rfr.builtins.spec import Column
-from airflow_provider_rfr.exceptions import QueryError, SchemaError
+from airflow_provider_rfr.builtins.execution.work import ComputedFiles
+from airflow_provider_rfr.builtins.spark import session
+from airflow_provider_rfr.builtins.spark.compute import Job, compute
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, told, use_namespace
+from airflow_provider_rfr.builtins.spec import Column, namespace_of
+from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
+from airflow_provider_rfr.builtins.wanted import CycleError, Graph
+from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.views import ViewEntry, find_view, holds_views, view_names
+from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, ViewEntry, find_view, holds_views, view_names
 from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from airflow_provider_rfr.lake.file_target import FileTarget
+    from airflow_provider_rfr.lake.data_files import FileTarget
+
+
+_MARKS = ("--", "/*", ";")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewText:
+    """A view as it is to be.
+
+    :ivar columns: by their places; empty for those of the query
+    """
+
+    name: str
+    sql: str
+    properties: Mapping[str, str]
+    comment: str | None
+    columns: tuple[Column, ...] = ()
+
+    def named(self, before: Sequence[LiveColumn], found: Sequence[str]) -> ViewText:
+        """With the names and comments that it had, as far as the query does not give them itself.
+
+        :param found: names of the query's columns
+        """
+        said = any(each.comment for each in before) or [each.name for each in before] != list(found)
+        if not said or len(before) != len(found):
+            return self
+        return replace(self, columns=tuple(Column(each.name, each.type, comment=each.comment) for each in before))
+
+
+def create_view(view: ViewText, catalog: str, *, replace: bool) -> str:
+    """Text, columns, comment and properties at once: a view without its marker is nobody's."""
+    parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", session.table_name(view.name, catalog)]
+    if view.columns:
+        parts.append(f"({', '.join(map(_column, view.columns))})")
+    if view.comment is not None:
+        parts.append(f"COMMENT {session.text(view.comment)}")
+    # Spark keeps the text from its first word to its last one.
+    whole = {TEXT: view.sql} if any(mark in view.sql for mark in _MARKS) else {}
+    if properties := {**view.properties, **whole}:
+        parts.append(f"TBLPROPERTIES {session.properties(properties)}")
+    return f"{' '.join(parts)} AS {view.sql}"
+
+
+def drop_view(name: str, catalog: str) -> str:
+    """One that isn't there is no mistake."""
+    return f"DROP VIEW IF EXISTS {session.table_name(name, catalog)}"
+
+
+def rename_view(old: str, new: str, catalog: str) -> str:
+    """Text, comment and properties stay."""
+    return f"ALTER VIEW {session.table_name(old, catalog)} RENAME TO {session.table_name(new, catalog)}"
+
+
+def set_view_properties(
+    name: str, properties: Mapping[str, str | None], comment: str | None, catalog: str
+) -> Iterator[str]:
+    """Set what has a value, take away what has none; the comment is a property, too."""
+    values = {**properties, COMMENT: comment}
+    given = {key: value for key, value in values.items() if value is not None}
+    gone = sorted(key for key, value in values.items() if value is None)
+    view = f"ALTER VIEW {session.table_name(name, catalog)}"
+    if given:
+        yield f"{view} SET TBLPROPERTIES {session.properties(given)}"
+    if gone:
+        yield f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(session.text, gone))})"
+
+
+def _column(column: Column) -> str:
+    name = session.identifier(column.name)
+    return name if column.comment is None else f"{name} COMMENT {session.text(column.comment)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredView:
+    """A view to register.
+
+    :ivar name: ``namespace.name``
+    :ivar columns: names of its columns; empty for those of the query
+    """
+
+    name: str
+    query: str
+    columns: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+
+def register_views(session: SparkSession, catalog: str, views: Iterable[RegisteredView]) -> tuple[str, ...]:
+    """Make each view a temporary one of the session, in an order in which each finds what it reads.
+
+    Neither the session's current catalog nor its current namespace matters, and both stay what they are.
+
+    :param catalog: name of the lake's catalog in the session
+    :returns: what to write in a query for each view, in that order
+    :raises ConfigurationError: a query is none, or the views read each other in a circle
+    :raises SparkJobError: a view can't be made; those before it are there
+    """
+    by_key = {each.key: each for each in views}
+    reads = {key: _reads(each, by_key) for key, each in by_key.items()}
+    found = []
+    for key in _ordered(reads):
+        view = by_key[key]
+        with told(f"view {view.name}"):
+            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_statement(view, catalog, by_key)}")
+        found.append(session.identifier(view.name))
+    return tuple(found)
+
+
+def _ordered(reads: Mapping[str, set[str]]) -> tuple[str, ...]:
+    try:
+        return Graph(reads).order(lambda each: each)
+    except CycleError as error:
+        raise ConfigurationError("views", str(error), "no view can read itself, also not by way of others") from None
+
+
+def _reads(view: RegisteredView, known: Mapping[str, RegisteredView]) -> set[str]:
+    return {each.name for each in dependencies(view.query, namespace_of(view.name)) if each.name in known}
+
+
+def _statement(view: RegisteredView, catalog: str, known: Mapping[str, RegisteredView]) -> str:
+    columns = f" ({', '.join(map(session.identifier, view.columns))})" if view.columns else ""
+    query = resolved(view.query, namespace_of(view.name), catalog, known)
+    return f"{session.identifier(view.name)}{columns} AS {query}"
+
+
+def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, RegisteredView]) -> str:
+    """The query with whole names: those of registered views, and of tables of the catalog."""
+
+    def whole(table: NamedTable) -> str:
+        view = known.get(table.name)
+        if view is None:
+            return _in_catalog(table, namespace, catalog)
+        name = session.identifier(view.name)
+        return name if table.aliased else f"{name} AS {session.identifier(table.parts[-1])}"
+
+    return replace_tables(query, namespace, whole)
+
+
+def _in_catalog(table: NamedTable, namespace: str, catalog: str) -> str:
+    if len(table.parts) == 1:
+        return f"{session.table_name(namespace, catalog)}.{table.written}"
+    named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
+    return table.written if named else f"{session.identifier(catalog)}.{table.written}"
 
 
 class SparkSqlEngine:
@@ -93,11 +253,11 @@ class SparkSqlEngine:
             self._register(RegisteredView(name, sql, tuple(each.name for each in columns)))
             return
         there = find_view(self._catalog, name) if replace else None
-        made = statements.ViewText(name, sql, properties, comment, tuple(columns))
+        made = ViewText(name, sql, properties, comment, tuple(columns))
         with told(f"view {name}", self._secrets):
             self._define(made, there, replace)
 
-    def _define(self, made: statements.ViewText, there: ViewEntry | None, replace: bool) -> None:
+    def _define(self, made: ViewText, there: ViewEntry | None, replace: bool) -> None:
         session, catalog, namespace = self._session, self._lake.name, namespace_of(made.name)
         same = there if there is not None and there.query.split() == made.sql.split() else None
         if same is not None:
@@ -105,14 +265,14 @@ class SparkSqlEngine:
             catalog, namespace = same.catalog or catalog, same.namespace or namespace
         use_namespace(session, catalog, namespace)
         try:
-            found = session.sql(literals.query(made.sql)).columns
+            found = session.sql(session.query(made.sql)).columns
             if made.columns:
                 _check_columns(made, found)
             elif same is not None:
                 made = made.named(same.columns, found)
-            session.sql(statements.create_view(made, self._lake.name, replace=replace))
+            session.sql(create_view(made, self._lake.name, replace=replace))
         finally:
-            session.sql(f"USE {literals.identifier(self._lake.name)}")
+            session.sql(f"USE {session.identifier(self._lake.name)}")
 
     def drop_view(self, name: str) -> None:
         """Drop it; one that isn't there is no mistake."""
@@ -120,7 +280,7 @@ class SparkSqlEngine:
             self._registered.pop(name.casefold(), None)
             self._session.catalog.dropTempView(name)
             return
-        self._run(name, statements.drop_view(name, self._lake.name))
+        self._run(name, drop_view(name, self._lake.name))
 
     def rename_view(self, old: str, new: str) -> None:
         """Give it another name.
@@ -138,12 +298,12 @@ class SparkSqlEngine:
             return
         with told(f"view {old}", self._secrets):
             use_namespace(self._session, self._lake.name, namespace_of(new))
-        self._run(old, statements.rename_view(old, new, self._lake.name))
+        self._run(old, rename_view(old, new, self._lake.name))
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
         """Set properties, take away those that are None, and replace the comment."""
         if self._persistent:
-            for statement in statements.set_view_properties(name, properties, comment, self._lake.name):
+            for statement in set_view_properties(name, properties, comment, self._lake.name):
                 self._run(name, statement)
 
     def compute(
@@ -182,7 +342,7 @@ class SparkSqlEngine:
             self._session.sql(statement)
 
 
-def _check_columns(made: statements.ViewText, found: Sequence[str]) -> None:
+def _check_columns(made: ViewText, found: Sequence[str]) -> None:
     """Columns are named by their places: the same names in another order would stand over others' values."""
     wanted = [each.name for each in made.columns]
     folded, declared = [name.casefold() for name in found], [name.casefold() for name in wanted]

@@ -1,24 +1,101 @@
-"""One Spark session on the lake's own catalog, with Iceberg's runtime."""
+"""One Spark session on the lake's own catalog, with Iceberg's runtime.
+
+Errors of Spark as errors of this package, with nothing secret in them.
+
+Names and texts as Spark SQL reads them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.builtins.spark import literals
-from airflow_provider_rfr.builtins.spark.errors import REDACTED, of_spark, sentence, without
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
-from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.lake.spark_sql import spark_sql_settings
-from airflow_provider_rfr.secret_names import secrets_in
+from airflow_provider_rfr.lake.catalog import LakeSettings, spark_sql_settings
+from airflow_provider_rfr.secret_names import SECRET_NAMES, secrets_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_OF_PYTHON = re.compile(r"^(?:[a-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_OF_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
+_FAILED = re.compile(r"Job aborted due to stage failure: (.{1,300})")
+REDACTED = f"(?i){SECRET_NAMES}"
+"""Names of settings whose values Spark shows nowhere; its own list lacks some of those that catalogs have."""
+
+
+@contextmanager
+def told(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
+    """Raise what Spark raises as a :class:`SparkJobError` of one sentence; other errors stay as they are.
+
+    :param what: was tried, e.g. ``view ops.v``
+    """
+    try:
+        yield
+    except Exception as error:
+        if not of_spark(error):
+            raise
+        raise SparkJobError(f"{what}: {without(sentence(error), secrets)}") from None
+
+
+def of_spark(error: BaseException) -> bool:
+    """Whether it comes out of Spark or the way to it."""
+    return type(error).__module__.split(".")[0] in ("py4j", "pyspark")
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, without the stack."""
+    message = str(error)
+    failed = _FAILED.search(message)
+    if type(error).__module__.startswith("pyspark.errors") and failed is None:
+        return message.strip().partition("\n")[0]
+    if of_python := _OF_PYTHON.search(message):
+        return of_python.group(2)
+    if causes := _OF_JAVA.findall(message):
+        return str(causes[-1])
+    return failed.group(1) if failed else message.strip().partition("\n")[0]
+
+
+def without(message: str, secrets: Iterable[str]) -> str:
+    """The message with every secret taken out."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        message = message.replace(secret, "***")
+    return message
+
+
+def identifier(name: str) -> str:
+    """One part of a name, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def table_name(name: str, catalog: str | None = None) -> str:
+    """``namespace.name``, each part in backticks, with the catalog before it if there is one."""
+    parts = name.split(".")
+    return ".".join(map(identifier, parts if catalog is None else [catalog, *parts]))
+
+
+def text(value: str) -> str:
+    """A string, whatever is in it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def properties(values: Mapping[str, str]) -> str:
+    """Keys and values between parentheses."""
+    return "(" + ", ".join(f"{text(key)} = {text(values[key])}" for key in sorted(values)) + ")"
+
+
+def query(sql: str) -> str:
+    """The query so that it can be nothing else: a statement that changes something would be run at once."""
+    return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
+
 
 PACKAGES: Final = "spark.jars.packages"
 _CATALOGS: Final = "spark.sql.catalog."
@@ -70,7 +147,7 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
         session.conf.set(name, value)
     try:
         # The method for this asks whichever session was the active one before.
-        session.sql(f"USE {literals.identifier(lake.name)}")
+        session.sql(f"USE {identifier(lake.name)}")
     except Exception as error:
         if not of_spark(error):
             raise
@@ -167,6 +244,6 @@ def _no_runtime(settings: Mapping[str, str], spark: SparkSettings, why: str = ""
 
 def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
     """Make it the current one, in which names without a namespace are looked for; it is made where there is none."""
-    name = literals.table_name(namespace, catalog)
+    name = table_name(namespace, catalog)
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
     session.sql(f"USE {name}")

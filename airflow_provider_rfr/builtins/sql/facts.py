@@ -1,32 +1,48 @@
 """What a query says by itself, whatever columns its tables have.
 
 Taken from its tree once and kept: to parse takes a millisecond, and a tree is too large to be kept for thousands.
+
+What a query reads: tables and the columns of them, found by its scopes.
+
+Columns that a query asks of a table which does not have them.
+
+Where the stars of a query stand, and what is to stand there instead.
+
+``SELECT *`` written out: a column that comes later changes no view by itself.
+
+Only the star is touched. The rest of the text stays as its author wrote it, and it is that text which is executed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import dropwhile
+from typing import Final
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.sql.outputs import Outputs, written
-from airflow_provider_rfr.builtins.sql.parse import parse_query
+from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, namespace_of, nearest
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier, parse_query, tokens
 from airflow_provider_rfr.builtins.sql.scopes import (
     STAR,
+    ColumnsOf,
     Mention,
+    Outputs,
+    UnknownColumnsError,
     column_of,
+    full_name,
     mentions,
     reads_columns,
     scopes_of,
     sources_of,
     table_parts,
     tables_of,
+    written,
 )
-from airflow_provider_rfr.builtins.sql.text import canonical_sql
-from airflow_provider_rfr.exceptions import QueryError
+from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 Parts = tuple[str, ...]
 
@@ -133,3 +149,243 @@ def _others(tree: exp.Query, seen: set[int]) -> Iterator[Parts]:
             parts = tuple(each.name for each in node.parts) if node.parent.name.upper() == "TABLE" else ()
         if parts and (len(parts) > 1 or parts[0] not in own):
             yield parts
+
+
+METADATA_TABLES: Final = frozenset(
+    {
+        *("history", "snapshots", "metadata_log_entries", "refs", "entries", "manifests", "partitions", "changes"),
+        *("files", "data_files", "delete_files", "position_deletes", "position_delete_files"),
+        *("all_entries", "all_files", "all_data_files", "all_delete_files", "all_manifests"),
+    }
+)
+"""What Iceberg shows of a table below the table's name."""
+_SELECTORS = ("branch_", "tag_", "snapshot_id_", "at_timestamp_")
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """A name that a query reads.
+
+    :ivar name: as objects' names are compared
+    :ivar columns: the columns of it that are used, sorted, as they are compared; some too many where the query does
+        not tell whose a column is. None: all, or it can't be told
+    """
+
+    name: str
+    columns: tuple[str, ...] | None = None
+
+
+def dependencies(query: str, namespace: str, *, known: Container[str] | None = None) -> tuple[Reads, ...]:
+    """What a query reads, sorted by name.
+
+    :param namespace: of names that have none
+    :param known: names of tables, as they are compared. Of ``ops.runs.history`` it is ``ops.runs`` that is read, if
+        that one is known; without this, both are
+    :raises QueryError: it is not one query
+    :raises UnreadableQueryError: it can't be parsed
+    """
+    found = _Found(namespace, known)
+    for parts, columns in facts_of(query).tables:
+        found.add(parts, columns)
+    return found.reads()
+
+
+def object_reads(obj: BuiltinObject, *, known: Container[str] | None = None) -> tuple[Reads, ...]:
+    """What an object reads: by its query, its ``depends_on``, or as a sink.
+
+    :raises QueryError: as :func:`dependencies`; a query that can't be parsed is taken to read what ``depends_on`` says
+    """
+    if obj.sink is not None:
+        columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
+        return (Reads(obj.sink.source.casefold(), columns),)
+    told = {name.casefold(): Reads(name.casefold()) for name in obj.depends_on}
+    try:
+        found = dependencies(obj.query, namespace_of(obj.name), known=known) if obj.query is not None else ()
+    except UnreadableQueryError:
+        if not told:
+            raise
+        found = ()
+    told.update({each.name: each for each in found})
+    return tuple(told[name] for name in sorted(told))
+
+
+def unqualified(query: str) -> tuple[str, ...]:
+    """Tables that a query names without a namespace; none, if it can't be parsed."""
+    try:
+        tables = [each for scope in scopes_of(query) for each in tables_of(scope)]
+    except UnreadableQueryError:
+        return ()
+    names = (table_parts(table) for _, table in tables)
+    return tuple(sorted({full_name(parts, "") for parts in names if len(parts) == 1}))
+
+
+class _Found:
+    def __init__(self, namespace: str, known: Container[str] | None) -> None:
+        self._namespace = namespace
+        self._known = known
+        self._columns: dict[str, set[str] | None] = {}
+
+    def add(self, parts: tuple[str, ...], columns: Iterable[str] | None) -> None:
+        for name, exact in self._names(parts):
+            before = self._columns.setdefault(name, set())
+            if before is None or columns is None or not exact:
+                self._columns[name] = None
+            else:
+                before.update(columns)
+
+    def _names(self, parts: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
+        """What is read, and whether the columns are its own."""
+        whole, table = full_name(parts, self._namespace), full_name(parts[:-1], self._namespace)
+        inside = parts[-1] in METADATA_TABLES or parts[-1].startswith(_SELECTORS)
+        if len(parts) < 3 or (self._known is not None and (whole in self._known or table not in self._known)):
+            yield whole, True
+        elif self._known is not None:
+            yield table, False
+        else:
+            yield whole, True
+            if inside:
+                yield table, False
+
+    def reads(self) -> tuple[Reads, ...]:
+        items = sorted(self._columns.items())
+        return tuple(Reads(name, None if columns is None else tuple(sorted(columns))) for name, columns in items)
+
+
+def unknown_columns(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[str, str]]:
+    """Problem and remedy for each ``alias.column`` that is not there.
+
+    Names that begin with an underscore are left alone: Spark, Iceberg and the refresh add such columns to tables.
+
+    :raises QueryError: as :func:`facts_of`
+    """
+    seen = set[tuple[str, str]]()
+    for parts, column, as_written in facts_of(query).qualified:
+        name = full_name(parts, namespace)
+        known = columns_of(name)
+        if known is None or column.startswith("_") or column in (each.casefold() for each in known):
+            continue
+        if (name, column) not in seen:
+            seen.add((name, column))
+            yield f"{name} has no column {as_written}", nearest(column, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A part of a text, and what comes in its place."""
+
+    start: int
+    end: int
+    text: str
+
+
+def star_edits(query: str, columns_of: ColumnsOf, namespace: str, *, keep_unknown: bool) -> list[Edit]:
+    """What has to be done to a query so that it has no stars, in the text's order.
+
+    :raises QueryError: a star can't be written out
+    """
+    if not facts_of(query).starred:
+        return []
+    outputs = Outputs(columns_of, namespace)
+    edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
+    return sorted(edits, key=lambda each: each.start)
+
+
+def result_columns(query: str, columns_of: ColumnsOf, namespace: str) -> tuple[str, ...]:
+    """The names of a query's columns, as their author wrote them.
+
+    :raises QueryError: one has no name, or a star can't be written out
+    """
+    found = facts_of(query).outputs
+    return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
+
+
+def _edits(query: str, scope: Scope, outputs: Outputs, keep_unknown: bool) -> Iterator[Edit]:
+    for node in scope.walk():
+        try:
+            if isinstance(node, exp.Join) and node.method.upper() == "NATURAL":
+                outputs.items(scope)
+            elif isinstance(node, exp.Star) and reads_columns(node):
+                yield _edit(query, scope, node, outputs)
+        except UnknownColumnsError:
+            if not keep_unknown:
+                raise
+
+
+def _edit(query: str, scope: Scope, star: exp.Star, outputs: Outputs) -> Edit:
+    start = star.meta.get("start")
+    if not isinstance(start, int) or query[start : start + 1] != "*":
+        raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
+    end = _end(query, start, star)
+    column = star.parent
+    if isinstance(column, exp.Column):
+        names = [identifier(name) for name in outputs.qualified(scope, column)]
+        first, last = column.parts[0].meta, column.parts[-2].meta
+        between = f", {query[first['start'] : last['end'] + 1]}."
+        return Edit(start, end, between.join(names))
+    return Edit(start, end, ", ".join(map(str, outputs.star(scope, star))))
+
+
+def _end(query: str, start: int, star: exp.Star) -> int:
+    """Where the star ends, with its EXCEPT if it has one."""
+    if not star.args.get("except_"):
+        return start + 1
+    depth = 0
+    for each in dropwhile(lambda word: word.start <= start, tokens(query)):
+        depth += (each.token_type is TokenType.L_PAREN) - (each.token_type is TokenType.R_PAREN)
+        if each.token_type is TokenType.R_PAREN and not depth:
+            return int(each.end) + 1
+    raise QueryError("the EXCEPT of a star has no end")
+
+
+def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, keep_unknown: bool = False) -> str:
+    """The query with every star that stands for columns replaced by their names.
+
+    That of ``count(*)`` stands for none. ``NATURAL JOIN`` is refused as well, since it depends on columns that nobody
+    names.
+
+    :param columns_of: the columns that are recorded, or declared, by name as it is compared
+    :param namespace: of tables that are named without one
+    :param keep_unknown: leave stars alone under which there is nothing but tables of others
+    :raises QueryError: a star can't be written out; what to write instead is its remedy
+    """
+    for edit in reversed(star_edits(query, columns_of, namespace, keep_unknown=keep_unknown)):
+        query = query[: edit.start] + edit.text + query[edit.end :]
+    return query
+
+
+def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tuple[str, ...]:
+    """The names of a query's columns, as their author wrote them.
+
+    :raises QueryError: one has no name, or what a star stands for is not known
+    """
+    return result_columns(query, columns_of, namespace)
+
+
+def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
+    """The columns of declared objects; those of a view that names none are those of its query.
+
+    Ask for what is read before you ask for its readers, or a long chain of views ends in a ``RecursionError``.
+    """
+    by_key = {each.key: each for each in objects}
+    known: dict[str, tuple[str, ...] | None] = {}
+
+    def columns_of(name: str) -> tuple[str, ...] | None:
+        key = name.casefold()
+        if key not in known:
+            # Views in a circle have no columns; the circle itself is told by whoever orders them.
+            known[key] = None
+            known[key] = _columns(by_key.get(key), columns_of)
+        return known[key]
+
+    return columns_of
+
+
+def _columns(obj: BuiltinObject | None, columns_of: ColumnsOf) -> tuple[str, ...] | None:
+    if obj is None:
+        return None
+    if obj.columns or obj.kind not in QUERIED or obj.query is None:
+        return tuple(each.name for each in obj.columns) or None
+    try:
+        return output_columns(obj.query, columns_of, namespace=namespace_of(obj.name))
+    except QueryError:
+        return None

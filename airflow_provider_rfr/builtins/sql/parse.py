@@ -1,18 +1,126 @@
-"""One query, parsed; whatever is not one query is refused."""
+"""One query, parsed; whatever is not one query is refused.
+
+A query as a row of words: what is left of it when only its meaning counts.
+
+Words come from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way, and the result
+hardly depends on sqlglot's version.
+
+Expressions put in the place of the columns that other expressions read, in the author's own text.
+"""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib.metadata import version
 from itertools import dropwhile
 from typing import Final
 
+import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
 
-from airflow_provider_rfr.builtins.sql.text import DIALECT, tokens, without_comments
+from airflow_provider_rfr.builtins.spec import is_plain
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
+
+DIALECT: Final = "spark"
+RULES: Final = 1
+"""Goes up when :func:`canonical_sql` writes anything differently."""
+CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{RULES}"
+"""Who wrote a canonical text; texts of two writers are never compared."""
+_AS_WRITTEN = frozenset(
+    {
+        TokenType.STRING,
+        TokenType.IDENTIFIER,
+        TokenType.RAW_STRING,
+        TokenType.NATIONAL_STRING,
+        TokenType.UNICODE_STRING,
+        TokenType.HEREDOC_STRING,
+        TokenType.BYTE_STRING,
+        TokenType.BIT_STRING,
+        TokenType.HEX_STRING,
+    }
+)
+
+
+@lru_cache(maxsize=8)
+def tokens(query: str) -> Sequence[Token]:
+    """The query's words, without comments, with their places in the text. They are shared: don't touch them.
+
+    :raises SqlglotError: a string, a name or a comment has no end
+    """
+    return tuple(Dialect.get_or_raise(DIALECT).tokenize(without_comments(query)))
+
+
+def without_comments(query: str) -> str:
+    """The query with blanks where its comments were, so that every place stays what it was.
+
+    sqlglot takes ``GROUP BY`` for one word, and would not know it with a comment inside.
+
+    :raises SqlglotError: as :func:`tokens`
+    """
+    if "--" not in query and "/*" not in query:
+        return query
+    kept: list[str] = []
+    at = 0
+    for token in Dialect.get_or_raise(DIALECT).tokenize(query):
+        if token.start >= at:
+            kept += [_blank(query[at : token.start]), query[token.start : token.end + 1]]
+            at = token.end + 1
+    return "".join([*kept, _blank(query[at:])])
+
+
+def _blank(text: str) -> str:
+    return "".join(each if each.isspace() else " " for each in text)
+
+
+@lru_cache(maxsize=65_536)
+def canonical_sql(query: str) -> str:
+    """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
+
+    It is for comparing, never for executing. A query that can't even be taken apart is compared as it is.
+    """
+    try:
+        return " ".join(_words(without_comments(query), tokens(query)))
+    except SqlglotError:
+        return " ".join(["?", *query.split()])
+
+
+def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
+    before = -1
+    for token in found:
+        # A number with a suffix is several tokens in one place.
+        if token.start <= before:
+            continue
+        before = token.end
+        text = query[token.start : token.end + 1]
+        if token.token_type in _AS_WRITTEN:
+            yield text
+        elif token.token_type is TokenType.HINT:
+            inside = text[3:-2]
+            yield from ("/*+", *_words(inside, Dialect.get_or_raise(DIALECT).tokenize(inside)), "*/")
+        elif set(text) == {">"}:
+            # Two types that end together are no shift.
+            yield from text
+        else:
+            yield from text.lower().split()
+
+
+@cache
+def _keywords() -> frozenset[str]:
+    """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
+    keywords = Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS
+    return frozenset(word for each in keywords for word in each.upper().split())
+
+
+def identifier(name: str) -> str:
+    """The name as it is written in a query: in backticks, unless nobody could take it for a keyword."""
+    if is_plain(name) and name.upper() not in _keywords():
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
 
 WRITTEN: Final = "written"
 """Key in an identifier's ``meta``: the name as its author wrote it; the identifier itself is as Spark compares it."""
@@ -100,3 +208,49 @@ def _told(error: ParseError) -> str:
     where = f"line {line}, column {column}: " if line else ""
     said = str(first.get("description") or "")
     return f"{where}{said if said and '<' not in said else 'something is missing here'}"
+
+
+@lru_cache(maxsize=4096)
+def column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
+    """The columns that an expression reads, as they are compared, with the places of their names in its text.
+
+    Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
+
+    :raises ValueError: it is no expression that can be read
+    """
+    try:
+        tree = sqlglot.parse_one(expression, read="spark")
+    except SqlglotError as error:
+        raise ValueError(f"{expression!r} can't be read as an expression") from error
+    found = set()
+    for column in tree.find_all(exp.Column):
+        name = column.parts[0]
+        place = name.meta
+        if "start" not in place:
+            raise ValueError(f"{expression!r} can't be read as an expression over columns")
+        found.add((name.name.casefold(), int(place["start"]), int(place["end"]) + 1))
+    return tuple(sorted(found, key=lambda each: each[1]))
+
+
+def columns_read(expression: str) -> tuple[str, ...]:
+    """The columns that an expression reads, as they are compared."""
+    return tuple(dict.fromkeys(name for name, _, _ in column_spans(expression)))
+
+
+def bare_column(expression: str) -> str | None:
+    """The column, if the expression is nothing but one."""
+    spans = column_spans(expression)
+    text = expression.strip()
+    return spans[0][0] if len(spans) == 1 and spans[0][2] - spans[0][1] == len(text) else None
+
+
+def compose(expression: str, inner: Mapping[str, str]) -> str:
+    """``expression`` over what ``inner`` makes of the columns; nothing but the columns' names is touched."""
+    known = {name.casefold(): text for name, text in inner.items()}
+    for name, start, end in reversed(column_spans(expression)):
+        if name in known:
+            text = known[name].strip()
+            whole = end - start == len(expression.strip())
+            put = text if whole or bare_column(text) is not None else f"({text})"
+            expression = expression[:start] + put + expression[end:]
+    return expression

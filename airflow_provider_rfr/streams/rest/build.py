@@ -1,38 +1,173 @@
-"""Makes streams of a definition and a configuration."""
+"""Makes streams of a definition and a configuration.
+
+Makes partition routers of their definitions.
+
+What decides which requests a stream sends, as JSON without secrets.
+
+Left out on purpose, so that they can be changed while a refresh is under way: credentials, error handling,
+timeouts and limits, the JSON schema and the primary key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.secret_names import MASK, is_secret
 from airflow_provider_rfr.streams.rest import definition as model
-from airflow_provider_rfr.streams.rest.authenticators import Authenticator
-from airflow_provider_rfr.streams.rest.build_auth import build_authenticator
-from airflow_provider_rfr.streams.rest.build_paging import build_paginator, resolved_page_size
-from airflow_provider_rfr.streams.rest.build_routers import build_router
+from airflow_provider_rfr.streams.rest.auth import build_authenticator
+from airflow_provider_rfr.streams.rest.client import (
+    Authenticator,
+    Limits,
+    Requester,
+    RequestTemplates,
+    Transport,
+    check_base_url,
+)
+from airflow_provider_rfr.streams.rest.definition import RequestDefaults, StreamDefinition
 from airflow_provider_rfr.streams.rest.document import parse_definition
 from airflow_provider_rfr.streams.rest.error_handler import build_error_handler
-from airflow_provider_rfr.streams.rest.fingerprints import fingerprint_of
-from airflow_provider_rfr.streams.rest.hosts import HostPolicy
-from airflow_provider_rfr.streams.rest.interpolation import (
+from airflow_provider_rfr.streams.rest.expressions import (
     CONFIG_NAMES,
     RECORD_NAMES,
     REQUEST_NAMES,
     compile_condition,
     compile_path,
     compile_value,
+    has_expressions,
     nearest,
+    parse_path,
 )
-from airflow_provider_rfr.streams.rest.partition_routers import PartitionRouter
-from airflow_provider_rfr.streams.rest.paths import parse_path
-from airflow_provider_rfr.streams.rest.redaction import Redactor
-from airflow_provider_rfr.streams.rest.requester import Requester, RequestTemplates, check_base_url
-from airflow_provider_rfr.streams.rest.selector import Selector
+from airflow_provider_rfr.streams.rest.hosts import HostPolicy
+from airflow_provider_rfr.streams.rest.pagination import build_paginator, resolved_page_size
+from airflow_provider_rfr.streams.rest.partition_routers import (
+    ListRouter,
+    NoRouter,
+    ParentKey,
+    PartitionRouter,
+    ProductRouter,
+    SubstreamRouter,
+)
+from airflow_provider_rfr.streams.rest.records import Selector, build_transformations
 from airflow_provider_rfr.streams.rest.stream import RestParts, RestStream
-from airflow_provider_rfr.streams.rest.transformations import build_transformations
-from airflow_provider_rfr.streams.rest.transport import Limits, Transport
+
+
+def build_router(
+    router: model.Router | None,
+    place: str,
+    config: Mapping[str, Any],
+    streams: Collection[str],
+    parent_named: Callable[[str], RestStream],
+) -> PartitionRouter:
+    """The router of a definition; without one there is a single partition.
+
+    :param config: without secrets: partitions are stored
+    :param streams: the names that a parent may have
+    :raises SourceDefinitionError: an unknown parent, values that are no list, a field that stands twice
+    """
+    if router is None:
+        return NoRouter()
+    if isinstance(router, model.ListRouter):
+        return ListRouter(router.field, _values(router, place, config))
+    if isinstance(router, model.SubstreamRouter):
+        return _substream(router, place, streams, parent_named)
+    product = ProductRouter(
+        [
+            build_router(item, f"{place}.of.{number}", config, streams, parent_named)
+            for number, item in enumerate(router.of)
+        ]
+    )
+    if len(set(product.fields)) != len(product.fields):
+        raise SourceDefinitionError(place, "two routers use the same field name", "rename one of them")
+    return product
+
+
+def _substream(
+    router: model.SubstreamRouter,
+    place: str,
+    streams: Collection[str],
+    parent_named: Callable[[str], RestStream],
+) -> SubstreamRouter:
+    if router.parent not in streams:
+        raise SourceDefinitionError(
+            f"{place}.parent", f"there is no stream {router.parent!r}", nearest(router.parent, streams)
+        )
+    parent = parent_named(router.parent)
+    for name in router.parent_slice_fields:
+        if name not in parent.slice_fields:
+            raise SourceDefinitionError(
+                f"{place}.parent_slice_fields",
+                f"the partitions of {parent.name} have no {name!r}",
+                nearest(name, parent.slice_fields),
+            )
+    extra = tuple((name, parse_path(path)) for name, path in router.extra_fields.items())
+    key = ParentKey(parse_path(router.parent_key), router.field, extra, tuple(router.parent_slice_fields))
+    return SubstreamRouter(parent, key)
+
+
+def _values(router: model.ListRouter, place: str, config: Mapping[str, Any]) -> list[Any]:
+    template = compile_value(router.values, f"{place}.values", CONFIG_NAMES, config)
+    values = template({"config": config})
+    if isinstance(values, list):
+        return values
+    raise SourceDefinitionError(
+        f"{place}.values", f"is {type(values).__name__}, not a list", 'e.g. [a, b] or "{{ config.regions }}"'
+    )
+
+
+FORMAT: Final = 1
+_LEFT_OUT: Final = {
+    "primary_key",
+    "json_schema",
+    "json_schema_file",
+    "authenticator",
+    "error_handler",
+    "timeouts",
+    "max_response_bytes",
+    "base_url",
+}
+
+
+def fingerprint_of(
+    name: str,
+    stream: StreamDefinition,
+    *,
+    base_url: str,
+    defaults: RequestDefaults,
+    page_size: int | None,
+    config: Mapping[str, Any],
+    parents: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """:param stream: with the defaults already in their places
+    :param config: without secrets
+    :param parents: the parents' fingerprints by name
+    """
+    declared = stream.model_dump(mode="json", by_alias=True, exclude=_LEFT_OUT, exclude_defaults=True)
+    request = declared.setdefault("request", {})
+    for part, shared in (("query", defaults.query), ("headers", defaults.headers)):
+        values = {**shared, **request.get(part, {})}
+        if values:
+            request[part] = {key: _without_secret(key, value) for key, value in values.items()}
+    return {
+        "class": "airflow_provider_rfr.streams:RestStream",
+        "format": FORMAT,
+        "name": name,
+        "base_url": base_url,
+        "definition": declared,
+        "page_size": page_size,
+        "config": dict(config),
+        "parents": dict(parents),
+    }
+
+
+def _without_secret(name: str, value: Any) -> Any:
+    """A credential that was written into the document itself; a template only names where it comes from."""
+    if is_secret(name) and isinstance(value, str) and not has_expressions(value):
+        return MASK
+    return value
 
 
 @dataclass(frozen=True, slots=True)

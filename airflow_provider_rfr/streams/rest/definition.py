@@ -2,6 +2,14 @@
 
 Unknown fields, wrong types and contradictions are refused when the document is read.  What depends on the
 configuration (templates) is checked when the streams are built, before the first request.
+
+What all parts of a source definition share.
+
+Models of the authenticators.
+
+Models of the error handler.
+
+Models of the paginators.
 """
 
 from __future__ import annotations
@@ -10,12 +18,378 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from airflow_provider_rfr.streams.rest.definition_auth import Authenticator
-from airflow_provider_rfr.streams.rest.definition_base import Part, TextMap
-from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler
-from airflow_provider_rfr.streams.rest.definition_paging import Paginator
+
+class Part(BaseModel):
+    """A part of the document.  Types are strict: ``page_size: true`` isn't 1, ``"5"`` isn't 5."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        # Every executor imports this: only the models that are used are built.
+        defer_build=True,
+    )
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        """No values: a credential may be written into the document itself."""
+        return []
+
+
+def _values_only(value: dict[str, Any]) -> dict[str, Any]:
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            raise ValueError(f"{name!r} is a mapping; allowed are text, number, boolean, null, or a list of them")
+    return value
+
+
+TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
+
+
+class Place(Part):
+    """Where in a request a value is put: exactly one of the four."""
+
+    query: str | None = None
+    header: str | None = None
+    json_: str | None = Field(default=None, alias="json")
+    form: str | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Place:
+        if sum(name is not None for name in (self.query, self.header, self.json_, self.form)) != 1:
+            raise ValueError("name exactly one place: query, header, json or form")
+        return self
+
+
+class Origin(Part):
+    """Where in an answer a value is found: at a path of the body, or in a header."""
+
+    path: str | list[str] | None = None
+    header: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Origin:
+        if (self.path is None) == (self.header is None):
+            raise ValueError("name exactly one origin: path or header")
+        return self
+
+
+class NoAuthenticator(Part):
+    """Nothing is sent."""
+
+    type: Literal["none"]
+
+
+class ApiKey(Part):
+    """A key in a header or a query parameter."""
+
+    type: Literal["api_key"]
+    value: str
+    send_as: Place
+
+    @model_validator(mode="after")
+    def _not_in_a_body(self) -> ApiKey:
+        if self.send_as.query is None and self.send_as.header is None:
+            raise ValueError("an API key is sent as a header or a query parameter")
+        return self
+
+
+class Bearer(Part):
+    """``Authorization: Bearer ...``"""
+
+    type: Literal["bearer"]
+    token: str
+
+
+class Basic(Part):
+    """Basic authentication."""
+
+    type: Literal["basic"]
+    username: str
+    password: str = ""
+
+
+class OAuth2(Part):
+    """An access token from a token endpoint."""
+
+    type: Literal["oauth2"]
+    grant: Literal["client_credentials", "refresh_token"] = "client_credentials"
+    token_url: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    refresh_token: str | None = None
+    scopes: list[str] = Field(default_factory=list)
+    client_in: Literal["body", "header"] = "body"
+    extra: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
+    token_path: str = "access_token"
+    expires_path: str = "expires_in"
+    expires_in: float | None = Field(default=None, gt=0)
+    prefix: str = "Bearer "
+
+    @model_validator(mode="after")
+    def _has_its_credentials(self) -> OAuth2:
+        if self.grant == "refresh_token" and self.refresh_token is None:
+            raise ValueError("grant refresh_token needs the field refresh_token")
+        if self.grant == "client_credentials" and (self.client_id is None or self.client_secret is None):
+            raise ValueError("grant client_credentials needs client_id and client_secret")
+        return self
+
+
+class Login(Part):
+    """The request that opens a session."""
+
+    method: Literal["GET", "POST", "PUT"] = "POST"
+    url: str
+    query: TextMap = Field(default_factory=dict)
+    headers: TextMap = Field(default_factory=dict)
+    json_: Any = Field(default=None, alias="json")
+    form: TextMap | None = None
+    basic: Basic | None = None
+
+
+class SessionToken(Part):
+    """A token from a login request."""
+
+    type: Literal["session_token"]
+    login: Login
+    token: Origin
+    send_as: Place
+    prefix: str = ""
+    expires_in: float | None = Field(default=None, gt=0)
+
+
+Authenticator = Annotated[
+    NoAuthenticator | ApiKey | Bearer | Basic | OAuth2 | SessionToken, Field(discriminator="type")
+]
+
+ActionName = Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END"]
+
+
+class Constant(Part):
+    """Always the same wait."""
+
+    type: Literal["constant"]
+    seconds: float = Field(gt=0)
+
+
+class Exponential(Part):
+    """Longer after each failure, with jitter: between half of the wait and all of it."""
+
+    type: Literal["exponential"]
+    initial: float = Field(default=1, gt=0)
+    multiplier: float = Field(default=2, ge=1)
+    max: float = Field(default=60, gt=0)
+    jitter: bool = True
+
+
+class RetryAfter(Part):
+    """What a header says, in seconds or as an HTTP date."""
+
+    type: Literal["retry_after"]
+    header: str = "Retry-After"
+
+
+class ResetTime(Part):
+    """Until the time that a header names, as seconds or milliseconds since 1970."""
+
+    type: Literal["reset_time"]
+    header: str
+    unit: Literal["seconds", "milliseconds"] = "seconds"
+
+
+Backoff = Annotated[Constant | Exponential | RetryAfter | ResetTime, Field(discriminator="type")]
+
+
+class Rule(Part):
+    """All conditions that are named must hold."""
+
+    action: ActionName
+    status: list[int | str] | None = None
+    text: str | None = None
+    predicate: str | None = None
+    message: str | None = None
+    backoff: list[Backoff] = Field(default_factory=list)
+
+    @field_validator("status", mode="before")
+    @classmethod
+    def _as_list(cls, value: object) -> object:
+        return [value] if isinstance(value, (int, str)) and not isinstance(value, bool) else value
+
+    @field_validator("status", mode="after")
+    @classmethod
+    def _are_statuses(cls, value: list[int | str] | None) -> list[int | str] | None:
+        for item in value or ():
+            known = item in ("1xx", "2xx", "3xx", "4xx", "5xx") if isinstance(item, str) else 100 <= item <= 599
+            if not known:
+                raise ValueError(f"{item!r} is no status; write a number such as 404, or a class such as 5xx")
+        return value
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> Rule:
+        if self.status is None and self.text is None and self.predicate is None:
+            raise ValueError("a rule has a condition: status, text or predicate")
+        return self
+
+
+class ErrorHandler(Part):
+    """What is done about errors; seconds."""
+
+    rules: list[Rule] = Field(default_factory=list)
+    expired_token_status: list[int] | None = None
+    max_retries: int = Field(default=5, ge=0)
+    max_time: float = Field(default=600, gt=0)
+    max_rate_limit_wait: float = Field(default=3600, ge=0)
+    max_skipped_pages: int = Field(default=100, ge=1)
+    on_bad_json: Literal["fail", "replace", "skip"] = "fail"
+    error_keys: list[str] = Field(default_factory=lambda: ["error", "errors"])
+    backoff: list[Backoff] = Field(default_factory=list)
+
+
+StopPolicy = Literal["empty", "short", "total", "flag"]
+
+
+class Total(Origin):
+    """How many records or pages the partition has."""
+
+    of: Literal["records", "pages"] = "records"
+
+
+class Flag(Origin):
+    """A field that tells whether there is another page."""
+
+    stop_when: bool = False
+
+
+class NoPaging(Part):
+    """One page."""
+
+    type: Literal["none"]
+
+
+class _Sized(Part):
+    page_size: int | str | None = None
+    size_as: Place | None = None
+
+    @model_validator(mode="after")
+    def _size_to_send(self) -> _Sized:
+        if self.size_as is not None and self.page_size is None:
+            raise ValueError("size_as sends page_size, which is missing")
+        return self
+
+
+class _Stopping(_Sized):
+    stop: StopPolicy | None = None
+    total: Total | None = None
+    flag: Flag | None = None
+
+    @property
+    def stop_policy(self) -> StopPolicy:
+        """What was declared; else what the other fields make possible."""
+        if self.stop is not None:
+            return self.stop
+        return "total" if self.total else "flag" if self.flag else "empty"
+
+    @model_validator(mode="after")
+    def _policy_has_its_field(self) -> _Stopping:
+        policy = self.stop_policy
+        if policy == "total" and self.total is None:
+            raise ValueError("stop: total needs the field total")
+        if policy == "flag" and self.flag is None:
+            raise ValueError("stop: flag needs the field flag")
+        if policy == "short" and self.page_size is None:
+            raise ValueError("stop: short needs page_size: what is short is told by it")
+        if self.total is not None and self.total.of == "records" and self.page_size is None:
+            raise ValueError("total of records needs page_size, to tell how many pages that is")
+        return self
+
+
+class PageNumber(_Stopping):
+    """Pages have numbers."""
+
+    type: Literal["page_number"]
+    start: int = 1
+    send_as: Place = Field(default_factory=lambda: Place(query="page"))
+    send_first: bool = True
+
+
+class Offset(_Stopping):
+    """Pages begin at the number of records before them."""
+
+    type: Literal["offset"]
+    start: int = 0
+    send_as: Place = Field(default_factory=lambda: Place(query="offset"))
+    send_first: bool = True
+    advance: Literal["records", "page_size"] = "records"
+
+    @model_validator(mode="after")
+    def _step_is_known(self) -> Offset:
+        if self.advance == "page_size" and self.page_size is None:
+            raise ValueError("advance: page_size needs page_size")
+        return self
+
+
+class Keyset(_Stopping):
+    """The next page begins after the last record."""
+
+    type: Literal["keyset"]
+    field: str
+    send_as: Place
+
+    @model_validator(mode="after")
+    def _no_total(self) -> Keyset:
+        if self.total is not None:
+            raise ValueError("a keyset's pages can't be counted; use stop: empty, short or flag")
+        return self
+
+
+class CursorOrigin(Part):
+    """Where the next cursor is found: a path of the body, a header, or an expression."""
+
+    path: str | list[str] | None = None
+    header: str | None = None
+    expression: str | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> CursorOrigin:
+        if sum(item is not None for item in (self.path, self.header, self.expression)) != 1:
+            raise ValueError("name exactly one origin: path, header or expression")
+        return self
+
+
+class Cursor(_Sized):
+    """Each answer has the token of the next page."""
+
+    type: Literal["cursor"]
+    cursor: CursorOrigin
+    send_as: Place = Field(default_factory=lambda: Place(query="cursor"))
+    stop_when: str | None = None
+    on_missing: Literal["end", "fail"] = "end"
+
+
+class NextUrl(_Sized):
+    """Each answer has the address of the next page."""
+
+    type: Literal["next_url"]
+    url: Origin
+    stop_when: str | None = None
+    keep_query: bool = False
+
+
+class LinkHeader(_Sized):
+    """The address of the next page is in the header Link (RFC 8288)."""
+
+    type: Literal["link_header"]
+    rel: str = "next"
+    header: str = "Link"
+    keep_query: bool = False
+
+
+Paginator = Annotated[
+    NoPaging | PageNumber | Offset | Cursor | NextUrl | LinkHeader | Keyset, Field(discriminator="type")
+]
 
 STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -1,30 +1,184 @@
-"""Decides about each answer: the first rule that matches, else what its status usually means."""
+"""Decides about each answer: the first rule that matches, else what its status usually means.
+
+How long to wait before a request is repeated: small strategies, tried in order.
+
+Repeats a request as long as its verdicts and the budgets allow.
+
+Two budgets: errors count against ``max_retries`` and ``max_time``; a rate limit counts against neither,
+only against ``max_rate_limit_wait``, because the API is well and merely asks for patience.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from math import isfinite
+from typing import Any, Final, TypeAlias
 
-from airflow_provider_rfr.exceptions import SourceDefinitionError
-from airflow_provider_rfr.streams.rest.actions import Action, Verdict
-from airflow_provider_rfr.streams.rest.answer import (
-    AnotherFormat,
-    Answer,
-    NearlyJson,
-    NotJson,
-    Outcome,
-    excerpt,
+from tenacity import RetryCallState, Retrying
+
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    RateLimitedError,
+    SourceDefinitionError,
+    SourceError,
+    TokenExpiredError,
 )
-from airflow_provider_rfr.streams.rest.backoff import Backoff, build_backoff
-from airflow_provider_rfr.streams.rest.definition_errors import ErrorHandler as Definition
-from airflow_provider_rfr.streams.rest.definition_errors import Rule as RuleDefinition
-from airflow_provider_rfr.streams.rest.interpolation import PREDICATE_NAMES, Template, compile_condition
-from airflow_provider_rfr.streams.rest.paths import Path, lookup, parse_path
-from airflow_provider_rfr.streams.rest.redaction import Redactor
-from airflow_provider_rfr.streams.rest.selector import Selector
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.rest import definition as model
+from airflow_provider_rfr.streams.rest.definition import ErrorHandler as Definition
+from airflow_provider_rfr.streams.rest.definition import Rule as RuleDefinition
+from airflow_provider_rfr.streams.rest.expressions import (
+    PREDICATE_NAMES,
+    Path,
+    Template,
+    compile_condition,
+    lookup,
+    parse_path,
+)
+from airflow_provider_rfr.streams.rest.records import Selector
+from airflow_provider_rfr.streams.rest.responses import AnotherFormat, Answer, NearlyJson, NotJson, Outcome, excerpt
+
+
+class Action(str, Enum):
+    """What a rule may say."""
+
+    SUCCESS = "SUCCESS"
+    RETRY = "RETRY"
+    FAIL = "FAIL"
+    IGNORE = "IGNORE"
+    RATE_LIMITED = "RATE_LIMITED"
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"
+    END = "END"
+
+
+REPEATING: Final = frozenset({Action.RETRY, Action.RATE_LIMITED})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one request.
+
+    :ivar reason: for the log and the error, without credentials; empty for a success
+    :ivar answer: None if there was none
+    :ivar backoff: of the rule that matched; empty for the handler's own
+    """
+
+    action: Action
+    reason: str = ""
+    answer: Answer | None = None
+    request: str | None = None
+    backoff: tuple[Backoff, ...] = field(default=(), repr=False)
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status, None without an answer."""
+        return self.answer.status if self.answer is not None else None
+
+
+Backoff: TypeAlias = Callable[[int, Mapping[str, str]], "float | None"]
+"""Takes the number of failures so far (from 1) and the answer's headers; None if it can't tell."""
+
+
+def constant(seconds: float) -> Backoff:
+    """Always the same."""
+    return lambda failures, headers: seconds
+
+
+def exponential(initial: float = 1.0, multiplier: float = 2.0, maximum: float = 60.0, jitter: bool = True) -> Backoff:
+    """Grows with each failure; jitter keeps many readers from coming back at the same moment."""
+    wait = _growing(initial, multiplier, maximum, jitter=jitter)
+    return lambda failures, headers: wait(failures)
+
+
+def _growing(initial: float, multiplier: float, maximum: float, *, jitter: bool) -> Callable[[int], float]:
+    def wait(failures: int) -> float:
+        try:
+            seconds = min(maximum, initial * multiplier ** (failures - 1))
+        except OverflowError:
+            seconds = maximum
+        return seconds * random.uniform(0.5, 1.0) if jitter else seconds
+
+    return wait
+
+
+def retry_after(header: str = "Retry-After") -> Backoff:
+    """What the header says: seconds, or an HTTP date by this machine's clock."""
+
+    def wait(failures: int, headers: Mapping[str, str]) -> float | None:
+        text = headers.get(header, "").strip()
+        if not text:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(text).timestamp() - time.time()
+            except (TypeError, ValueError, OverflowError):
+                return None
+        return _at_least_a_little(seconds, failures)
+
+    return wait
+
+
+def reset_time(header: str, milliseconds: bool = False) -> Backoff:
+    """Until the moment that the header names."""
+
+    def wait(failures: int, headers: Mapping[str, str]) -> float | None:
+        try:
+            moment = float(headers.get(header, ""))
+        except ValueError:
+            return None
+        return _at_least_a_little((moment / 1000 if milliseconds else moment) - time.time(), failures)
+
+    return wait
+
+
+_a_little: Final = _growing(0.05, 1.5, 60.0, jitter=False)
+
+
+def _at_least_a_little(seconds: float, failures: int) -> float | None:
+    """A server that says "at once" again and again is believed less and less, so that it isn't hammered."""
+    if not isfinite(seconds):
+        return None
+    return seconds if seconds > 0 else _a_little(failures)
+
+
+_standard: Final = retry_after()
+_otherwise: Final = _growing(1.0, 2.0, 60.0, jitter=True)
+
+
+def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mapping[str, str]) -> float:
+    """By the first strategy that can tell, else exponential; never less than what Retry-After asks for."""
+    asked = _standard(failures, headers)
+    for strategy in strategies:
+        seconds = strategy(failures, headers)
+        if seconds is not None:
+            return max(seconds, asked or 0.0)
+    return asked if asked is not None else _otherwise(failures)
+
+
+def build_backoff(definitions: Sequence[model.Backoff]) -> tuple[Backoff, ...]:
+    """The strategies of a definition, in its order."""
+    return tuple(_build(item) for item in definitions)
+
+
+def _build(item: model.Backoff) -> Backoff:
+    if isinstance(item, model.Constant):
+        return constant(item.seconds)
+    if isinstance(item, model.Exponential):
+        return exponential(item.initial, item.multiplier, item.max, item.jitter)
+    if isinstance(item, model.RetryAfter):
+        return retry_after(item.header)
+    return reset_time(item.header, item.unit == "milliseconds")
+
 
 log = logging.getLogger(__name__)
 
@@ -227,3 +381,110 @@ def _holds(predicate: Template, answer: Answer, variables: Mapping[str, Any]) ->
         return False
     except Exception:  # noqa: BLE001 - an undefined value refuses to be true or false
         return False
+
+
+def repeat(attempt: Callable[[], Verdict], handler: ErrorHandler, context: ReadContext) -> Verdict:
+    """The first verdict that needs no repetition: SUCCESS, IGNORE or END.
+
+    :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget is used up
+    :raises ReadInterrupted: the reader was stopped
+    """
+    verdict = attempt()
+    if verdict.action in REPEATING:
+        budget = _Budget(handler, context, verdict)
+        verdict = Retrying(
+            retry=budget.again,
+            stop=budget.used_up,
+            wait=budget.wait,
+            before_sleep=budget.announce,
+            sleep=context.sleep,
+            retry_error_callback=budget.give_up,
+        )(budget.first_then(attempt))
+    if verdict.action in (Action.FAIL, Action.TOKEN_EXPIRED):
+        raise _error(verdict, verdict.reason)
+    return verdict
+
+
+class _Budget:
+    """What one page's requests have used so far; the policies that tenacity asks."""
+
+    def __init__(self, handler: ErrorHandler, context: ReadContext, first: Verdict) -> None:
+        self._handler = handler
+        self._context = context
+        self._first: Verdict | None = first
+        self._began = time.monotonic()
+        self._requests = 0
+        self._errors = 0
+        self._limits = 0
+        self._limited = 0.0
+
+    def first_then(self, attempt: Callable[[], Verdict]) -> Callable[[], Verdict]:
+        """The verdict that is there already, then new ones."""
+
+        def next_verdict() -> Verdict:
+            verdict, self._first = self._first or attempt(), None
+            self._requests += 1
+            self._errors += verdict.action is Action.RETRY
+            self._limits = self._limits + 1 if verdict.action is Action.RATE_LIMITED else 0
+            return verdict
+
+        return next_verdict
+
+    def again(self, state: RetryCallState) -> bool:
+        """Whether the verdict asks for a repetition; an exception is never repeated."""
+        outcome = state.outcome
+        return outcome is not None and not outcome.failed and outcome.result().action in REPEATING
+
+    def wait(self, state: RetryCallState) -> float:
+        verdict = _verdict(state)
+        failures = self._limits if verdict.action is Action.RATE_LIMITED else self._errors
+        headers = verdict.answer.headers if verdict.answer is not None else {}
+        return seconds_to_wait((*verdict.backoff, *self._handler.backoff), failures, headers)
+
+    def used_up(self, state: RetryCallState) -> bool:
+        """Asked after ``wait``, so that a wait that can't be afforded isn't begun."""
+        verdict = _verdict(state)
+        if verdict.action is Action.RATE_LIMITED:
+            return self._limited + state.upcoming_sleep > self._handler.max_rate_limit_wait
+        spent = time.monotonic() - self._began - self._limited
+        return self._errors > self._handler.max_retries or spent + state.upcoming_sleep > self._handler.max_time
+
+    def announce(self, state: RetryCallState) -> None:
+        verdict = _verdict(state)
+        seconds = state.upcoming_sleep
+        log.warning("%s: %s; next try in %.1f s", verdict.request, verdict.reason, seconds)
+        if verdict.action is Action.RATE_LIMITED:
+            self._limited += seconds
+            self._context.limiter.penalize(seconds)
+
+    def give_up(self, state: RetryCallState) -> Any:
+        verdict = _verdict(state)
+        spent = time.monotonic() - self._began
+        if verdict.action is not Action.RATE_LIMITED:
+            times = "1 request" if self._requests == 1 else f"{self._requests} requests"
+            raise _error(verdict, f"{verdict.reason}; gave up after {times} in {spent:.0f} s")
+        raise RateLimitedError(
+            f"{verdict.reason}; the API asks to wait {state.upcoming_sleep:.0f} s more, after {spent:.0f} s, "
+            f"and max_rate_limit_wait is {self._handler.max_rate_limit_wait:.0f} s",
+            retry_after=state.upcoming_sleep,
+            status=verdict.status,
+            request=verdict.request,
+        )
+
+
+def _verdict(state: RetryCallState) -> Verdict:
+    assert state.outcome is not None
+    verdict: Verdict = state.outcome.result()
+    return verdict
+
+
+def _error(verdict: Verdict, message: str) -> SourceError:
+    if verdict.action is Action.TOKEN_EXPIRED:
+        kind: type[SourceError] = TokenExpiredError
+        message = f"the page token is no longer accepted: {message}"
+    elif verdict.status in AUTHENTICATION_STATUS:
+        kind = AuthenticationError
+        message = f"the API does not accept the credentials: {message}"
+    else:
+        kind = SourceError
+    return kind(message, status=verdict.status, request=verdict.request)

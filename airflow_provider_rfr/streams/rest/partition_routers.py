@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.streams.json_values import canonical_json
+from airflow_provider_rfr.streams.core import canonical_json
 from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
-from airflow_provider_rfr.streams.rest.paths import MISSING, Path, describe, lookup
+from airflow_provider_rfr.streams.rest.expressions import MISSING, Path, describe, lookup
 
 log = logging.getLogger(__name__)
 

@@ -7,18 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.streams.context import ReadContext
-from airflow_provider_rfr.streams.core import PrimaryKey
-from airflow_provider_rfr.streams.page import Page
+from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext
 from airflow_provider_rfr.streams.paged import PagedStream
-from airflow_provider_rfr.streams.rest.actions import Action, Verdict
-from airflow_provider_rfr.streams.rest.paginators import Paginator, Reply
+from airflow_provider_rfr.streams.rest.client import Requester
+from airflow_provider_rfr.streams.rest.error_handler import Action, Verdict
+from airflow_provider_rfr.streams.rest.paginator import Paginator, Reply
 from airflow_provider_rfr.streams.rest.partition_routers import NoRouter, PartitionRouter, distinct
-from airflow_provider_rfr.streams.rest.requester import Requester
-from airflow_provider_rfr.streams.rest.selector import Selector
-from airflow_provider_rfr.streams.rest.skips import SkipGuard
-from airflow_provider_rfr.streams.rest.transformations import Transformation, transform
-from airflow_provider_rfr.streams.state import Complete, NextPage
+from airflow_provider_rfr.streams.rest.records import Selector, SkipGuard, Transformation, transform
 
 
 @dataclass(frozen=True, slots=True)

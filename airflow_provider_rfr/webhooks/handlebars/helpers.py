@@ -9,19 +9,21 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_rfr.webhooks.handlebars import moments
-from airflow_provider_rfr.webhooks.handlebars.budget import Budget, size_of
-from airflow_provider_rfr.webhooks.handlebars.json_values import json_text
-from airflow_provider_rfr.webhooks.handlebars.terms import UNDEFINED, Problem
+from airflow_provider_rfr.webhooks.handlebars import values
 from airflow_provider_rfr.webhooks.handlebars.values import (
+    UNDEFINED,
+    Budget,
     NoText,
+    Problem,
     get,
     is_list,
     is_map,
     is_number,
     is_true,
+    json_text,
     key_of,
     kind_of,
+    size_of,
     text_of,
 )
 
@@ -154,7 +156,7 @@ def _ordered(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
         one, other = given[0].value, given[1].value
         if isinstance(one, str) and isinstance(other, str):
             given.budget.read(min(len(one), len(other)), given.at)
-            times = moments.moment(one), moments.moment(other)
+            times = values.moment(one), values.moment(other)
             one, other = times if None not in times else (one, other)
         elif not (is_number(one) and is_number(other)):
             raise given[1].wrong(f"two numbers or two texts, and {given[0].label} is {kind_of(given[0].value)}")
@@ -201,20 +203,20 @@ def _date(given: Arguments) -> object:
     value = given[0].value
     if _is_blank(value):
         return ""
-    when = moments.moment(value) if isinstance(value, str) else None
+    when = values.moment(value) if isinstance(value, str) else None
     if when is None:
         raise Problem(f"{given[0].label} is not a time as in 2024-05-06T07:08:09Z", given[0].at)
     zone_name = given.named.get("timezone")
-    where = moments.zone(zone_name.text()) if zone_name else moments.zone("UTC")
+    where = values.zone(zone_name.text()) if zone_name else values.zone("UTC")
     if where is None:
         assert zone_name is not None
         raise Problem("there is no such time zone", zone_name.at)
-    form = (moments.LOCAL_FORMAT if zone_name else moments.UTC_FORMAT) if len(given.all) < 2 else given[1].text()
+    form = (values.LOCAL_FORMAT if zone_name else values.UTC_FORMAT) if len(given.all) < 2 else given[1].text()
     # Two characters, as %s or %B, become twelve at most.
     given.budget.fits(6 * size_of(form), given.at)
-    if moments.unknown_field(form) is not None:
-        raise Problem(f"a format of date has these fields alone: {moments.FIELDS}", given.at)
-    text = moments.formatted(when, form, where)
+    if values.unknown_field(form) is not None:
+        raise Problem(f"a format of date has these fields alone: {values.FIELDS}", given.at)
+    text = values.formatted(when, form, where)
     if text is None:
         raise Problem(f"{given[0].label} is beyond the years 1 to 9999 in that time zone", given[0].at)
     return text

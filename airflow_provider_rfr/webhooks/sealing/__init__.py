@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from airflow_provider_rfr.webhooks.sealing.files import import_file, read_file, reseal_file, seal_file
-from airflow_provider_rfr.webhooks.sealing.legacy import import_sealed
+from airflow_provider_rfr.webhooks.sealing.flow_import import import_sealed
 from airflow_provider_rfr.webhooks.sealing.sealer import check_sealed, open_sealed, reseal, seal
 
 __all__ = [

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, Step, Verb
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.planning.plans import Plan, Step, Verb
-from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,

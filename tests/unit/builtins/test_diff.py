@@ -14,12 +14,13 @@ from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, Lon
 
 from airflow_provider_rfr.builtins.planning.diff import (
     Change,
+    SchemaUpdates,
     diff_columns,
     gentlest,
     pending_renames,
     rename_hints,
+    schema_updates,
 )
-from airflow_provider_rfr.builtins.planning.schema_updates import SchemaUpdates, schema_updates
 from airflow_provider_rfr.builtins.spec import Column, How
 from tests.profile import examples
 from tests.unit.builtins.catalogs import column, run_updates

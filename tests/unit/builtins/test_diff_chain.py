@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.chain import Chained, both, lead_back, merge, names, path, unused
+from airflow_provider_rfr.builtins.planning.instructions import Chained, both, lead_back, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import How, Migration
-from airflow_provider_rfr.builtins.sql.compose import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
 from tests.profile import examples
 
 A, B, C, D = (f"c1:{letter * 64}" for letter in "abcd")

@@ -30,7 +30,7 @@ from airflow_provider_rfr.builtins.spec import (
     Stability,
     stable_id,
 )
-from airflow_provider_rfr.builtins.sql.text import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.codec import decode, encode
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Instance
+from airflow_provider_rfr.builtins.state import decode, encode
 from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, problems, write
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.columns import partition
-from airflow_provider_rfr.builtins.fingerprint import contract_of
+from airflow_provider_rfr.builtins.fingerprint import contract_of, partition
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.declaring import loaded, problems

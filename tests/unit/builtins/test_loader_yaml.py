@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration.loader_yaml import DEEPEST, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.declaration.document import DEEPEST, Node, YamlProblem, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.declaration.lock import (
+    Lock,
     LockProblem,
     lock_of,
     lock_problems,
@@ -18,7 +19,6 @@ from airflow_provider_rfr.builtins.declaration.lock import (
     updated_lock,
     write_lock,
 )
-from airflow_provider_rfr.builtins.declaration.lock_file import Lock
 from airflow_provider_rfr.builtins.fingerprint import contract_of
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,

@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, CatalogSpec, Kind, Stability, load_objects
 from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock
-from airflow_provider_rfr.builtins.sql.queries import object_reads
-from airflow_provider_rfr.builtins.sql.stars import declared_columns
+from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES

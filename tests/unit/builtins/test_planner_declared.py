@@ -7,7 +7,7 @@ from pathlib import Path
 
 import airflow_provider_rfr.builtins
 from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from tests.unit.builtins.catalogs import Catalog

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.spec import How
 from airflow_provider_rfr.builtins.state import Constraints
 from tests.unit.builtins.catalogs import Catalog, column, contract, migration, spec, table, view

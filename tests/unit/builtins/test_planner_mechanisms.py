@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.spec import Contents, How, Kind, Migration
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, obj, spec, table, view

@@ -7,11 +7,9 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from airflow_provider_rfr.builtins.names import name_problem
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code
-from airflow_provider_rfr.builtins.planning.policies import Policies
-from airflow_provider_rfr.builtins.spec import Contents, Instance, Kind, Removal, Stability
+from airflow_provider_rfr.builtins.spec import Contents, Instance, Kind, Removal, Stability, name_problem
 from airflow_provider_rfr.builtins.state import Dependency, Live, LiveKind, LiveObject, Recorded, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
 

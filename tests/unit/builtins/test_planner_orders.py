@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.spec import Stability
 from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
 from airflow_provider_rfr.exceptions import PlanError

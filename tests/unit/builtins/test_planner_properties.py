@@ -11,9 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, Verb
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb
-from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.lints import sink_problem, view_problem
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.planner import sink_problem, view_problem
 from airflow_provider_rfr.builtins.spec import How, Stability, stable_id
 from airflow_provider_rfr.builtins.state import Dependency
 from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, sink, spec, table, view

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Load, Plan, Verb
+from airflow_provider_rfr.builtins.planning.plan import Load, Plan, Verb
 from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Removal
 from airflow_provider_rfr.builtins.state import LiveKind
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, spec, table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
 from airflow_provider_rfr.builtins.spec import How, Stability
 from airflow_provider_rfr.builtins.state import Dependency, UserView
 from tests.unit.builtins.catalogs import Catalog, contract, migration, spec, table, view

@@ -9,7 +9,7 @@ from importlib import resources
 import jsonschema
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan, exit_code, summary
+from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Instance, Kind, Place, Stability
 from airflow_provider_rfr.builtins.state import Dependency

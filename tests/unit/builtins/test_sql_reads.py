@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
-from airflow_provider_rfr.builtins.sql.queries import Reads, dependencies, object_reads, unqualified
+from airflow_provider_rfr.builtins.sql.facts import Reads, dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from tests.unit.builtins.declaring import PATIENT
 

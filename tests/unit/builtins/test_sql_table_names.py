@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.registered import RegisteredView, resolved
-from airflow_provider_rfr.builtins.sql.names import at_snapshots, rename_tables
+from airflow_provider_rfr.builtins.spark.engine import RegisteredView, resolved
+from airflow_provider_rfr.builtins.sql.scopes import at_snapshots, rename_tables
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 RUNS = {"ops.runs": 7}

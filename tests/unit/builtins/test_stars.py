@@ -7,9 +7,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.queries import canonical_sql, dependencies
-from airflow_provider_rfr.builtins.sql.stars import declared_columns, expand_stars, output_columns
-from airflow_provider_rfr.builtins.sql.text import identifier
+from airflow_provider_rfr.builtins.sql.facts import (
+    canonical_sql,
+    declared_columns,
+    dependencies,
+    expand_stars,
+    output_columns,
+)
+from airflow_provider_rfr.builtins.sql.parse import identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.type_parser import DEEPEST
 from airflow_provider_rfr.builtins.types import (
+    DEEPEST,
     Array,
     Decimal,
     Map,

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.connections import Verb, parse_statement
-from airflow_provider_rfr.connections.definition import Definition, parsed_extra
-from airflow_provider_rfr.connections.hashing import MISSING, ContentHash
-from airflow_provider_rfr.connections.references import closure, users_of
-from airflow_provider_rfr.connections.registry import type_named
+from airflow_provider_rfr.connections.plan import closure, users_of
+from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, parsed_extra, type_named
 from tests.unit.connections.worlds import CANARY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "connections.md"

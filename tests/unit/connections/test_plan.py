@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_rfr.connections import parse_statement
 from airflow_provider_rfr.connections.alteration import execute
-from airflow_provider_rfr.connections.definition import Definition
 from airflow_provider_rfr.connections.statement import Settings
+from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
 from airflow_provider_rfr.store.connection_audit import secret_references
 from tests.unit.connections.worlds import CANARY, Bench

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
-from airflow_provider_rfr.connections.python_form import check_plain, plain_texts, statement_of
+from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, statement_of
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
-from airflow_provider_rfr.hooks.connection_secrets import SecretReader, not_allowed
+from airflow_provider_rfr.hooks.connection_sources import SecretReader, not_allowed
 from airflow_provider_rfr.operators import AlterConnectionOperator
 from tests.unit.connections.worlds import CANARY
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.connections.alteration import execute
-from airflow_provider_rfr.connections.definition import Definition
-from airflow_provider_rfr.connections.hashing import ContentHash
-from airflow_provider_rfr.connections.outcome import Outcome
+from airflow_provider_rfr.connections.alteration import Outcome, execute
 from airflow_provider_rfr.connections.parser import parse_statement
+from airflow_provider_rfr.connections.plan import closure, references_of
 from airflow_provider_rfr.connections.ports import Stored, World
-from airflow_provider_rfr.connections.references import closure, references_of
 from airflow_provider_rfr.connections.statement import SecretReference, Value
+from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
 from airflow_provider_rfr.store.connection_audit import Alteration, list_alterations
 from airflow_provider_rfr.store.connections import (

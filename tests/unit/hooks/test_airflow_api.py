@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.airflow_api import AirflowApi
+from airflow_provider_rfr.hooks.connection_gateways import AirflowApi
 
 Answer = tuple[int, dict[str, str], str]
 TOKEN: Answer = (201, {}, json.dumps({"access_token": "t"}))

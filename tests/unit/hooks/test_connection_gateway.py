@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.connections.definition import Definition
-from airflow_provider_rfr.connections.hashing import ContentHash
+from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionValidationError
-from airflow_provider_rfr.hooks import connection_gateway
-from airflow_provider_rfr.hooks.connection_content import as_connection
-from airflow_provider_rfr.hooks.connection_gateway import ApiGateway
+from airflow_provider_rfr.hooks import connection_gateways
+from airflow_provider_rfr.hooks.connection_gateways import ApiGateway
+from airflow_provider_rfr.hooks.connection_sources import as_connection
 
 CANARY = "canary-0f77a1"
 HASHES = ContentHash(b"key", "salt")
@@ -41,7 +40,7 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_gateway, "worker_backends", lambda: [MetastoreBackend()])
+    monkeypatch.setattr(connection_gateways, "worker_backends", lambda: [MetastoreBackend()])
 
 
 def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:

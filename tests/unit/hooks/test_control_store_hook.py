@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.http_settings import http_settings
+from airflow_provider_rfr.hooks.webhooks import http_settings
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:

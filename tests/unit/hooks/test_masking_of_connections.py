@@ -7,7 +7,7 @@ import pytest
 from airflow.sdk import BaseHook
 from airflow.sdk._shared.secrets_masker.secrets_masker import SecretsMasker
 
-from airflow_provider_rfr.hooks.fields import mask_secrets, quiet_masking, read_connection
+from airflow_provider_rfr.hooks.common import mask_secrets, quiet_masking, read_connection
 
 WARNED = "too short"
 

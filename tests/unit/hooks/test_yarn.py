@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.cluster_driver import ClusterManagerError, DriverAddress, DriverState
-from airflow_provider_rfr.hooks.drivers import open_driver
+from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState
 from airflow_provider_rfr.hooks.yarn import YarnDriver, report_of
+from airflow_provider_rfr.triggers.refresh import open_driver
 from tests.clusters import waiting_app
 from tests.clusters.yarn import ResourceManager
 

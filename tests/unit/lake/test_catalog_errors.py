@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
-from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
-from airflow_provider_rfr.lake.catalog_errors import catalog_error
+from airflow_provider_rfr.lake.catalog import LakeSettings, catalog_error, load_table, open_catalog
 
 PASSWORD = "hunter2/hunter2"
 POSTGRES = "postgresql+psycopg2://me:hunter2%2Fhunter2@127.0.0.1:1/lake"

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.commit_log import CommitLog, read_commits, write_table_properties
+from airflow_provider_rfr.lake.commits import CommitLog, read_commits, write_table_properties
 
 NAME = "raw.orders"
 ROWS = pa.table({"id": pa.array([1], pa.int64())})

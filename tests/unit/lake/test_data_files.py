@@ -26,11 +26,10 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS, TIMESTAMP
-from airflow_provider_rfr.lake.conform import conform
 from airflow_provider_rfr.lake.data_files import FileLayout, describe_file, split_by_partition, store_file
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schemas import file_schema, target_schema
+from airflow_provider_rfr.lake.inference import conform
+from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
 
 ROWS = pa.schema(
     [

@@ -32,10 +32,17 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
-from airflow_provider_rfr.lake.columns import TIMESTAMP, is_json_text, json_text_field
-from airflow_provider_rfr.lake.evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
 from airflow_provider_rfr.lake.inference import infer_records
-from airflow_provider_rfr.lake.schemas import file_schema, iceberg_type, target_schema, with_system_columns
+from airflow_provider_rfr.lake.schema_evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
+from airflow_provider_rfr.lake.types import (
+    TIMESTAMP,
+    file_schema,
+    iceberg_type,
+    is_json_text,
+    json_text_field,
+    target_schema,
+    with_system_columns,
+)
 
 
 def struct(**fields: pa.DataType) -> pa.StructType:

@@ -19,7 +19,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, Expired, expire_table, hold_property
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import LiveColumn
-from airflow_provider_rfr.lake.migrations import MigratedTable
+from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.target import TargetTable
 
 NAME = "raw.daily"

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
-from airflow_provider_rfr.lake.columns import is_json_text
 from airflow_provider_rfr.lake.inference import MAX_DEPTH, MAX_FIELDS, InferredSchema, infer_records, merge
-from airflow_provider_rfr.lake.schemas import target_schema
+from airflow_provider_rfr.lake.types import is_json_text, target_schema
 from tests.profile import examples
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.columns import TIMESTAMP, is_json_text
-from airflow_provider_rfr.lake.json_schema import arrow_schema
+from airflow_provider_rfr.lake.inference import arrow_schema
+from airflow_provider_rfr.lake.types import TIMESTAMP, is_json_text
 
 
 def column(declared: Any, **root: Any) -> pa.Field:

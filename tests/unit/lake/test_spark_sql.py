@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import LakeSettings
-from airflow_provider_rfr.lake.spark_sql import ICEBERG_PACKAGES, JDBC_PACKAGES, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import ICEBERG_PACKAGES, JDBC_PACKAGES, LakeSettings, spark_sql_settings
 
 
 def of_catalog(name: str = "rfr", **properties: str) -> dict[str, str]:

@@ -17,11 +17,8 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StringType, Time
 
 from airflow_provider_rfr.exceptions import SchemaError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.data_files import FileLayout
-from airflow_provider_rfr.lake.file_target import FileTarget
-from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.input_files import input_files
-from airflow_provider_rfr.lake.work_files import WorkFolder
+from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, WorkFolder
+from airflow_provider_rfr.lake.files import FileStore, input_files
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),

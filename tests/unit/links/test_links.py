@@ -12,8 +12,7 @@ from airflow.providers_manager import ProvidersManager
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_rfr.hooks.spark import page_url
-from airflow_provider_rfr.links import RefreshLink, SparkUiLink, show_link
-from airflow_provider_rfr.links.refresh_page import CHECKPOINT_TABS, PUBLISHED_TAB, task_page
+from airflow_provider_rfr.links import CHECKPOINT_TABS, PUBLISHED_TAB, RefreshLink, SparkUiLink, show_link, task_page
 
 
 def key(**fields: Any) -> Any:

@@ -19,9 +19,16 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper
-from airflow_provider_rfr.operators.checkpoints.content import MAX_BYTES, PARTITION_BYTES, STATES, Checkpoint
-from airflow_provider_rfr.operators.checkpoints.stores import TaskKey, neighbour, variable_key
+from airflow_provider_rfr.operators.checkpoints import (
+    MAX_BYTES,
+    PARTITION_BYTES,
+    STATES,
+    Checkpoint,
+    CheckpointKeeper,
+    TaskKey,
+    neighbour,
+    variable_key,
+)
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.progress import Progress, Start
 from tests.unit.operators.airflow_stores import Airflow, airflow, installed
@@ -256,7 +263,7 @@ def test_task_state_never_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_airflow_without_task_state_is_no_error() -> None:
-    from airflow_provider_rfr.operators.checkpoints.stores import TaskStateStore
+    from airflow_provider_rfr.operators.checkpoints import TaskStateStore
 
     store = TaskStateStore({})  # type: ignore[typeddict-item]
     store.write({"any": "thing"})

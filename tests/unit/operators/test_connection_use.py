@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
-from airflow_provider_rfr.hooks.connection_content import content_hash, find_definition
+from airflow_provider_rfr.hooks.connection_sources import content_hash, find_definition
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.restarts import running_with
 from airflow_provider_rfr.store.connection_audit import note_move
@@ -112,7 +112,7 @@ def test_an_error_of_somebody_elses_is_noted_without_the_secrets_in_it(bench: Be
 
 
 def test_a_control_store_that_is_away_fails_no_refresh(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_rfr.operators.after_publish.blocked", lambda lake, tables: None)
+    monkeypatch.setattr("airflow_provider_rfr.operators.webhooks.blocked", lambda lake, tables: None)
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "sqlite:////nowhere/control.db")
     assert bench.run()["rows"] == 4
 

@@ -8,9 +8,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
-from airflow_provider_rfr.hooks.cluster_driver import DriverReport, DriverState
+from airflow_provider_rfr.hooks.drivers import DriverReport, DriverState
 from airflow_provider_rfr.operators.deferral import EndedDriver, deadline_of
-from airflow_provider_rfr.triggers.deferred import End, Ending
+from airflow_provider_rfr.triggers.refresh import End, Ending
 from tests.unit.operators.test_execute import FakeStateStore
 from tests.unit.triggers.refreshes import Refresh, refresh
 

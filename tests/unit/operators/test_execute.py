@@ -22,8 +22,8 @@ from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.assets import table_asset
-from airflow_provider_rfr.refresh.watchdog import process_started
+from airflow_provider_rfr.operators.lineage import table_asset
+from airflow_provider_rfr.refresh.process import process_started
 from tests.soon import SOON, wait_until
 
 pytestmark = pytest.mark.test

@@ -4,7 +4,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_rfr.operators.follower import LedgerFollower
+from airflow_provider_rfr.operators.progress import LedgerFollower
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.progress import Progress, Start
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeDocument
-from airflow_provider_rfr.operators import ledger_reader
-from airflow_provider_rfr.operators.checkpoints.content import STATES
-from airflow_provider_rfr.operators.ledger_reader import LedgerReader
+from airflow_provider_rfr.operators import progress
+from airflow_provider_rfr.operators.checkpoints import STATES
+from airflow_provider_rfr.operators.progress import LedgerReader
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS
 from tests.unit.refresh.paged_sources import REQUESTS
 from tests.unit.refresh.test_rounds import TABLE, Bench
@@ -76,7 +76,7 @@ def test_no_page_row_of_a_large_refresh_is_read(
     bench: Bench, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     bench.read(bench.source(partitions=3, pages=2))
-    monkeypatch.setattr(ledger_reader, bound, 2)
+    monkeypatch.setattr(progress, bound, 2)
     monkeypatch.delattr("airflow_provider_rfr.lake.ledger_table.LedgerTable.read")
     reader.status(TABLE)
     details = reader.details(TABLE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.operators.run_document import airflow_run
+from airflow_provider_rfr.operators.full_refresh import airflow_run
 from airflow_provider_rfr.refresh.config import AirflowRun
 
 TI = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=2)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.operators import shipment
-from airflow_provider_rfr.refresh.watchdog import process_started
+from airflow_provider_rfr.operators import submit
+from airflow_provider_rfr.refresh.process import process_started
 
 
 @pytest.fixture(autouse=True)
@@ -28,59 +28,59 @@ def mode(path: Path) -> int:
 def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() -> None:
     before = os.umask(0)
     try:
-        with shipment.private_folder() as folder:
-            path = shipment.write_config(folder, {"a": "s3cret"})
+        with submit.private_folder() as folder:
+            path = submit.write_config(folder, {"a": "s3cret"})
             assert [mode(path), mode(folder), mode(folder.parent)] == [0o600, 0o700, 0o700]
     finally:
         os.umask(before)
 
 
 def test_it_is_gone_after_an_error_too() -> None:
-    with pytest.raises(RuntimeError), shipment.private_folder() as folder:
-        shipment.write_config(folder, {})
+    with pytest.raises(RuntimeError), submit.private_folder() as folder:
+        submit.write_config(folder, {})
         raise RuntimeError
     assert not folder.exists()
 
 
 def test_names_differ_between_attempts_because_files_share_the_drivers_folder() -> None:
-    with shipment.private_folder() as one, shipment.private_folder() as other:
-        assert shipment.write_config(one, {}).name != shipment.write_config(other, {}).name
+    with submit.private_folder() as one, submit.private_folder() as other:
+        assert submit.write_config(one, {}).name != submit.write_config(other, {}).name
 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
     code = (
         "import os, signal, tempfile; from airflow_provider_rfr.operators import shipment\n"
-        f"tempfile.tempdir = {os.fspath(shipment.tempfile.gettempdir())!r}\n"
+        f"tempfile.tempdir = {os.fspath(submit.tempfile.gettempdir())!r}\n"
         "with shipment.private_folder() as f: shipment.write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[3])
-    base = shipment._base_folder()
+    base = submit._base_folder()
     assert len(list(base.rglob("*.json"))) == 1
-    with shipment.private_folder() as folder:
+    with submit.private_folder() as folder:
         assert list(base.iterdir()) == [folder]
 
 
 def test_folders_of_the_living_and_of_other_hosts_are_left_alone() -> None:
-    base = shipment._base_folder()
+    base = submit._base_folder()
     own = base / f"{socket.gethostname()}~{os.getpid()}~{process_started(os.getpid())}~a"
     (base / "elsewhere~1~1~a").mkdir()
     (base / "something else").mkdir()
     own.mkdir()
-    assert shipment.sweep(base) == []
+    assert submit.sweep(base) == []
 
 
 def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporary_folder: Path) -> None:
     (own_temporary_folder / "target").mkdir()
     (own_temporary_folder / f"airflow-provider-rfr-{os.getuid()}").symlink_to(own_temporary_folder / "target")
-    with pytest.raises(PreflightError, match="belongs to somebody else"), shipment.private_folder():
+    with pytest.raises(PreflightError, match="belongs to somebody else"), submit.private_folder():
         pass
 
 
 def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
-    archive = shipment.zip_package(tmp_path)
+    archive = submit.zip_package(tmp_path)
     names = zipfile.ZipFile(archive).namelist()
-    rooms = {"exceptions", "streams", "lake", "refresh"}
-    assert {name.split("/")[1] for name in names} == {"__init__.py", "documents.py", "secret_names.py"} | rooms
+    modules = {"__init__.py", "documents.py", "exceptions.py", "lazy.py", "secret_names.py"}
+    assert {name.split("/")[1] for name in names} == modules | {"http", "streams", "lake", "refresh"}
     code = "import sys, airflow_provider_rfr.streams.loader as m; assert m.__file__.startswith(sys.path[0]), m.__file__"
     code += "; assert 'airflow' not in sys.modules"
     environment = {**os.environ, "PYTHONPATH": str(archive)}
@@ -93,4 +93,4 @@ def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
 
 
 def test_the_application_is_found() -> None:
-    assert shipment.application_path().is_file()
+    assert submit.application_path().is_file()

@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
-from airflow_provider_rfr.operators import CommitWebhookOperator, after_publish
+from airflow_provider_rfr.operators import CommitWebhookOperator, webhooks
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
@@ -187,7 +187,7 @@ def test_with_fail_on_dead_the_task_does_not_wait_for_what_is_pending_before_it_
 def test_what_the_refresh_itself_gave_up_turns_the_task_red(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"")
-    after_publish.deliver(block(receiver), "lake", ["raw.orders"], None)
+    webhooks.deliver(block(receiver), "lake", ["raw.orders"], None)
     with pytest.raises(AirflowFailException, match="HTTP 400"):
         operator(block(receiver), fail_on_dead=True).execute({})
 
@@ -227,7 +227,7 @@ def test_what_the_refresh_itself_gave_up_right_after_its_publish_is_told_by_the_
 ) -> None:
     lake.publish("raw.orders")
     receiver.answer = lambda request: (400, b"")
-    after_publish.deliver(operator(block(receiver)), block(receiver), "lake", ["raw.orders"])
+    webhooks.deliver(operator(block(receiver)), block(receiver), "lake", ["raw.orders"])
     told: list[Any] = []
     assert operator(block(receiver), on_dead=told.append).execute({})["dead"] == 0
     assert [each.detail for each in told] == ["HTTP 400"]

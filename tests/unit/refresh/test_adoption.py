@@ -11,9 +11,8 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.adoption import Cursor, choose, left_files
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
-from airflow_provider_rfr.refresh.rows import PageRow, page_row
-from airflow_provider_rfr.streams.page import Page
-from airflow_provider_rfr.streams.state import Complete, NextPage
+from airflow_provider_rfr.refresh.pages import PageRow, page_row
+from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
 STORE = FileStore({})
 

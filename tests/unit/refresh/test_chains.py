@@ -10,10 +10,9 @@ import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
 from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, PageRequest
-from airflow_provider_rfr.refresh.rows import checksum_of, encode_records, page_row
-from airflow_provider_rfr.refresh.work import OverlapCheck, PartitionWork
-from airflow_provider_rfr.streams.page import Page
-from airflow_provider_rfr.streams.state import Complete, NextPage
+from airflow_provider_rfr.refresh.messages import OverlapCheck, PartitionWork
+from airflow_provider_rfr.refresh.pages import checksum_of, encode_records, page_row
+from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
 
 def token_at(position: int) -> Any:

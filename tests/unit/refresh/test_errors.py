@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.refresh.errors import portable_error, redact
-from airflow_provider_rfr.refresh.rows import encode_records
+from airflow_provider_rfr.refresh.pages import encode_records
 
 SECRET = 'p@ss/word+1"x'
 

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
-from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
-from airflow_provider_rfr.refresh.flusher import Flusher
-from airflow_provider_rfr.refresh.rows import PageRow, page_row
+from airflow_provider_rfr.refresh.flush import Flusher, FlushLabel, FlushWriter
+from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page
 from tests.soon import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import PublishRefusedError
 from airflow_provider_rfr.refresh.config import RefreshOptions
-from airflow_provider_rfr.refresh.guards import check_guards
+from airflow_provider_rfr.refresh.publish import check_guards
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.keys import EXTRACTED_AT, KeySearch, find_losers, key_columns, write_keys
+from airflow_provider_rfr.refresh.publish_task import EXTRACTED_AT, KeySearch, find_losers, key_columns, write_keys
 
 STORE = FileStore({})
 TIME = pa.timestamp("us", tz="UTC")

@@ -9,10 +9,9 @@ import pytest
 
 from airflow_provider_rfr.refresh.adoption import Cursor
 from airflow_provider_rfr.refresh.config import Address
-from airflow_provider_rfr.refresh.moves import Moves
-from airflow_provider_rfr.refresh.opening import fingerprints_of
+from airflow_provider_rfr.refresh.messages import OverlapCheck
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.work import OverlapCheck
+from airflow_provider_rfr.refresh.resume_policy import Moves, fingerprints_of
 from airflow_provider_rfr.streams.loader import load_stream
 
 DEFINITION: dict[str, Any] = {

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_provider_rfr.lake.columns import SYSTEM_COLUMNS
-from airflow_provider_rfr.lake.data_files import FileLayout, load_file
-from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.schemas import target_schema
-from airflow_provider_rfr.refresh.keys import KeySearch, find_losers
-from airflow_provider_rfr.refresh.publish_task import PublishTask, drop_rows, write_files
+from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, target_schema
+from airflow_provider_rfr.refresh.publish_task import KeySearch, PublishTask, drop_rows, find_losers, write_files
 
 STORE = FileStore({})
 ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])

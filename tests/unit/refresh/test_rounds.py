@@ -23,10 +23,10 @@ from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.messages import RoundLimits, RoundTask
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
 from airflow_provider_rfr.refresh.round_task import run_round_task
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
-from airflow_provider_rfr.refresh.work import RoundLimits, RoundTask
 from airflow_provider_rfr.streams.loader import load_stream
 from tests.unit.refresh.paged_sources import EXPIRED, REQUESTS
 

@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
 
-from airflow_provider_rfr.lake.inference import infer_records
-from airflow_provider_rfr.lake.json_schema import arrow_schema
+from airflow_provider_rfr.lake.inference import arrow_schema, infer_records
 from airflow_provider_rfr.lake.target import TargetTable
-from airflow_provider_rfr.refresh.rows import encode_records
+from airflow_provider_rfr.refresh.pages import encode_records
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
-from airflow_provider_rfr.streams.rest.answer import Answer
+from airflow_provider_rfr.streams.rest.responses import Answer
 
 Row = dict[str, Any]
 

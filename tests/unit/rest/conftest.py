@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rest_api import QUICK, Api
 
-from airflow_provider_rfr.streams.context import ReadContext
+from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest import RestStream
 
 

@@ -6,7 +6,7 @@ import pytest
 from rest_api import Reply, ids
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceError
-from airflow_provider_rfr.streams.state import Complete, NextPage
+from airflow_provider_rfr.streams.core import Complete, NextPage
 
 GOOD = {"data": [{"id": 1}]}
 CURSOR = {"type": "cursor", "cursor": {"path": "next"}}

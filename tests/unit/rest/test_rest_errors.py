@@ -16,9 +16,8 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     TokenExpiredError,
 )
-from airflow_provider_rfr.streams.context import ReadContext
-from airflow_provider_rfr.streams.rest.backoff import exponential, reset_time, retry_after, seconds_to_wait
-from airflow_provider_rfr.streams.state import Complete, NextPage
+from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
+from airflow_provider_rfr.streams.rest.error_handler import exponential, reset_time, retry_after, seconds_to_wait
 from tests.soon import SOON, soon
 
 GOOD = {"data": [{"id": 1}]}

@@ -13,7 +13,7 @@ import pytest
 from rest_api import QUICK, Reply, drip, ids
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.streams.state import NextPage
+from airflow_provider_rfr.streams.core import NextPage
 from tests.soon import SOON, soon, wait_until
 
 GOOD = {"data": [{"id": 1}]}

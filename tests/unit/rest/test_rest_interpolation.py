@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError
-from airflow_provider_rfr.streams.rest.interpolation import Constant, compile_condition, compile_value
+from airflow_provider_rfr.streams.rest.expressions import Constant, compile_condition, compile_value
 
 NAMES = {"config", "token"}
 

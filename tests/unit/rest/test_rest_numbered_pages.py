@@ -8,8 +8,8 @@ import pytest
 from rest_api import Reply, ids
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import RestStream
-from airflow_provider_rfr.streams.state import Complete, NextPage
 
 NUMBERS = {"type": "page_number", "page_size": 5}
 

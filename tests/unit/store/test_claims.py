@@ -9,30 +9,26 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, select
 
-from airflow_provider_rfr.store.agenda import next_due
-from airflow_provider_rfr.store.claims import Claim, Window, Wish, claim
+from airflow_provider_rfr.store.claims import Claim, Ending, Result, Window, Wish, claim, next_due, settle
 from airflow_provider_rfr.store.deliveries import (
     Delivery,
+    EndpointKey,
+    EndpointRow,
     NewDelivery,
     Selection,
     add_deliveries,
     attempts_of,
+    change_endpoints,
     count_states,
     delete_ended,
+    endpoints_with_ids,
+    ensure_endpoint,
     mend_times,
     select_deliveries,
     set_cancelled,
     set_pending,
 )
-from airflow_provider_rfr.store.endpoints import (
-    EndpointKey,
-    EndpointRow,
-    change_endpoints,
-    endpoints_with_ids,
-    ensure_endpoint,
-)
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.settling import Ending, Result, settle
 from airflow_provider_rfr.store.tables import DELIVERIES
 from tests.webhook_receiver import FakeClock
 

@@ -9,12 +9,18 @@ import pytest
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, StalePlanError
-from airflow_provider_rfr.store import garbage, journal
+from airflow_provider_rfr.store import deploys
+from airflow_provider_rfr.store.deploys import (
+    DeployState,
+    Entry,
+    Garbage,
+    Opening,
+    StepState,
+    read_registry,
+    write_registry,
+)
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.garbage import Garbage
-from airflow_provider_rfr.store.journal import DeployState, Opening, StepState
 from airflow_provider_rfr.store.lease import acquire, force_unlock, lease_state
-from airflow_provider_rfr.store.registry import Entry, read_registry, write_registry
 from tests.webhook_receiver import FakeClock
 
 P = "ops"
@@ -144,31 +150,31 @@ def opening(deploy_id: str, *names: str) -> Opening:
 
 
 def begin(store: ControlStore, deploy_id: str, *names: str) -> None:
-    store.run(lambda connection: journal.open_deploy(connection, opening(deploy_id, *names), token=1, now=1))
+    store.run(lambda connection: deploys.open_deploy(connection, opening(deploy_id, *names), token=1, now=1))
 
 
 def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(control: ControlStore) -> None:
     begin(control, "d1", "a", "b", "c")
-    control.run(lambda connection: journal.start_step(connection, "d1", 1, token=1, now=2))
-    control.run(lambda connection: journal.end_step(connection, "d1", 1, StepState.DONE, now=3, evidence="{}"))
-    control.run(lambda connection: journal.start_step(connection, "d1", 2, token=1, now=4))
+    control.run(lambda connection: deploys.start_step(connection, "d1", 1, token=1, now=2))
+    control.run(lambda connection: deploys.end_step(connection, "d1", 1, StepState.DONE, now=3, evidence="{}"))
+    control.run(lambda connection: deploys.start_step(connection, "d1", 2, token=1, now=4))
     with control.read() as connection:
-        assert journal.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in journal.open_deploys(connection, P)] == ["d1"]
+        assert deploys.touched(connection, P) == {"u-a", "u-b"}
+        assert [each.deploy_id for each in deploys.open_deploys(connection, P)] == ["d1"]
     begin(control, "d2", "z")
     with control.read() as connection:
-        assert journal.touched(connection, P) == {"u-a", "u-b"}
-        assert [each.deploy_id for each in journal.open_deploys(connection, P)] == ["d2"]
-        assert journal.unfinished_ids(connection, P) == {"d1", "d2"}
+        assert deploys.touched(connection, P) == {"u-a", "u-b"}
+        assert [each.deploy_id for each in deploys.open_deploys(connection, P)] == ["d2"]
+        assert deploys.unfinished_ids(connection, P) == {"d1", "d2"}
 
     def finish(connection: Connection) -> None:
-        journal.end_deploy(connection, "d2", DeployState.DONE, now=5, revision=1)
-        journal.abandon_others(connection, P, "d2")
+        deploys.end_deploy(connection, "d2", DeployState.DONE, now=5, revision=1)
+        deploys.abandon_others(connection, P, "d2")
 
     control.run(finish)
     with control.read() as connection:
-        assert journal.touched(connection, P) == frozenset() == journal.unfinished_ids(connection, P)
-        assert {each.deploy_id: each.state.value for each in journal.history(connection, P)} == {
+        assert deploys.touched(connection, P) == frozenset() == deploys.unfinished_ids(connection, P)
+        assert {each.deploy_id: each.state.value for each in deploys.history(connection, P)} == {
             "d1": "abandoned",
             "d2": "done",
         }
@@ -177,11 +183,11 @@ def test_what_an_unfinished_deploy_began_is_known_until_another_one_finishes(con
 def test_garbage_is_queued_once_and_a_failure_leaves_it_there(control: ControlStore) -> None:
     row = Garbage("ops.a__g12345678", "u1", "d1", "removed", 10)
     for moment in (1, 2):
-        control.run(lambda connection, now=moment: garbage.queue(connection, P, row, now=now))  # type: ignore[misc]
-    control.run(lambda connection: garbage.failed(connection, P, row.physical, "no room"))
+        control.run(lambda connection, now=moment: deploys.queue(connection, P, row, now=now))  # type: ignore[misc]
+    control.run(lambda connection: deploys.failed(connection, P, row.physical, "no room"))
     with control.read() as connection:
-        found = garbage.queued(connection, P)
+        found = deploys.queued(connection, P)
     assert [(each.queued_at, each.attempts, each.last_error) for each in found] == [(1, 1, "no room")]
-    control.run(lambda connection: garbage.retract(connection, P, row.physical))
+    control.run(lambda connection: deploys.retract(connection, P, row.physical))
     with control.read() as connection:
-        assert garbage.queued(connection, P) == ()
+        assert deploys.queued(connection, P) == ()

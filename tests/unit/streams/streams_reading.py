@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.streams import LogMessage, load_state
-from airflow_provider_rfr.streams.messages import ErrorMessage, RecordMessage, StateMessage, StatusMessage
+from airflow_provider_rfr.streams.read import ErrorMessage, RecordMessage, StateMessage, StatusMessage
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 KINDS = pytest.mark.parametrize("kind", ["paged", "stateful"])

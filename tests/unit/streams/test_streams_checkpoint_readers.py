@@ -23,8 +23,8 @@ from airflow_provider_rfr.streams import (
     StreamSlice,
     load_state,
 )
-from airflow_provider_rfr.streams.cursors import SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.slices import as_stream_slice
+from airflow_provider_rfr.streams.checkpoint import SubstreamResumableFullRefreshCursor
+from airflow_provider_rfr.streams.core import as_stream_slice
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 COMPLETE = {"version": 1, "state": "complete"}

@@ -20,8 +20,7 @@ from airflow_provider_rfr.streams import (
     Stream,
     StreamSlice,
 )
-from airflow_provider_rfr.streams.core import has_settable_state
-from airflow_provider_rfr.streams.slices import SliceError, as_stream_slice, legacy_slice
+from airflow_provider_rfr.streams.core import SliceError, as_stream_slice, has_settable_state, legacy_slice
 from tests.soon import soon
 
 

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.streams import (
-    Complete,
-    CursorBasedCheckpointReader,
-    NextPage,
-    NotStarted,
-    StreamSlice,
-)
-from airflow_provider_rfr.streams.cursors import (
-    ResumableFullRefreshCursor,
-    SubstreamResumableFullRefreshCursor,
-)
+from airflow_provider_rfr.streams import Complete, CursorBasedCheckpointReader, NextPage, NotStarted, StreamSlice
+from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 COMPLETE = {"version": 1, "state": "complete"}

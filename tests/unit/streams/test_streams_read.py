@@ -18,17 +18,14 @@ from airflow_provider_rfr.exceptions import (
     SourceError,
     TokenExpiredError,
 )
-from airflow_provider_rfr.streams import (
-    Complete,
-    NextPage,
-    NotStarted,
-    ReadContext,
-)
-from airflow_provider_rfr.streams.messages import (
+from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, ReadContext
+from airflow_provider_rfr.streams.read import (
+    ConnectorStateManager,
+    ReadOptions,
     StateMessage,
+    read_stream,
+    read_streams,
 )
-from airflow_provider_rfr.streams.read import ReadOptions, read_stream, read_streams
-from airflow_provider_rfr.streams.state_manager import ConnectorStateManager
 
 
 @KINDS

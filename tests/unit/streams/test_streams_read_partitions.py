@@ -12,28 +12,11 @@ from typing import Any
 import pytest
 from streams_reading import KINDS, collect, cursors, records, shape, states
 
-from airflow_provider_rfr.exceptions import (
-    AuthenticationError,
-    ConfigurationError,
-    RefreshFailedError,
-)
-from airflow_provider_rfr.streams import (
-    Complete,
-    LogMessage,
-    NextPage,
-    NotStarted,
-    Page,
-    PagedStream,
-    Stream,
-)
-from airflow_provider_rfr.streams.cursors import (
-    ResumableFullRefreshCursor,
-    SubstreamResumableFullRefreshCursor,
-)
+from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationError, RefreshFailedError
+from airflow_provider_rfr.streams import Complete, LogMessage, NextPage, NotStarted, Page, PagedStream, Stream
+from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
 from airflow_provider_rfr.streams.paged import read_only_records
-from airflow_provider_rfr.streams.plan import page_cursor
-from airflow_provider_rfr.streams.read import read_stream, read_streams
-from airflow_provider_rfr.streams.state_manager import ConnectorStateManager
+from airflow_provider_rfr.streams.read import ConnectorStateManager, page_cursor, read_stream, read_streams
 
 
 @KINDS

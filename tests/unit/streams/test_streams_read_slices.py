@@ -12,20 +12,9 @@ from typing import Any
 import pytest
 from streams_reading import collect, positions, shape, states
 
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    RefreshFailedError,
-)
-from airflow_provider_rfr.streams import (
-    Complete,
-    StateMixin,
-    Stream,
-)
-from airflow_provider_rfr.streams.messages import (
-    StateMessage,
-    SyncMode,
-)
-from airflow_provider_rfr.streams.read import ReadOptions, read_stream, read_streams
+from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
+from airflow_provider_rfr.streams import Complete, StateMixin, Stream
+from airflow_provider_rfr.streams.read import ReadOptions, StateMessage, SyncMode, read_stream, read_streams
 
 
 class Plain(Stream):

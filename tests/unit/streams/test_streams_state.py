@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, Page, dump_state, load_state
-from airflow_provider_rfr.streams.state import flat_state
+from airflow_provider_rfr.streams.core import flat_state
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 NO_CURSOR = {"__ab_no_cursor_state_message": True}

@@ -8,9 +8,8 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams import NextPage, StreamSlice
-from airflow_provider_rfr.streams.cursors import SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.messages import StateMessage
-from airflow_provider_rfr.streams.state_manager import ConnectorStateManager
+from airflow_provider_rfr.streams.checkpoint import SubstreamResumableFullRefreshCursor
+from airflow_provider_rfr.streams.read import ConnectorStateManager, StateMessage
 
 
 def stream(name: str, state: Any, namespace: str | None = None) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_rfr.triggers.deferred import DeferredRefresh, Ending
-from airflow_provider_rfr.triggers.refresh import RefreshTrigger
+from airflow_provider_rfr.triggers.refresh import DeferredRefresh, Ending, RefreshTrigger
 from tests.soon import SOON
 from tests.unit.triggers.refreshes import PASSWORD, TABLE, Refresh
 

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from airflow_provider_rfr.hooks.cluster_driver import DriverState
-from airflow_provider_rfr.triggers.deferred import End
-from airflow_provider_rfr.triggers.watch import LOST_SECONDS, TIDY_SECONDS, RefreshWatch
+from airflow_provider_rfr.hooks.drivers import DriverState
+from airflow_provider_rfr.triggers.refresh import LOST_SECONDS, TIDY_SECONDS, End, RefreshWatch
 from tests.unit.triggers.refreshes import RUN_KEY, TABLE, Refresh
 
 

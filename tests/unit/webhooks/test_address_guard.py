@@ -6,9 +6,7 @@ import socket
 
 import pytest
 
-from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
-from airflow_provider_rfr.webhooks.delivery.connecting import AddressRefused, connect
-from airflow_provider_rfr.webhooks.delivery.deadline import Deadline, attempt_of_this_thread
+from airflow_provider_rfr.http.addresses import AddressGuard, AddressRefused, Deadline, attempt_of_this_thread, connect
 from tests.webhook_receiver import Receiver, receiver
 
 PUBLIC = [

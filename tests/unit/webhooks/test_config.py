@@ -16,8 +16,7 @@ from pydantic import SecretStr, ValidationError
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.webhooks.config import TriggerBlock, load_triggers, parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.configuration.endpoint_parts import OnFailure, Ordering, Schedule
+from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
 MINIMAL = {"url": URL, "payloadTemplate": "{}"}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.configuration.placeholders import placeholder_events
-from airflow_provider_rfr.webhooks.configuration.presets import PRESETS
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.fields import placeholder_events
+from airflow_provider_rfr.webhooks.presets import PRESETS
 from airflow_provider_rfr.webhooks.validation import check_triggers
 from airflow_provider_rfr.webhooks.variables import template_variables
 

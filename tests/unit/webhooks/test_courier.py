@@ -18,11 +18,11 @@ from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError
 from airflow_provider_rfr.store.deliveries import Delivery, Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.courier import Courier
-from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery, Tally
+from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery, Tally
+from airflow_provider_rfr.webhooks.dispatcher import Courier
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.soon import SOON, soon, wait_until

@@ -17,15 +17,12 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.claims import Wish, claim
-from airflow_provider_rfr.store.deliveries import Selection
-from airflow_provider_rfr.store.endpoints import endpoints_with_ids, load_endpoints
+from airflow_provider_rfr.store.deliveries import Selection, endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.courier import Courier
-from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings
-from airflow_provider_rfr.webhooks.delivery.rounds import Round
-from airflow_provider_rfr.webhooks.delivery.windows import merge_events
+from airflow_provider_rfr.webhooks.dispatcher import Courier, Round, merge_events
 from airflow_provider_rfr.webhooks.outbox import enrol
 from tests.webhook_receiver import (
     FakeClock,

@@ -17,9 +17,9 @@ import pytest
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery.calls import ConnectionSettings, resolve
-from airflow_provider_rfr.webhooks.delivery.tally import DeadDelivery
+from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol
 from tests.webhook_receiver import (
     LAKE,

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.webhooks.delivery.address_guard import AddressGuard
-from airflow_provider_rfr.webhooks.delivery.deadline import Deadline
-from airflow_provider_rfr.webhooks.delivery.http import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.addresses import AddressGuard, Deadline
+from airflow_provider_rfr.http.client import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
 from tests.soon import SOON
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store.deliveries import Selection
-from airflow_provider_rfr.store.endpoints import EndpointKey
+from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.outbox import enrol
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import (

@@ -15,11 +15,10 @@ from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, expire_table
-from airflow_provider_rfr.store.deliveries import Selection, set_cancelled
-from airflow_provider_rfr.store.endpoints import load_endpoints
+from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol, enrol_table, let_go, since_property
 from airflow_provider_rfr.webhooks.variables import delivery_id

@@ -11,9 +11,9 @@ import pytest
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.configuration.placeholders import HOSTILE, placeholder_events
-from airflow_provider_rfr.webhooks.delivery.payloads import NotJsonError, content_type, render_body
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.fields import HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.templates import NotJsonError, content_type, render_body
 from airflow_provider_rfr.webhooks.variables import template_variables
 
 ONE = placeholder_events()[0]

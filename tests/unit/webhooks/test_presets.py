@@ -11,11 +11,10 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.configuration.placeholders import placeholder_events
-from airflow_provider_rfr.webhooks.configuration.preset_base import Preset, TokenStep
-from airflow_provider_rfr.webhooks.configuration.presets import PRESETS
-from airflow_provider_rfr.webhooks.delivery.payloads import render_body
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.fields import placeholder_events
+from airflow_provider_rfr.webhooks.presets import PRESETS, Preset, TokenStep
+from airflow_provider_rfr.webhooks.templates import render_body
 from airflow_provider_rfr.webhooks.validation import validate_block
 from airflow_provider_rfr.webhooks.variables import template_variables
 

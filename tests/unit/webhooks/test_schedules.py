@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.delivery.schedules import (
-    LONGEST_WAIT,
-    quick,
-    rest_after,
-    retry_after,
-    standard,
-    wait_before,
-)
+from airflow_provider_rfr.webhooks.attempts import LONGEST_WAIT, quick, rest_after, retry_after, standard, wait_before
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.templates import compile_template, render_payload
+from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+from airflow_provider_rfr.webhooks.templates import render_payload
 from tests.soon import SOON, soon
 
 
@@ -179,7 +180,8 @@ GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
 from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS
-from airflow_provider_rfr.webhooks.templates import render, render_payload
+from airflow_provider_rfr.webhooks.handlebars.template import render
+from airflow_provider_rfr.webhooks.templates import render_payload
 from airflow_provider_rfr.webhooks.validation import check_triggers
 from tests.memory import memory_limited
 

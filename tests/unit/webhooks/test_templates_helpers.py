@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.moments import moment
+from airflow_provider_rfr.webhooks.handlebars.values import moment
 
 VARIABLES: dict[str, Any] = {
     "n": 42,

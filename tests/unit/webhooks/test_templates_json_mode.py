@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.output import behind
+from airflow_provider_rfr.webhooks.handlebars.evaluation import behind
 from tests.profile import examples
 
 HOSTILE = [

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.courier import Courier
+from airflow_provider_rfr.webhooks.dispatcher import Courier
 from airflow_provider_rfr.webhooks.outbox import enrol
 from tests.webhook_receiver import (
     FakeClock,

@@ -10,12 +10,7 @@ import jsonschema
 import pytest
 
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.trigger_schema import (
-    SCHEMA_FILE,
-    is_nonsensitive,
-    schema_text,
-    trigger_schema,
-)
+from airflow_provider_rfr.webhooks.trigger_schema import SCHEMA_FILE, is_nonsensitive, schema_text, trigger_schema
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
 SCHEMA = trigger_schema()

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.webhooks import validation
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.configuration.placeholders import HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.fields import HOSTILE, placeholder_events
 from airflow_provider_rfr.webhooks.validation import check_file, check_triggers, validate_block
 from tests.soon import soon
 

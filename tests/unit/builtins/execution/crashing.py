@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.lake import migrations
+from airflow_provider_rfr.lake import migrated_table
 from tests.unit.builtins.execution.places import Place
 from tests.webhook_receiver import FakeClock
 
@@ -42,9 +42,9 @@ def before_each_effect(place: Place, call: Callable[[str], None], *, looks: bool
         for name in OF_ENGINE:
             wrap(place.engine, name)
         wrap(place.store, "run")
-        wrap(migrations, "rename_exactly")
+        wrap(migrated_table, "rename_exactly")
         if looks:
-            wrap(migrations, "load_table")
+            wrap(migrated_table, "load_table")
         yield
 
 

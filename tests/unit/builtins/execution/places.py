@@ -13,20 +13,17 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.builtins import Applied, apply, observe
-from airflow_provider_rfr.builtins.execution.sql_engine import ComputedFiles
+from airflow_provider_rfr.builtins.execution.work import ComputedFiles
+from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.planning.plans import Plan
-from airflow_provider_rfr.builtins.planning.policies import Policies
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
-from airflow_provider_rfr.lake.data_files import FileLayout
-from airflow_provider_rfr.lake.file_target import FileTarget
+from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.views import ViewEntry
-from airflow_provider_rfr.store.clock import Clock
-from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.lake.inventory import ViewEntry
+from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan
+from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, How
 from airflow_provider_rfr.exceptions import StalePlanError, StepError
 from tests.unit.builtins.catalogs import contract, migration, mview, spec, table, view

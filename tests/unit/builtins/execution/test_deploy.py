@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins import Applied, gc
-from airflow_provider_rfr.builtins.execution.collection import waiting
+from airflow_provider_rfr.builtins.execution.maintenance import waiting
 from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Stability
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.store.journal import history
+from airflow_provider_rfr.store.deploys import history
 from tests.unit.builtins.catalogs import PROJECT, contract, migration, mview, obj, spec, table, view
 from tests.unit.builtins.execution.places import Place
 

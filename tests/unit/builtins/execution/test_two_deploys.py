@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Plan
+from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Stability
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
 from airflow_provider_rfr.store.lease import acquire

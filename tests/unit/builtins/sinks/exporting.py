@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning.plans import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Step, Verb
 from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
 from airflow_provider_rfr.builtins.sinks.steps import apply_sink_step, sink_states
 from airflow_provider_rfr.builtins.sinks.targets import HttpTarget

@@ -9,8 +9,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import SinkError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
 from tests.unit.builtins.sinks.exporting import (
     SOURCE,
     Overwriting,

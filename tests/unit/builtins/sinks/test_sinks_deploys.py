@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_rfr.builtins.sinks.run import SinkRun, run_sink
 from airflow_provider_rfr.builtins.sinks.steps import release_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How, Stability
-from airflow_provider_rfr.exceptions.sinks import SinkError, SinkHeldError
+from airflow_provider_rfr.exceptions import SinkError, SinkHeldError
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect

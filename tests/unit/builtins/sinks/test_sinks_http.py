@@ -9,11 +9,16 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import update
 
-from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import SinkBusyError, SinkDeliveryError, SinkError, SinkLeaseLostError
-from airflow_provider_rfr.store.sink_tables import SINKS
+from airflow_provider_rfr.exceptions import (
+    ConfigurationError,
+    SinkBusyError,
+    SinkDeliveryError,
+    SinkError,
+    SinkLeaseLostError,
+)
+from airflow_provider_rfr.store.tables import SINKS
 from tests.unit.builtins.sinks.exporting import SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks.steps import release_sink
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import CursorExpiredError, SinkError, SinkHeldError
+from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
 from tests.unit.builtins.sinks.exporting import (
     SCHEMA,

@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
-from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks import release_snapshots
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import SinkDeliveryError, SinkError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import HOLD, MAX_AGE, MIN_SNAPSHOTS, expire_table
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
 

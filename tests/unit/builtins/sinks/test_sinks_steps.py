@@ -11,16 +11,14 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete, select
 
-from airflow_provider_rfr.builtins.planning.plans import Step, Verb
-from airflow_provider_rfr.builtins.sinks.pins import Pin, Pins
+from airflow_provider_rfr.builtins.planning.plan import Step, Verb
 from airflow_provider_rfr.builtins.sinks.steps import apply_sink_step, release_sink, sink_states
-from airflow_provider_rfr.builtins.sinks.window import What, Window, batch_id
+from airflow_provider_rfr.builtins.sinks.windows import Pin, Pins, What, Window, batch_id
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
-from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.exceptions.sinks import SinkBusyError, SinkError, SinkLeaseLostError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.sink_tables import SINKS
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, release_lease, take_lease
+from airflow_provider_rfr.store.tables import SINKS
 from tests.integration.postgres import PostgresServer
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, declared, step
 

@@ -6,9 +6,9 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from airflow_provider_rfr.builtins.planning.plans import Verb
+from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks.steps import map_cursor, needed_physicals
-from airflow_provider_rfr.exceptions.sinks import SinkHeldError
+from airflow_provider_rfr.exceptions import SinkHeldError
 from tests.unit.builtins.sinks.exporting import SCHEMA, SOURCE, SOURCE_ID, Scene, numbers, rows, tag
 
 

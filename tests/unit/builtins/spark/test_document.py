@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects, plan
-from airflow_provider_rfr.builtins.codec import encode
-from airflow_provider_rfr.builtins.spark.document import read_document
-from airflow_provider_rfr.builtins.state import Live, Recorded
+from airflow_provider_rfr.builtins.spark.application import read_document
+from airflow_provider_rfr.builtins.state import Live, Recorded, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 
 LAKE = {"name": "lake", "properties": {"type": "sql", "uri": "postgresql://me:hidden@db/lake"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spark.application import registered_views
-from airflow_provider_rfr.builtins.spark.registered import RegisteredView
+from airflow_provider_rfr.builtins.spark.engine import RegisteredView
 from airflow_provider_rfr.builtins.state import Live, Recorded
 from tests.unit.builtins.catalogs import spec, table, view
 

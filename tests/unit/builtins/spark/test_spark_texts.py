@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark import literals, statements
-from airflow_provider_rfr.builtins.spark.errors import sentence, told, without
+from airflow_provider_rfr.builtins.spark import engine, session
+from airflow_provider_rfr.builtins.spark.session import sentence, told, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.inventory import LiveColumn
@@ -13,32 +13,32 @@ from airflow_provider_rfr.secret_names import secrets_in
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
-    assert literals.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
-    assert literals.text("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
-    assert literals.properties({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
-    assert literals.query("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
-    assert literals.query("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+    assert session.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
+    assert session.text("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
+    assert session.properties({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
+    assert session.query("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
+    assert session.query("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
 
 
 def test_a_view_gets_everything_in_one_statement() -> None:
     columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
-    view = statements.ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
-    assert statements.create_view(view, "rfr", replace=True) == (
+    view = engine.ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
+    assert engine.create_view(view, "rfr", replace=True) == (
         "CREATE OR REPLACE VIEW `rfr`.`ops`.`v` (`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v')"
         " AS SELECT 1"
     )
-    bare = statements.ViewText("ops.v", "SELECT 1", {}, None)
-    assert statements.create_view(bare, "rfr", replace=False) == "CREATE VIEW `rfr`.`ops`.`v` AS SELECT 1"
+    bare = engine.ViewText("ops.v", "SELECT 1", {}, None)
+    assert engine.create_view(bare, "rfr", replace=False) == "CREATE VIEW `rfr`.`ops`.`v` AS SELECT 1"
 
 
 def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
-    view = statements.ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
-    said = statements.create_view(view, "rfr", replace=False)
+    view = engine.ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
+    said = engine.create_view(view, "rfr", replace=False)
     assert said.endswith("TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one")
 
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
-    view = statements.ViewText("ops.v", "SELECT id FROM t", {}, None)
+    view = engine.ViewText("ops.v", "SELECT id FROM t", {}, None)
     assert view.named([LiveColumn("id", "bigint")], ["id"]) == view
     assert [each.name for each in view.named([LiveColumn("n", "bigint")], ["id"]).columns] == ["n"]
     assert view.named([LiveColumn("id", "bigint", comment="c")], ["id"]).columns[0].comment == "c"
@@ -46,7 +46,7 @@ def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query()
 
 
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
-    said = list(statements.set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
+    said = list(engine.set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
     assert said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
         "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",

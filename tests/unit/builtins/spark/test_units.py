@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_rfr.builtins.spark.units import MAX_BYTES, cut, remaining
-from airflow_provider_rfr.lake.input_files import InputFile
-from airflow_provider_rfr.lake.work_files import FinishedUnit
+from airflow_provider_rfr.builtins.spark.compute import MAX_BYTES, cut, remaining
+from airflow_provider_rfr.lake.data_files import FinishedUnit
+from airflow_provider_rfr.lake.files import InputFile
 
 
 def inputs(*sizes: int) -> list[InputFile]:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
-from airflow_provider_rfr.webhooks.configuration.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing.fields import BLOCK_FIELDS, EDITABLE, ENCRYPTED_REGEX, SEALED, SPELLINGS
-from airflow_provider_rfr.webhooks.sealing.rules import rule_of, words
+from airflow_provider_rfr.webhooks.sealing.policy import BLOCK_FIELDS, EDITABLE, ENCRYPTED_REGEX, SEALED, SPELLINGS
+from airflow_provider_rfr.webhooks.sealing.sops import rule_of, words
 
 
 def test_every_field_of_an_endpoint_is_either_sealed_or_editable() -> None:

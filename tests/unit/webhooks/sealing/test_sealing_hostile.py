@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.configuration.documents import parse_document
+from airflow_provider_rfr.webhooks.config import parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     check_sealed,
     import_sealed,
@@ -24,8 +24,8 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing.text import LONGEST, read_json, read_yaml, write_yaml
-from airflow_provider_rfr.webhooks.sealing.tree import DEEPEST, MOST_CHARACTERS, MOST_NODES, plain_copy
+from airflow_provider_rfr.webhooks.sealing.files import LONGEST, read_json, read_yaml, write_yaml
+from airflow_provider_rfr.webhooks.sealing.sops import DEEPEST, MOST_CHARACTERS, MOST_NODES, plain_copy
 from tests.soon import soon
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import check_sealed, import_file, import_sealed, open_sealed, read_file
-from airflow_provider_rfr.webhooks.sealing.legacy import BLANKS, open_foreign, restore, strip, without_suffix
-from airflow_provider_rfr.webhooks.sealing.text import write_json
+from airflow_provider_rfr.webhooks.sealing.files import write_json
+from airflow_provider_rfr.webhooks.sealing.flow_import import BLANKS, open_foreign, restore, strip, without_suffix
 
 TOKEN = "Bearer canary-header-ü-9Rk"
 

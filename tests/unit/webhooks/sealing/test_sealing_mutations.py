@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed
-from airflow_provider_rfr.webhooks.sealing.fields import EDITABLE, SEALED, leaves
+from airflow_provider_rfr.webhooks.sealing.policy import EDITABLE, SEALED, leaves
 from tests.profile import examples
 
 NAMES = st.sampled_from(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing.fields import ENCRYPTED_REGEX
-from airflow_provider_rfr.webhooks.sealing.overlay import check_overlay, merged, overlay_of
+from airflow_provider_rfr.webhooks.sealing.policy import ENCRYPTED_REGEX, check_overlay, merged, overlay_of
 
 SAFE = {"nonsensitive": True}
 SCHEMA = {

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
-from airflow_provider_rfr.webhooks.sealing.rules import rule_of
-from airflow_provider_rfr.webhooks.sealing.text import read_json, read_yaml, write_json, write_yaml
-from airflow_provider_rfr.webhooks.sealing.tree import open_tree, plain_copy, seal_tree
+from airflow_provider_rfr.webhooks.sealing.files import read_json, read_yaml, write_json, write_yaml
+from airflow_provider_rfr.webhooks.sealing.sops import open_tree, plain_copy, rule_of, seal_tree
 from tests.profile import examples
 
 FIXTURE = Path(__file__).with_name("sealed_for_ever.yaml")
@@ -150,7 +149,7 @@ def test_a_block_below_triggers_is_sealed_there_and_its_neighbours_are_left(docu
 def test_a_file_that_the_sops_program_sealed_as_a_whole_is_opened(
     document: dict[str, Any], key: Any, like_sops: Any
 ) -> None:
-    from airflow_provider_rfr.webhooks.sealing.fields import ENCRYPTED_REGEX
+    from airflow_provider_rfr.webhooks.sealing.policy import ENCRYPTED_REGEX
 
     whole = like_sops({"triggers": document}, key.public, encrypted_regex=ENCRYPTED_REGEX, mac_only_encrypted=True)
     assert open_sealed(whole, environment=key.environment) == {"triggers": document}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, seal_file
-from airflow_provider_rfr.webhooks.sealing.age_keys import data_key
-from airflow_provider_rfr.webhooks.sealing.opened import Opened, veiled
+from airflow_provider_rfr.webhooks.sealing.keys import data_key
+from airflow_provider_rfr.webhooks.sealing.sops import Opened, veiled
 
 
 def test_an_opened_document_has_no_secret_in_its_repr(

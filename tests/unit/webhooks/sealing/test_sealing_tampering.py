@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing.fields import ENCRYPTED_REGEX
-from airflow_provider_rfr.webhooks.sealing.opening import open_document
+from airflow_provider_rfr.webhooks.sealing.policy import ENCRYPTED_REGEX
+from airflow_provider_rfr.webhooks.sealing.sealer import open_document
 
 EVIL = "https://evil.example.com/"
 

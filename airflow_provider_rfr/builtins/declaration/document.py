@@ -1,0 +1,457 @@
+"""YAML documents with the line of everything in them, and with fewer surprises than usual.
+
+Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`; aliases are
+refused: an object says everything itself, and nothing can grow out of a few lines. Nothing here recurses.
+
+Reads the fields of a YAML mapping, each as the type it has to be, and notes all that are not.
+
+From a YAML document to an object, with the places of its fields.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import yaml
+
+from airflow_provider_rfr.builtins.spec import (
+    BuiltinObject,
+    Column,
+    Contents,
+    How,
+    Kind,
+    Migration,
+    Place,
+    Removal,
+    SinkSpec,
+    Stability,
+    nearest,
+    stable_id,
+)
+from airflow_provider_rfr.documents import plain_value
+from airflow_provider_rfr.exceptions import DeclarationProblem
+
+DEEPEST = 32
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PREFIX = "tag:yaml.org,2002:"
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and where it stands.
+
+    :ivar line: from 1
+    :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
+    :ivar text: a plain value as it was written
+    """
+
+    line: int
+    value: Any
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something wrong in a text."""
+
+    line: int
+    problem: str
+    remedy: str = ""
+
+
+class YamlProblem(Exception):
+    """The rest of a text can't be read."""
+
+    def __init__(self, line: int, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.flaw = Flaw(line, problem, remedy)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or a mapping whose end has not come yet."""
+
+    node: Node
+    key: str | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+
+
+def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
+    """The documents of a text with what is wrong in them, empty ones left out.
+
+    :raises YamlProblem: after the documents before it
+    """
+    composer = _Composer()
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            done = composer.take(event)
+            if done is not None:
+                flaws, composer.flaws = composer.flaws, []
+                if done.value is not None or flaws:
+                    yield done, flaws
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise YamlProblem(line, str(error.problem or error.context), _hint(text, line)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
+    except yaml.YAMLError:
+        raise YamlProblem(1, "the file is not YAML") from None
+
+
+def _hint(text: str, line: int) -> str:
+    near = "".join(text.splitlines()[max(line - 2, 0) : line])
+    return "indent with spaces: YAML takes no tabs" if "\t" in near else ""
+
+
+class _Composer:
+    def __init__(self) -> None:
+        self.flaws: list[Flaw] = []
+        self._open: list[_Open] = []
+
+    def take(self, event: Any) -> Node | None:
+        """The document, when this event ends it."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            line = event.start_mark.line + 1
+            self._check_tag(event, line, "str")
+            return self._put(_scalar(event, line))
+        if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
+            return self._put(self._open.pop().node)
+        if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
+            self._begin(event, event.start_mark.line + 1)
+        elif kind is yaml.AliasEvent:
+            line = event.start_mark.line + 1
+            self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
+            return self._put(Node(line, None))
+        return None
+
+    def _begin(self, event: Any, line: int) -> None:
+        self._check_tag(event, line, "map", "seq")
+        if len(self._open) == DEEPEST:
+            raise YamlProblem(line, f"it is nested more than {DEEPEST} deep")
+        self._open.append(_Open(Node(line, {} if isinstance(event, yaml.MappingStartEvent) else [])))
+
+    def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
+        self.flaws.append(Flaw(line, problem, remedy))
+
+    def _check_tag(self, event: Any, line: int, *known: str) -> None:
+        if event.tag is not None and event.tag not in ("!", *(_PREFIX + each for each in known)):
+            self._flaw(line, f"the tag {event.tag} is not known")
+
+    def _put(self, node: Node) -> Node | None:
+        if not self._open:
+            return node
+        holder = self._open[-1]
+        if isinstance(holder.node.value, list):
+            holder.node.value.append(node)
+        elif holder.key is None:
+            holder.key = self._key(node, holder.lines)
+        else:
+            holder.node.value.setdefault(holder.key, node)
+            holder.key = None
+        return None
+
+    def _key(self, node: Node, lines: dict[str, int]) -> str:
+        key = node.value
+        if not isinstance(key, str):
+            self._flaw(node.line, f"the key {node.text or 'here'} is no text", "put it in quotes")
+            return ""
+        if key == "<<":
+            self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
+        elif key in lines:
+            self._flaw(node.line, f"the key {key!r} stands twice", f"it is in line {lines[key]} too")
+        lines.setdefault(key, node.line)
+        return key
+
+
+def _scalar(event: Any, line: int) -> Node:
+    text = event.value
+    if not event.implicit[0] or event.tag == _PREFIX + "str":
+        return Node(line, text, text)
+    return Node(line, plain_value(text), text)
+
+
+Choice = TypeVar("Choice", bound=Enum)
+_SHOWN = 40
+
+
+class Fields:
+    """The fields of one mapping."""
+
+    def __init__(self, node: Node, flaws: list[Flaw], path: str = "") -> None:
+        self.line = node.line
+        self._flaws = flaws
+        self._path = path
+        self._nodes: dict[str, Node] = {}
+        if isinstance(node.value, dict):
+            self._nodes = node.value
+        elif node.value is not None:
+            self._refuse(node, path.rstrip(".") or "the document", "a mapping")
+
+    def only(self, known: Collection[str]) -> None:
+        """Note the fields that nobody knows."""
+        for name, node in self._nodes.items():
+            if name not in known:
+                self._flaws.append(Flaw(node.line, f"{self._path}{name} is no field", nearest(name, known, show=12)))
+
+    def wrong(self, name: str, problem: str, remedy: str = "") -> None:
+        """Note that the value of a field is wrong."""
+        self._flaws.append(Flaw(self._nodes[name].line, f"{self._path}{name} {problem}", remedy))
+
+    def needs(self, *names: str) -> bool:
+        """Note the fields that are missing; whether none is."""
+        missing = [name for name in names if name not in self._nodes or self._nodes[name].value is None]
+        for name in missing:
+            self._flaws.append(Flaw(self.line, f"{self._path}{name} is missing"))
+        return not missing
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """A text; numbers and booleans are none."""
+        node = self._get(name)
+        if node is None or isinstance(node.value, str):
+            return default if node is None else node.value
+        remedy = "put it in quotes" if node.text is not None else ""
+        self._refuse(node, f"{self._path}{name}", "a text", remedy)
+        return default
+
+    def written(self, name: str) -> str | None:
+        """A plain value as it was written, so that version 1.10 is not 1.1."""
+        node = self._get(name)
+        if node is not None and node.text is None:
+            self._refuse(node, f"{self._path}{name}", "a text")
+        return None if node is None else node.text
+
+    def flag(self, name: str) -> bool:
+        """A boolean, false where it is not given."""
+        node = self._get(name)
+        if node is not None and not isinstance(node.value, bool):
+            self._refuse(node, f"{self._path}{name}", "true or false")
+        return node is not None and node.value is True
+
+    def choice(self, name: str, kinds: type[Choice], default: Choice) -> Choice:
+        """One of an enum's values."""
+        text = self.text(name)
+        if text is None:
+            return default
+        try:
+            return kinds(text)
+        except ValueError:
+            values = [str(each.value) for each in kinds]
+            self.wrong(name, f"{text!r} is unknown", nearest(text, values))
+            return default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts."""
+        found = []
+        for number, node in self._list(name):
+            if isinstance(node.value, str):
+                found.append(node.value)
+            else:
+                self._refuse(node, f"{self._path}{name}.{number}", "a text", "put it in quotes" if node.text else "")
+        return tuple(found)
+
+    def each(self, name: str) -> Iterator[Fields]:
+        """The mappings of a list."""
+        for number, node in self._list(name):
+            yield Fields(node, self._flaws, f"{self._path}{name}.{number}.")
+
+    def inside(self, name: str) -> Fields | None:
+        """The fields of a mapping inside."""
+        node = self._get(name)
+        return None if node is None else Fields(node, self._flaws, f"{self._path}{name}.")
+
+    def mapping(self, name: str) -> Mapping[str, str]:
+        """Texts by key; plain values as they were written."""
+        inside = self.inside(name)
+        found = {key: inside.written(key) for key in inside._nodes} if inside is not None else {}
+        return MappingProxyType({key: value for key, value in found.items() if value is not None})
+
+    def anything(self, name: str) -> Mapping[str, Any] | None:
+        """Any values by key."""
+        inside = self.inside(name)
+        return None if inside is None else MappingProxyType({key: _plain(node) for key, node in inside._nodes.items()})
+
+    def _get(self, name: str) -> Node | None:
+        node = self._nodes.get(name)
+        return None if node is None or node.value is None else node
+
+    def _list(self, name: str) -> Iterator[tuple[int, Node]]:
+        node = self._get(name)
+        if node is not None and not isinstance(node.value, list):
+            self._refuse(node, f"{self._path}{name}", "a list")
+        elif node is not None:
+            yield from enumerate(node.value)
+
+    def _refuse(self, node: Node, path: str, wanted: str, remedy: str = "") -> None:
+        found = node.text or "nothing"
+        if isinstance(node.value, (dict, list)):
+            found = "a mapping" if isinstance(node.value, dict) else "a list"
+        shown = found if len(found) <= _SHOWN else found[:_SHOWN] + "..."
+        self._flaws.append(Flaw(node.line, f"{path} is {shown}, not {wanted}", remedy))
+
+
+def _plain(node: Node) -> Any:
+    if isinstance(node.value, dict):
+        return MappingProxyType({key: _plain(each) for key, each in node.value.items()})
+    return tuple(map(_plain, node.value)) if isinstance(node.value, list) else node.value
+
+
+FIELDS = (
+    *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
+    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "follow_star", "source", "refresh"),
+    *("sink", "migrations", "removed"),
+)
+_UNKNOWN = "?"
+_COLUMN = ("name", "type", "required", "comment", "renamed_from")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An object, and where each part of it was written.
+
+    :ivar node: its document; None for what was declared in Python
+    :ivar ours: it is one of this package's own
+    """
+
+    obj: BuiltinObject
+    node: Node | None = None
+    ours: bool = False
+
+    def problem(self, path: str, problem: str, remedy: str = "") -> DeclarationProblem:
+        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
+        place = self.obj.place
+        if self.node is not None:
+            place = Place(place.file, _line(self.node, path))
+        return DeclarationProblem(str(place), self.obj.name, problem, remedy)
+
+
+def _line(node: Node, path: str) -> int:
+    for part in path.split("."):
+        inside = node.value[int(part) : int(part) + 1] if isinstance(node.value, list) and part.isdigit() else []
+        found = node.value.get(part) if isinstance(node.value, dict) else next(iter(inside), None)
+        if found is None:
+            break
+        node = found
+    return node.line
+
+
+def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
+    """The object that a document declares; None if that can't be told.
+
+    :param flaws: takes what is wrong
+    """
+    fields = Fields(node, flaws)
+    fields.only(FIELDS)
+    if not isinstance(node.value, dict) or not fields.needs("kind", "name"):
+        return None
+    before = len(flaws)
+    name = fields.text("name")
+    kind = fields.choice("kind", Kind, Kind.TABLE)
+    if name is None or len(flaws) > before:
+        return None
+    obj = BuiltinObject(
+        kind=kind,
+        name=name,
+        id=_id(fields) or stable_id(project, name),
+        columns=_columns(fields),
+        contents=fields.choice("contents", Contents, Contents.HISTORY),
+        partitioning=fields.texts("partitioning"),
+        keys=fields.texts("keys"),
+        properties=fields.mapping("properties"),
+        depends_on=fields.texts("depends_on"),
+        follow_star=fields.flag("follow_star"),
+        source=fields.anything("source"),
+        sink=_sink(fields),
+        migrations=_migrations(fields),
+        removed=_removal(fields),
+        place=Place(file, node.line),
+    )
+    return Declared(_with_words(obj, fields), node, ours)
+
+
+def _with_words(obj: BuiltinObject, fields: Fields) -> BuiltinObject:
+    return replace(
+        obj,
+        stability=fields.choice("stability", Stability, Stability.STABLE),
+        exportable=fields.flag("exportable"),
+        protect=fields.text("protect"),
+        comment=fields.text("comment"),
+        owner=fields.text("owner"),
+        query=fields.text("query"),
+        per_instance=fields.text("per_instance"),
+        refresh=fields.anything("refresh"),
+    )
+
+
+def _id(fields: Fields) -> uuid.UUID | None:
+    text = fields.text("id")
+    if text is None:
+        return None
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        fields.wrong("id", f"{text!r} is no UUID", "leave it out to have one made from the name")
+        return None
+
+
+def _columns(fields: Fields) -> tuple[Column, ...]:
+    found = []
+    for each in fields.each("columns"):
+        each.only(_COLUMN)
+        each.needs("name", "type")
+        name, kind = each.text("name"), each.text("type")
+        if name is not None and kind is not None:
+            comment, before = each.text("comment"), each.text("renamed_from")
+            found.append(Column(name, kind, each.flag("required"), comment, before))
+    return tuple(found)
+
+
+def _sink(fields: Fields) -> SinkSpec | None:
+    inside = fields.inside("sink")
+    if inside is None:
+        return None
+    inside.only(("source", "to", "settings", "columns", "follow_schema", "on_replace"))
+    inside.needs("source", "to")
+    return SinkSpec(
+        inside.text("source") or "",
+        inside.text("to") or "",
+        inside.anything("settings") or {},
+        inside.texts("columns"),
+        inside.flag("follow_schema"),
+        inside.text("on_replace") or "hold",
+    )
+
+
+def _migrations(fields: Fields) -> tuple[Migration, ...]:
+    return tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None)
+
+
+def _migration(each: Fields) -> Migration | None:
+    each.only(("from", "to", "how", "expressions", "note"))
+    complete = each.needs("from", "to", "how")
+    before, after = each.written("from"), each.written("to")
+    how = each.choice("how", How, How.EVOLVE)
+    if not complete or before is None or after is None:
+        return None
+    return Migration(before, after, how, each.mapping("expressions"), each.text("note"))
+
+
+def _removal(fields: Fields) -> Removal | None:
+    inside = fields.inside("removed")
+    if inside is None:
+        return None
+    inside.only(("deprecated_since", "removed_in"))
+    inside.needs("deprecated_since", "removed_in")
+    return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
+
+
+def told(flaws: Sequence[Flaw], file: str, name: str) -> list[DeclarationProblem]:
+    """What is wrong in a document, with its place."""
+    return [DeclarationProblem(str(Place(file, each.line)), name, each.problem, each.remedy) for each in flaws]

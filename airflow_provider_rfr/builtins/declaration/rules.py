@@ -1,0 +1,423 @@
+"""What has to hold of each object by itself, whether it comes from YAML or from Python.
+
+What an object may read.
+
+What a query has to be so that it can be kept up to date: its columns named, its stars written out.
+
+What has to hold among objects: names and ids of their own, and reads that lead somewhere and not in a circle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
+from typing import Any
+
+from airflow_provider_rfr.builtins.declaration.document import Declared
+from airflow_provider_rfr.builtins.fingerprint import (
+    Finding,
+    canonical_columns,
+    canonical_partitioning,
+    column_findings,
+    contract_of,
+    key_findings,
+    named,
+    partition_findings,
+)
+from airflow_provider_rfr.builtins.planning import instructions
+from airflow_provider_rfr.builtins.spec import (
+    QUERIED,
+    STORED,
+    BuiltinObject,
+    Contents,
+    How,
+    Kind,
+    Migration,
+    Removal,
+    SinkSpec,
+    Stability,
+    is_plain,
+    name_problem,
+    namespace_of,
+    nearest,
+)
+from airflow_provider_rfr.builtins.sql.facts import (
+    Reads,
+    declared_columns,
+    expand_stars,
+    object_reads,
+    output_columns,
+    unknown_columns,
+    unqualified,
+)
+from airflow_provider_rfr.builtins.sql.parse import check_expression
+from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
+from airflow_provider_rfr.builtins.wanted import is_gone, release
+from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationProblem, QueryError, UnreadableQueryError
+
+_QUERY = ("query", "depends_on", "follow_star")
+_SOURCE = ("source", "refresh")
+_STORAGE = ("partitioning", "keys", "migrations", "exportable", "protect")
+_STRANGE: dict[Kind, Sequence[str]] = {
+    Kind.TABLE: (*_QUERY, *_SOURCE, "sink"),
+    Kind.LOG: (*_QUERY, *_SOURCE, "sink"),
+    Kind.SOURCE: (*_QUERY, "sink"),
+    Kind.MATERIALIZED_VIEW: (*_SOURCE, "sink"),
+    Kind.VIEW: (*_STORAGE, *_SOURCE, "sink"),
+    Kind.SINK: (*_QUERY, *_STORAGE, *_SOURCE, "columns", "properties"),
+}
+_NEEDED: dict[Kind, Sequence[str]] = {
+    Kind.TABLE: ("columns",),
+    Kind.LOG: ("columns",),
+    Kind.SOURCE: ("source",),
+    Kind.MATERIALIZED_VIEW: ("columns", "query"),
+    Kind.VIEW: ("query",),
+    Kind.SINK: ("sink",),
+}
+INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY)
+"""Mechanisms that can lead from one contract to another."""
+ON_REPLACE = ("hold", "resume_from_new", "resend")
+_FILLED = ("rfr.generated", "objects")
+_TARGETS = {"files": ("path",), "http": ("connection",)}
+_EMITS = ("rows", "diff")
+_FORMATS = ("jsonl", "parquet")
+_DIGEST = re.compile(r"c1:[0-9a-f]{8,64}[.…]*")
+
+
+def canonical(obj: BuiltinObject) -> BuiltinObject:
+    """The object with its types and transforms written in the one way, and nothing in it that could be changed."""
+    columns = canonical_columns(obj.columns)
+    return replace(
+        obj,
+        columns=columns,
+        partitioning=canonical_partitioning(obj.partitioning, columns),
+        keys=tuple(obj.keys),
+        depends_on=tuple(obj.depends_on),
+        migrations=tuple(obj.migrations),
+        properties=MappingProxyType(dict(obj.properties)),
+        source=_frozen(obj.source),
+        refresh=_frozen(obj.refresh),
+    )
+
+
+def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if given is None else MappingProxyType(dict(given))
+
+
+def findings(obj: BuiltinObject, version: str) -> Iterator[Finding]:
+    """What is wrong with one object.
+
+    :param version: of the project; what is gone in it needs nothing but its name
+    """
+    if problem := name_problem(obj.name):
+        yield Finding("name", problem, "write namespace.name")
+    if obj.removed is not None:
+        yield from _removal(obj.removed)
+    if not is_gone(obj, version):
+        yield from _shape(obj)
+        yield from column_findings(obj.columns)
+        yield from _storage(obj) if obj.kind in STORED else ()
+        yield from _sink(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
+
+
+def _shape(obj: BuiltinObject) -> Iterator[Finding]:
+    for name in _STRANGE[obj.kind]:
+        if getattr(obj, name):
+            yield Finding(name, f"a {obj.kind.value} has no {name}")
+    for name in _NEEDED[obj.kind]:
+        if not getattr(obj, name):
+            yield Finding(name, f"a {obj.kind.value} has {name}", "none is given")
+    for name, value in obj.properties.items():
+        if name.casefold().startswith("rfr.") and (name, value) != _FILLED:
+            yield Finding(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
+    if obj.per_instance is not None and not is_plain(obj.per_instance):
+        yield Finding("per_instance", f"{obj.per_instance!r} is no name")
+
+
+def _storage(obj: BuiltinObject) -> Iterator[Finding]:
+    if obj.protect is not None and not obj.protect.strip():
+        yield Finding("protect", "protect says why, and nothing is said")
+    if obj.columns:
+        yield from key_findings(obj.keys, obj.columns)
+        yield from partition_findings(obj.partitioning, obj.columns)
+    seen = dict[tuple[str, str], int]()
+    for number, each in enumerate(obj.migrations):
+        for found in _migration(each, obj):
+            yield Finding(f"migrations.{number}.{found.path}", found.problem, found.remedy)
+        if seen.setdefault((each.before, each.after), number) != number:
+            yield Finding(f"migrations.{number}", f"two instructions lead from {each.before} to {each.after}")
+
+
+def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
+    for path, digest in (("from", each.before), ("to", each.after)):
+        if not _DIGEST.fullmatch(digest):
+            yield Finding(path, f"{digest!r} is no contract fingerprint", "write c1: and at least 8 of its digits")
+    if each.before == each.after:
+        yield Finding("to", f"it leads from {each.before} to itself")
+    if each.how not in INSTRUCTIONS:
+        allowed = ", ".join(how.value for how in INSTRUCTIONS)
+        yield Finding("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
+    if each.how is How.REPLACE_EMPTY and obj.protect is not None:
+        yield Finding("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
+    if each.how is How.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
+        yield Finding("how", "recompute needs a query, or contents: derivable", "write rewrite")
+    yield from _expressions(each, obj)
+
+
+def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
+    if each.expressions and each.how not in (How.REWRITE, How.SHADOW):
+        yield Finding("expressions", f"{each.how.value} computes nothing", "write rewrite")
+    names = {column.name.casefold() for column in obj.columns}
+    last = instructions.names(each.after, _contract(obj)) if _DIGEST.fullmatch(each.after) else False
+    for name, expression in each.expressions.items():
+        if last and name.casefold() not in names:
+            known = nearest(name, (column.name for column in obj.columns))
+            yield Finding(f"expressions.{name}", f"there is no column {name}", known)
+        try:
+            check_expression(expression)
+        except QueryError as error:
+            yield Finding(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
+
+
+def _contract(obj: BuiltinObject) -> str:
+    try:
+        return contract_of(obj.columns).digest
+    except ConfigurationError:
+        return ""
+
+
+def _removal(removed: Removal) -> Iterator[Finding]:
+    if not removed.deprecated_since.strip() or not removed.removed_in.strip():
+        yield Finding("removed", "a removal says deprecated_since and removed_in, two versions")
+    elif release(removed.deprecated_since) > release(removed.removed_in):
+        yield Finding("removed", f"it is removed in {removed.removed_in}, before {removed.deprecated_since}")
+
+
+def _sink(sink: SinkSpec) -> Iterator[Finding]:
+    if sink.on_replace not in ON_REPLACE:
+        yield Finding("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, ON_REPLACE))
+    if sink.to not in _TARGETS:
+        yield Finding("sink.to", f"{sink.to!r} is no target", nearest(sink.to, _TARGETS))
+    for name in _TARGETS.get(sink.to, ()):
+        if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
+            yield Finding("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
+    form = sink.settings.get("format", "jsonl")
+    if sink.to == "files" and form not in _FORMATS:
+        yield Finding("sink.settings.format", f"{form!r} is no format", nearest(str(form), _FORMATS))
+    emit = sink.settings.get("emit", "rows")
+    if emit not in _EMITS:
+        yield Finding("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
+    keys = sink.settings.get("keys", [])
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
+        yield Finding("sink.settings.keys", f"{keys!r} is no list of columns")
+    size = sink.settings.get("batch_size", 1)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        yield Finding("sink.settings.batch_size", f"{size!r} is no number of rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that is declared.
+
+    :ivar alive: by name, as it is compared; tombstones are left out
+    :ivar all: tombstones too
+    :ivar whole: a name that is not there is not declared
+    """
+
+    alive: Mapping[str, Declared]
+    all: Mapping[str, Declared]
+    whole: bool
+    namespaces: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "namespaces", frozenset(map(namespace_of, self.all)))
+
+
+def read_problems(reader: Declared, reads: Sequence[Reads], known: Known) -> Iterator[DeclarationProblem]:
+    """What is wrong with the names that an object reads."""
+    obj = reader.obj
+    path = "query" if obj.sink is None else "sink.source"
+    for name in unqualified(obj.query) if obj.query is not None else ():
+        remedy = f"write {namespace_of(obj.name)}.{name}"
+        yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
+    for each in reads:
+        found = known.alive.get(each.name)
+        told = _missing(reader, each.name, known) if found is None else _refused(obj, found.obj)
+        if told is not None:
+            yield reader.problem(path, *told)
+    if obj.sink is not None and obj.sink.source.casefold() in known.alive:
+        source = known.alive[obj.sink.source.casefold()].obj
+        for finding in named(obj.sink.columns, (c.name for c in source.columns), "sink.columns", "column"):
+            yield reader.problem(finding.path, finding.problem, finding.remedy)
+
+
+def _missing(reader: Declared, name: str, known: Known) -> tuple[str, str] | None:
+    if name in known.all:
+        removed = known.all[name].obj.removed
+        return f"it reads {name}, which is removed in {removed.removed_in if removed else '?'}", "read something else"
+    if name in (each.casefold() for each in reader.obj.depends_on):
+        return None
+    _, _, inside = name.partition(".")
+    if inside in known.alive:
+        return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
+    if not known.whole or not (namespace_of(name) in known.namespaces or reader.obj.sink is not None):
+        return None
+    beside = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
+    close = nearest(name.rpartition(".")[2], beside, show=0)
+    hint = "declare it, or name it in depends_on if somebody else makes it"
+    if reader.obj.sink is not None:
+        hint = "declare it, e.g. as a source"
+    return f"it reads {name}, which is not declared", " ".join(part for part in (close, hint) if part)
+
+
+def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
+    """Why the one may not read the other. Who shares a namespace may build on what is unstable."""
+    stranger = namespace_of(reader.key) != namespace_of(found.key)
+    if found.kind is Kind.SINK:
+        return f"it reads {found.name}, which is a sink", "read what that one reads"
+    if found.per_instance is not None:
+        return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
+    if stranger and found.stability is Stability.UNSTABLE:
+        return f"it reads {found.name}, which is unstable: it may change or go at any time", "read something stable"
+    if reader.kind is not Kind.SINK:
+        return None
+    if found.kind not in STORED:
+        return f"{found.name} is a {found.kind.value}, which has no history to send", "make it a materialized_view"
+    if stranger and not found.exportable:
+        remedy = "send a materialized_view over it, or have it declare exportable: true"
+        return f"{found.name} is not exportable", remedy
+    return None
+
+
+def query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[DeclarationProblem]:
+    """What is wrong with the query of an object; what it reads was looked at before."""
+    obj = each.obj
+    if not obj.query:
+        return
+    namespace = namespace_of(obj.name)
+    try:
+        for problem, remedy in unknown_columns(obj.query, columns_of, namespace):
+            yield each.problem("query", problem, remedy)
+        starred = expand_stars(obj.query, columns_of, namespace) != obj.query
+        names = output_columns(obj.query, columns_of, namespace)
+    except UnreadableQueryError:
+        return
+    except QueryError as error:
+        yield each.problem("query", error.problem, error.remedy)
+        return
+    yield from _result_problems(each, names, starred and not obj.follow_star)
+
+
+def _result_problems(each: Declared, names: Sequence[str], kept: bool) -> Iterator[DeclarationProblem]:
+    """What is wrong with the columns of the result.
+
+    :param kept: its stars may have been written out when what it reads had fewer columns: that is for the plan to see
+    """
+    found = [name.casefold() for name in names]
+    for name, count in Counter(found).items():
+        if count > 1:
+            yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
+    columns = [column.name for column in each.obj.columns]
+    declared, rest = [name.casefold() for name in columns], iter(found)
+    if kept and all(name in rest for name in declared):
+        return
+    if columns and declared != found:
+        told = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
+        yield each.problem("columns", told, "write them alike, in the same order")
+
+
+OURS = "rfr_system"
+"""The namespace of this package's own objects."""
+MOST_CIRCLES = 20
+
+
+def catalog_problems(
+    declared: Sequence[Declared], version: str, *, flawed: frozenset[str], whole: bool
+) -> Iterator[DeclarationProblem]:
+    """All that is wrong among objects.
+
+    :param flawed: names, as they are compared, of objects that are not what their author meant
+    :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
+    """
+    yield from _same(declared, "name", lambda each: each.obj.key)
+    yield from _same(declared, "id", lambda each: str(each.obj.id))
+    yield from _namespaces(declared)
+    alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
+    known = Known(alive, {each.obj.key: each for each in declared}, whole)
+    reads: dict[str, Sequence[Reads]] = {}
+    for key, each in alive.items():
+        try:
+            reads[key] = object_reads(each.obj, known=alive.keys()) if _reads(each.obj) else ()
+        except QueryError as error:
+            yield each.problem("query", error.problem, _remedy(error))
+            continue
+        yield from read_problems(each, reads[key], known) if _reads(each.obj) else ()
+    order, circles = _order({key: [read.name for read in found if read.name in alive] for key, found in reads.items()})
+    for circle in circles:
+        yield alive[circle[0]].problem(
+            "query", f"it reads itself: {' -> '.join(alive[key].obj.name for key in circle)}"
+        )
+    columns_of = declared_columns(each.obj for each in alive.values())
+    hidden = flawed | {key for circle in circles for key in circle} | (alive.keys() - reads.keys())
+    for key in order:
+        each = alive[key]
+        if each.obj.kind in QUERIED and key not in hidden and not any(read.name in hidden for read in reads[key]):
+            yield from query_problems(each, columns_of)
+
+
+def _reads(obj: BuiltinObject) -> bool:
+    """Whether it has what its kind reads by; what is missing or strange was told before."""
+    return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
+
+
+def _remedy(error: QueryError) -> str:
+    if isinstance(error, UnreadableQueryError):
+        return "correct it; if Spark understands it, list what it reads in depends_on"
+    return error.remedy
+
+
+def _same(declared: Sequence[Declared], what: str, of: Callable[[Declared], str]) -> Iterator[DeclarationProblem]:
+    groups = defaultdict[str, list[Declared]](list)
+    for each in declared:
+        groups[of(each)].append(each)
+    for first, *others in groups.values():
+        for each in others:
+            if what == "name":
+                yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+            else:
+                told = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+                yield each.problem("id", told, "ids are made from first names; give the newer object an id of its own")
+
+
+def _namespaces(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
+    by_key = {each.obj.key: each for each in declared}
+    closed = any(each.ours for each in declared)
+    for each in declared:
+        parts = each.obj.key.split(".")
+        inside = next((found for end in range(2, len(parts)) if (found := ".".join(parts[:end])) in by_key), None)
+        if inside is not None:
+            told = f"its namespace {inside} is an object: {by_key[inside].obj.place}"
+            yield each.problem("name", told, "names below a table are those of its metadata")
+        if closed and not each.ours and parts[0] == OURS:
+            yield each.problem("name", f"the namespace {OURS} is this package's own", "take another namespace")
+
+
+def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """What is read before its readers, and the circles that were left out."""
+    left, circles = dict(reads), list[list[str]]()
+    while True:
+        try:
+            return list(TopologicalSorter(left).static_order()), circles
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            start = min(range(len(circle) - 1), key=circle.__getitem__)
+            circles.append([*circle[start:-1], *circle[:start], circle[start]])
+            left = {
+                key: [name for name in found if name not in circle] for key, found in left.items() if key not in circle
+            }
+            if len(circles) == MOST_CIRCLES:
+                return [], circles

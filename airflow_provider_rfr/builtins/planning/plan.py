@@ -1,0 +1,382 @@
+"""What a deploy would do: immutable values, the same for the same inputs.
+
+What whoever deploys has decided beforehand.
+
+A plan in a file, which may be applied only to what it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from airflow_provider_rfr.builtins.spec import How, Kind
+from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
+from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
+
+USER_VIEWS: Final = ("rebind", "fail", "warn")
+DRIFT: Final = ("fail", "adopt", "repair")
+SINKS: Final = ("hold", "resume_from_new", "resend")
+FORCE: Final = ("evolve", "rewrite")
+_ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
+
+
+def _no_sinks() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Policies:
+    """Decisions for one deploy.
+
+    :ivar user_views: what to do with users' views over a changed column: ``rebind``, ``fail``, ``warn``
+    :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
+        declaration is right)
+    :ivar accept_data_loss: names or ids of the objects that may be emptied; there is no word for all of them
+    :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
+    :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
+    :ivar force: for tests: migrate everything that is not protected, by ``evolve`` or ``rewrite``
+    :ivar replace_views: the catalog has CREATE OR REPLACE VIEW; without it, views are dropped and created
+    :ivar allow_downgrade: an older version of the code may put its views and settings back
+    :ivar keep_days: how long garbage is kept, for display
+    """
+
+    user_views: str = "rebind"
+    drift: str = "fail"
+    accept_data_loss: frozenset[str] = frozenset()
+    adopt: frozenset[str] = frozenset()
+    sinks: Mapping[str, str] = field(default_factory=_no_sinks)
+    force: str | None = None
+    replace_views: bool = True
+    allow_downgrade: bool = False
+    keep_days: int = 7
+
+    def __post_init__(self) -> None:
+        _one_of("user_views", self.user_views, USER_VIEWS)
+        _one_of("drift", self.drift, DRIFT)
+        _one_of("force", self.force, (None, *FORCE))
+        for name, choice in self.sinks.items():
+            _one_of(f"sinks.{name}", choice, SINKS)
+        for name in ("accept_data_loss", "adopt"):
+            names = getattr(self, name)
+            if isinstance(names, str):
+                raise ConfigurationError(name, "is one text", "give a list of names")
+            folded = frozenset(str(each).casefold() for each in names)
+            if folded & _ALL:
+                raise ConfigurationError(name, "must name each object", "there is no word for all of them")
+            object.__setattr__(self, name, folded)
+        object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
+
+    def accepts_loss(self, name: str, identity: UUID) -> bool:
+        """Whether this object may be emptied."""
+        return name.casefold() in self.accept_data_loss or str(identity) in self.accept_data_loss
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        choices = ", ".join(str(each) for each in allowed if each is not None)
+        raise ConfigurationError(name, f"{value!r} is unknown", f"one of {choices}")
+
+
+class Verb(str, Enum):
+    """What a step does. The first eight are the mechanisms by which an object changes, :class:`How`."""
+
+    CREATE = "create"
+    ADOPT = "adopt"
+    METADATA = "metadata"
+    EVOLVE = "evolve"
+    REWRITE = "rewrite"
+    SHADOW = "shadow"
+    RECOMPUTE = "recompute"
+    REPLACE_EMPTY = "replace_empty"
+    REPLACE = "replace"
+    """A view gets its new text."""
+    REBIND = "rebind"
+    """A view gets its own text once more, so that it sees its inputs' types as they are now."""
+    RENAME = "rename"
+    DROP = "drop"
+    """What holds the object leaves, and the object comes back as something else in the same deploy."""
+    REMOVE = "remove"
+    """The object leaves for good; what holds its rows becomes garbage, which is collected later."""
+    HOLD = "hold"
+    RESUME_FROM_NEW = "resume_from_new"
+    RESEND = "resend"
+    """The last three: what becomes of a sink whose source was emptied."""
+
+
+class Load(str, Enum):
+    """Why a source has to be refreshed after a deploy."""
+
+    CREATED = "created"
+    """Its table has no rows of a refresh yet; where it has any by now, they will do."""
+    EMPTIED = "emptied"
+    REDEFINED = "redefined"
+    """Its rows are those of another definition."""
+
+
+VERB_OF: Final[Mapping[How, Verb]] = {how: Verb(how.value) for how in How}
+ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
+CHANGES: Final = frozenset(Verb) - ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
+FORMAT: Final = 1
+"""Of the JSON; goes up when a reader of the one before would be misled."""
+
+
+def _none() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    :ivar seq: from 1, the order
+    :ivar uuid: None for views that are not ours
+    :ivar name: at the time of the step; a rename's details say the new one
+    :ivar changes: field by field, for people
+    :ivar details: what the step needs to know, as JSON
+    :ivar loses: what is lost, in words; empty for nothing
+    :ivar rows: how many there were when the plan was made; not part of what the plan promises
+    """
+
+    seq: int
+    uuid: UUID | None
+    name: str
+    kind: Kind
+    how: Verb
+    reason: str
+    changes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=_none)
+    loses: tuple[str, ...] = ()
+    user: bool = False
+    rows: int | None = field(default=None, compare=False)
+    bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every value is still there afterwards."""
+        return not self.loses
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """What a step means for somebody who reads the object.
+
+    :ivar on: id of the object
+    :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
+    """
+
+    on: UUID
+    name: str
+    kind: Kind
+    how: str
+    reason: str
+    uuid: UUID | None = None
+    user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A change that was made by hand: live is not as recorded.
+
+    :ivar policy: what was decided about it
+    """
+
+    uuid: UUID
+    name: str
+    kind: Kind
+    problems: tuple[str, ...]
+    policy: str
+
+    @property
+    def blocking(self) -> bool:
+        """Whether nothing is done until somebody decides."""
+        return self.policy == "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An object that stops the deploy.
+
+    :ivar instruction: text to paste into the declaration, if that helps
+    :ivar place: where the object is declared
+    """
+
+    name: str
+    kind: Kind
+    problems: tuple[str, ...]
+    uuid: UUID | None = None
+    changes: tuple[str, ...] = ()
+    instruction: str | None = None
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A deploy before it happens.
+
+    :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
+    :ivar base_revision: of the registry; the plan holds for this one alone
+    :ivar steps: in the order in which they are done
+    :ivar dependents: views and sinks that the steps touch
+    :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
+    :ivar create_order: ids of objects that come or change, what is read first, by what they read now
+    :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
+        from what is wanted, not from the steps. Those with a step take the id of the deploy, which that step has
+        written into the object's properties as well; the others keep theirs
+    :ivar forgotten: ids that the registry holds no longer
+    :ivar warnings: what is worth a look and stops nothing
+    :ivar unchanged: how many objects are as they should be
+    :ivar done: how many of them an unfinished deploy brought there, so that it is only to be written down
+    :ivar plan_hash: of all of this but display
+    """
+
+    project: str
+    version: str
+    recorded_version: str | None
+    base_revision: int
+    policies: Policies
+    canonicalizer: str = ""
+    steps: tuple[Step, ...] = ()
+    dependents: tuple[Dependent, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    warnings: tuple[str, ...] = ()
+    drop_order: tuple[UUID, ...] = ()
+    create_order: tuple[UUID, ...] = ()
+    records: tuple[RecordedObject, ...] = ()
+    forgotten: tuple[UUID, ...] = ()
+    unchanged: int = 0
+    done: int = 0
+    plan_hash: str = ""
+
+    @property
+    def applicable(self) -> bool:
+        """Whether nothing stops it."""
+        return not self.blocked and not any(each.blocking for each in self.drift)
+
+    def sources_to_load(self) -> dict[str, Load]:
+        """Names of sources that have to be refreshed once the plan is done, and why."""
+        names: dict[UUID | None, str] = {each.uuid: each.name for each in self.records}
+        found = [each for each in self.steps if "load_anew" in each.details]
+        return {names.get(each.uuid, each.name): Load(each.details["load_anew"]) for each in found}
+
+    def digest(self) -> str:
+        """Of everything that is done and of the base, without what is only shown."""
+        steps = [
+            (each.uuid, each.name, each.kind, each.how, each.reason, each.changes, each.details, each.loses, each.user)
+            for each in self.steps
+        ]
+        base = (FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
+        rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
+        # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
+        dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
+        said = dumps((base, steps, dependents, rest, self.records, self.forgotten, self.canonicalizer))
+        return hashlib.sha256(said).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object; ``plan_schema.json`` describes it."""
+        return {**encode(self), "format": FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Plan:
+        """The plan of such an object.
+
+        :raises PlanError: it is none, is of another format, or was changed after it was made
+        """
+        if document.get("format") != FORMAT:
+            raise PlanError(f"this is no plan of format {FORMAT}: format is {document.get('format')!r}")
+        try:
+            plan = decode(cls, document)
+        except (TypeError, ValueError, KeyError, AttributeError, RfrError) as error:
+            raise PlanError(f"this is no plan that can be read: {error}") from error
+        if plan.digest() != plan.plan_hash:
+            raise PlanError(f"the plan {plan.plan_hash[:12]} was changed after it was made")
+        return plan
+
+
+def sealed(plan: Plan) -> Plan:
+    """The plan with its hash."""
+    return replace(plan, plan_hash=plan.digest())
+
+
+def exit_code(plan: Plan) -> int:
+    """0: nothing to do, 2: there is, 1: something stops it."""
+    if not plan.applicable:
+        return 1
+    return 2 if plan.steps or plan.done else 0
+
+
+def summary(plan: Plan) -> dict[str, int]:
+    """Counts, for the last line and for scripts."""
+    verbs = [each.how for each in plan.steps]
+    return {
+        "add": sum(how in ADDS for how in verbs),
+        "change": sum(how in CHANGES for how in verbs),
+        "remove": verbs.count(Verb.REMOVE),
+        "rebind": verbs.count(Verb.REBIND),
+        "blocked": len(plan.blocked),
+        "drift": len(plan.drift),
+        "unchanged": plan.unchanged,
+        "data_loss": sum(not each.lossless for each in plan.steps),
+    }
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
+    """Write the plan; the file is complete or absent, also after a crash."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(plan.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(target)
+    return target
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """A saved plan.
+
+    :raises PlanError: it can't be read, is of another format, or was changed after it was saved
+    """
+    try:
+        document = orjson.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: no plan can be read from it: {error}") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"{path}: this is no plan")
+    return Plan.from_json(document)
+
+
+def ensure_current(saved: Plan, fresh: Plan) -> Plan:
+    """The saved plan, if the present state would give the same one.
+
+    :param fresh: the plan of now, made with the saved one's policies
+    :raises StalePlanError: something has changed since, with what
+    """
+    if saved.plan_hash == fresh.plan_hash and saved.base_revision == fresh.base_revision:
+        return saved
+    raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(_differences(saved, fresh))}; plan again")
+
+
+def _differences(saved: Plan, fresh: Plan) -> list[str]:
+    found = []
+    if saved.project != fresh.project:
+        found.append(f"it is for project {saved.project}, this is {fresh.project}")
+    if saved.base_revision != fresh.base_revision:
+        found.append(f"it was made from revision {saved.base_revision}, the registry is at {fresh.base_revision}")
+    if saved.version != fresh.version:
+        found.append(f"it was made by version {saved.version}, this is {fresh.version}")
+    if saved.policies != fresh.policies:
+        found.append("its policies are others")
+    before = {(each.name, each.how.value) for each in saved.steps}
+    after = {(each.name, each.how.value) for each in fresh.steps}
+    found += [f"{how} {name} is no longer to be done" for name, how in sorted(before - after)[:5]]
+    found += [f"{how} {name} has to be done as well" for name, how in sorted(after - before)[:5]]
+    return found or ["a step has other details, or another object is blocked"]

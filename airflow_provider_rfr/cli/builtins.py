@@ -1,0 +1,292 @@
+"""``airflow rfr builtins``: plan, deploy and look after the platform's own objects."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.cli.common import command, moment, print_data, print_value
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins import CatalogSpec, Plan
+    from airflow_provider_rfr.builtins.execution.work import Applied
+    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+    from airflow_provider_rfr.hooks.builtins import BuiltinsHook
+
+
+@command
+def plan(args: Namespace) -> int:
+    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error."""
+    from airflow_provider_rfr.builtins import exit_code, save_plan
+
+    found = _hook(args).plan(_policies(args))
+    _show(found, args)
+    if args.save is not None:
+        save_plan(found, args.save)
+    return exit_code(found)
+
+
+@command
+def apply(args: Namespace) -> int:
+    """Deploy: what is declared now, or a saved plan if nothing has changed since."""
+    from airflow_provider_rfr.builtins import load_plan
+
+    hook = _hook(args)
+    found = hook.plan(_policies(args)) if args.plan is None else load_plan(args.plan)
+    if args.output not in ("json", "yaml"):
+        _show(found, args)
+    done = _deploy(hook, found, args)
+    if not print_data({**asdict(done), "steps": [asdict(each) for each in done.steps]}, args):
+        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
+    return 0
+
+
+@command
+def status(args: Namespace) -> int:
+    """What is recorded, who deploys, what did not finish, what waits to be deleted."""
+    from airflow_provider_rfr.builtins.execution.maintenance import waiting
+    from airflow_provider_rfr.store import deploys
+    from airflow_provider_rfr.store.lease import lease_state
+
+    hook = _hook(args)
+    recorded, _ = hook.observe()
+    with hook.store.read() as connection:
+        lease = lease_state(connection, hook.project)
+        open_ones = deploys.open_deploys(connection, hook.project)
+    garbage = waiting(hook.store, hook.project)
+    found = {
+        "project": hook.project,
+        "version": recorded.version,
+        "revision": recorded.revision,
+        "objects": len(recorded.objects),
+        "lease": {"holder": lease.holder, "token": lease.token, "until": moment(lease.until)},
+        "unfinished": [
+            {"deploy_id": each.deploy_id, "state": each.state.value, "error": each.error} for each in open_ones
+        ],
+        "garbage": [
+            {"table": name, "reason": each.reason, "not_before": moment(each.not_before), "error": each.last_error}
+            for name, each in garbage.items()
+        ],
+    }
+    print_value(found, args)
+    return 0
+
+
+@command
+def history(args: Namespace) -> int:
+    """Deploys, the newest first; with an id, the steps of one."""
+    from airflow_provider_rfr.store import deploys
+
+    hook = _hook(args)
+    with hook.store.read() as connection:
+        if args.deploy_id:
+            rows = [_step_row(each) for each in deploys.steps_of(connection, args.deploy_id)]
+        else:
+            rows = [_deploy_row(each) for each in deploys.history(connection, hook.project, args.limit)]
+    print_value(rows, args)
+    return 0
+
+
+@command
+def drift(args: Namespace) -> int:
+    """What was changed by hand. Exit code 2 if anything was."""
+    found = _hook(args).plan(_policies(args))
+    print_value(
+        [{"name": each.name, "kind": each.kind.value, "problems": list(each.problems)} for each in found.drift], args
+    )
+    return 2 if found.drift else 0
+
+
+@command
+def adopt(args: Namespace) -> int:
+    """Make tables and views that somebody else made ours, if they are what is declared; they are not changed."""
+    hook = _hook(args)
+    found = hook.plan(_policies(args, adopt=args.names))
+    adopted = {each.name.casefold() for each in found.steps if each.how.value == "adopt"}
+    if missing := [name for name in args.names if name.casefold() not in adopted]:
+        problems = {each.name.casefold(): "; ".join(each.problems) for each in found.blocked}
+        told = problems.get(missing[0].casefold(), "it is ours already, is not declared, or is not there")
+        raise ConfigurationError("name", f"{missing[0]} can't be adopted: {told}", "see the plan")
+    _show(found, args)
+    done = _deploy(hook, found, args)
+    if args.output not in ("json", "yaml"):
+        print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
+    return 0
+
+
+@command
+def forget(args: Namespace) -> int:
+    """Take objects out of the registry, and our marker off them; tables, views and rows stay."""
+    from airflow_provider_rfr.builtins.execution.maintenance import forget_objects
+
+    hook = _hook(args)
+    views = {each.key for each in hook.observe()[0].objects if each.kind.value == "view"}
+    engine = _engine(hook, args) if views & {name.casefold() for name in args.names} else None
+    try:
+        for name in forget_objects(
+            args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=engine
+        ):
+            print(f"forgot {name}")
+    finally:
+        if engine is not None:
+            engine.close()
+    return 0
+
+
+@command
+def force_unlock(args: Namespace) -> int:
+    """Take the lease from a deploy that is known to be dead."""
+    from airflow_provider_rfr.store.lease import force_unlock as unlock
+
+    hook = _hook(args)
+    unlock(hook.store, hook.project, args.token)
+    print(f"project {hook.project} is free; whoever had token {args.token} can write no more")
+    return 0
+
+
+@command
+def release_sink(args: Namespace) -> int:
+    """Decide what becomes of a sink that is held."""
+    from airflow_provider_rfr.builtins.sinks import release_sink as release
+
+    hook = _hook(args)
+    sink = hook.spec.by_key().get(args.sink_name.casefold())
+    if sink is None or sink.sink is None:
+        raise ConfigurationError("sink", f"{args.sink_name} is no declared sink", "name one of the plan's sinks")
+    hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
+    return 0
+
+
+@command
+def gc(args: Namespace) -> int:
+    """Delete what deploys put aside and nobody needs any more. Exit code 1 if something could not be deleted."""
+    done = _hook(args).collect_garbage()
+    print_value({"deleted": list(done.deleted), "kept": dict(done.kept), "failed": dict(done.failed)}, args)
+    return 1 if done.failed else 0
+
+
+@command
+def graph(args: Namespace) -> int:
+    """What reads what, for Graphviz."""
+    print("\n".join(_graph(_hook(args).spec)))
+    return 0
+
+
+@command
+def lock_check(args: Namespace) -> int:
+    """Compare the declaration with its lock file, and print the entries to paste. Exit code 1 if they differ."""
+    from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock, updated_lock
+
+    spec = _declared(args)
+    path = args.lock or _folder_of(args) / LOCK_FILE
+    lock = read_lock(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if args.write:
+        path.write_text(updated_lock(spec, lock), encoding="utf-8")
+        print(f"{path}: {len(spec.objects)} objects")
+        return 0
+    if lock is None:
+        raise ConfigurationError("--lock", f"{path} is not there", "write it with --write, and commit it")
+    problems = lock_problems(spec, lock)
+    for each in problems:
+        print(each)
+    return 1 if problems else 0
+
+
+def _hook(args: Namespace) -> BuiltinsHook:
+    from airflow_provider_rfr.hooks.builtins import BuiltinsHook
+
+    return BuiltinsHook(
+        [str(each) for each in args.objects or ()],
+        project=args.project,
+        version=args.declared_version,
+        lake_conn_id=args.lake_conn_id,
+        control_store_conn_id=args.control_store_conn_id,
+    )
+
+
+def _declared(args: Namespace) -> CatalogSpec:
+    """What these files declare, without what the package and others declare: each has a lock of its own."""
+    from airflow_provider_rfr.builtins import load_objects
+    from airflow_provider_rfr.hooks.builtins import paths_of
+
+    paths = paths_of([str(each) for each in args.objects or ()], None)
+    if not paths:
+        raise ConfigurationError("--objects", "is not given", "name the folder with the declarations")
+    return load_objects(*paths, project=args.project, version=args.declared_version, entry_points=False)
+
+
+def _folder_of(args: Namespace) -> Path:
+    first: Path = args.objects[0]
+    return first if first.is_dir() else first.parent
+
+
+def _policies(args: Namespace, **more: Any) -> Any:
+    from airflow_provider_rfr.hooks.builtins import policies_of
+
+    names = ("user_views", "drift", "accept_data_loss", "adopt", "force", "allow_downgrade", "keep_days")
+    given = {name: getattr(args, name, None) for name in names} | more
+    sinks = dict(_pair(each) for each in getattr(args, "sink", None) or ())
+    return policies_of(
+        {**{name: value for name, value in given.items() if value}, **({"sinks": sinks} if sinks else {})}
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, mark, choice = text.partition("=")
+    if not mark:
+        raise ConfigurationError("--sink", f"{text!r} names no choice", "write NAME=hold, NAME=resend ...")
+    return name, choice
+
+
+def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
+    """Spark is started only for a plan that takes SQL."""
+    actor = f"{getpass.getuser()}, airflow rfr builtins"
+    if not hook.needs_spark(found):
+        return hook.apply(found, actor=actor)
+    engine = _engine(hook, args)
+    try:
+        return hook.apply(found, sql=engine, actor=actor)
+    finally:
+        engine.close()
+
+
+def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:
+    return hook.spark_engine(dict(_pair(each) for each in args.spark_conf or ()), args.jars or ())
+
+
+def _show(found: Plan, args: Namespace) -> None:
+    from airflow_provider_rfr.builtins.planning.render import render
+
+    if not print_data(found.to_json(), args):
+        print(render(found, markdown=args.markdown))
+
+
+def _deploy_row(each: Any) -> dict[str, Any]:
+    same = ("deploy_id", "from_version", "to_version", "base_revision", "revision", "attempts", "actor", "error")
+    row = {name: getattr(each, name) for name in same}
+    times = {"started_at": moment(each.started_at), "ended_at": moment(each.ended_at)}
+    return {**row, "state": each.state.value, **times}
+
+
+def _step_row(each: Any) -> dict[str, Any]:
+    row = {name: getattr(each, name) for name in ("seq", "name", "action", "attempts", "error")}
+    return {**row, "state": each.state.value, "evidence": json.loads(each.evidence or "{}")}
+
+
+def _graph(spec: CatalogSpec) -> Iterator[str]:
+    from airflow_provider_rfr.builtins.planning.planner import default_tools
+
+    tools, known = default_tools(), set(spec.by_key())
+    yield "digraph builtins {"
+    yield "  rankdir=LR;"
+    for obj in spec.objects:
+        yield f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];"
+        for read in sorted({each.name for each in tools.reads(obj, known)}):
+            yield f"  {json.dumps(read)} -> {json.dumps(obj.name)};"
+    yield "}"

@@ -1,0 +1,97 @@
+"""What the commands of ``airflow rfr`` have in common.
+
+Values on the terminal, for people or for scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final
+
+import yaml
+
+from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.store.engine import instant
+
+_CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
+
+
+def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
+    """A command: connections are found where Airflow's own commands find them; errors of ours are a line each, and exit
+    code 1. So is a reader that has gone, as in ``| head``, without a line."""
+
+    @wraps(work)
+    def wrapped(args: Namespace) -> None:
+        from airflow_provider_rfr.hooks.common import quiet_masking
+
+        try:
+            with quiet_masking(), _with_stored_connections():
+                code = work(args)
+            sys.stdout.flush()
+        except RfrError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        except BrokenPipeError:
+            # What is still buffered would fail once more when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        if code:
+            sys.exit(code)
+
+    return wrapped
+
+
+@contextmanager
+def _with_stored_connections() -> Iterator[None]:
+    """Airflow looks for connections in its database only in a process that says it is a server's."""
+    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
+
+    if _CONTEXT in os.environ or not can_be_reached():
+        yield
+        return
+    os.environ[_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        del os.environ[_CONTEXT]
+
+
+def print_value(value: Any, args: Namespace) -> None:
+    """Print lists and mappings: for scripts where ``--output`` says so, else a line each."""
+    if not print_data(value, args):
+        print("\n".join(lines_of(value)) or "nothing")
+
+
+def print_data(value: Any, args: Namespace) -> bool:
+    """Print the value as JSON or YAML where ``--output`` asks for that; else print nothing, and return False."""
+    if args.output not in ("json", "yaml"):
+        return False
+    text = json.dumps(value, indent=2, default=str)
+    print(text if args.output == "json" else yaml.safe_dump(json.loads(text), sort_keys=False).rstrip())
+    return True
+
+
+def lines_of(value: Any) -> Iterator[str]:
+    """The same for people."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if isinstance(each, (Mapping, list)):
+                yield f"{name}:" if each else f"{name}: none"
+                yield from (f"  {line}" for line in lines_of(each))
+            else:
+                yield f"{name}: {'none' if each is None else each}"
+    elif isinstance(value, list):
+        for each in value:
+            named = each.items() if isinstance(each, Mapping) else ((None, each),)
+            yield "  ".join(str(text) if name is None else f"{name}={text}" for name, text in named if text is not None)
+
+
+def moment(milliseconds: int | None) -> str | None:
+    """A time of the control store."""
+    return None if milliseconds is None else instant(milliseconds).isoformat(timespec="seconds")

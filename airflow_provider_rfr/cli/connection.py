@@ -1,0 +1,136 @@
+"""``airflow rfr connection``: alter a connection, try it, see what uses it and who changed it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.cli.common import command, moment, print_data
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.connections.alteration import Outcome
+    from airflow_provider_rfr.connections.statement import Settings, Statement
+    from airflow_provider_rfr.hooks.connections import ConnectionsHook
+    from airflow_provider_rfr.store.connection_audit import Alteration
+
+
+@command
+def alter(args: Namespace) -> int:
+    """Do what the statement says. 1 if something that uses the connection could not be restarted."""
+    from airflow_provider_rfr.connections import parse_statement
+
+    statement = parse_statement(args.statement)
+    statement = replace(statement, settings=_settings(statement.settings, args))
+    outcome = _do(statement, args, _parameters(args.parameters))
+    outcomes = (outcome.outcomes or {}).values()
+    return 1 if any(each.startswith(("could not", "unknown")) for each in outcomes) else 0
+
+
+@command
+def validate(args: Namespace) -> None:
+    """Try a connection as it is stored."""
+    from airflow_provider_rfr.connections import Statement, Verb
+
+    _do(Statement(Verb.VALIDATE, args.connection), args, {})
+
+
+@command
+def dependents(args: Namespace) -> None:
+    """What uses a connection, by any number of steps."""
+    found = _hook(args).dependents(args.connection)
+    if print_data([each.to_json() for each in found], args):
+        return
+    for each in found:
+        way = f" by {' > '.join(each.via)}" if len(each.via) > 1 else ""
+        stale = ", with settings that were altered since" if each.use.is_stale else ""
+        error = f" ({each.use.error})" if each.use.error else ""
+        print(f"{each.use.kind} {each.use.task}{way}: {each.reason}{stale}{error}")
+    print(f"{len(found)} use {args.connection}", file=sys.stderr)
+
+
+@command
+def history(args: Namespace) -> None:
+    """The audit, the newest first."""
+    rows = _hook(args).history(args.connection, args.limit)
+    if print_data([asdict(row) for row in rows], args):
+        return
+    for row in rows:
+        for line in _lines(row):
+            print(line)
+    if not rows:
+        of = f" of {args.connection}" if args.connection else ""
+        print(f"no ALTER CONNECTION{of} yet", file=sys.stderr)
+
+
+def _do(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
+    outcome = _hook(args).execute(statement, actor=f"{_user()} at the command line", parameters=parameters)
+    if not print_data(outcome.to_json(), args):
+        print("\n".join(outcome.lines()))
+    return outcome
+
+
+def _user() -> str:
+    """A container may run as a number that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+def _hook(args: Namespace) -> ConnectionsHook:
+    """With the database, where there is one."""
+    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
+    from airflow_provider_rfr.hooks.connections import ConnectionsHook
+
+    return ConnectionsHook(
+        args.airflow_api_conn_id,
+        args.control_store_conn_id,
+        tell=lambda line: print(line, file=sys.stderr),
+        at_database=args.airflow_api_conn_id is None and can_be_reached(),
+    )
+
+
+def _settings(settings: Settings, args: Namespace) -> Settings:
+    from airflow_provider_rfr.connections.arguments import settings_with
+
+    return settings_with(
+        settings,
+        dry_run=args.dry_run,
+        validate=not args.no_validate,
+        restart=not args.no_restart,
+        new_identity=args.new_identity,
+    )
+
+
+def _parameters(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        # The parser's words would show what it could not read.
+        raise ConfigurationError("--parameters", f"can't be read: {type(error).__name__}", "name a JSON file") from None
+    if not isinstance(found, dict):
+        raise ConfigurationError("--parameters", "is no JSON object", 'write e.g. {"token": "..."}')
+    return found
+
+
+def _lines(row: Alteration) -> Iterator[str]:
+    tried = {True: ", tried before", False: ", not tried before", None: ""}[row.validated]
+    yield f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}"
+    for option, change in row.options.items():
+        yield f"  {option}: {change['before']} -> {change['after']}"
+    for each in row.dependents:
+        task = f"{each['dag_id']}.{each['task_id']} ({each['run_id']})"
+        yield f"  {each['kind']} {task}: {each.get('outcome') or each['verdict']}"
+    if row.detail:
+        yield f"  {row.detail}"

@@ -1,0 +1,245 @@
+"""``airflow rfr triggers``: templates, blocks, deliveries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.cli.common import command, print_data
+from airflow_provider_rfr.exceptions import ConfigurationError, TemplateError
+from airflow_provider_rfr.store.engine import instant
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook
+    from airflow_provider_rfr.store.deliveries import Delivery, EndpointRow, Selection
+
+
+@command
+def render(args: Namespace) -> None:
+    """Print what a template gives."""
+    from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+
+    try:
+        variables = json.loads(_text(args.variables, "--variables"))
+    except ValueError as error:
+        raise ConfigurationError("--variables", f"is no JSON: {error}", "give a file with a JSON object") from None
+    except RecursionError:
+        raise ConfigurationError("--variables", "is nested too deep") from None
+    if not isinstance(variables, Mapping):
+        raise ConfigurationError("--variables", "is no JSON object", 'write e.g. {"run_id": "1"}')
+    template = _text(args.template, "--template")
+    try:
+        sys.stdout.write(compile_template(template, json_mode=args.json_mode).render(variables))
+    except TemplateError as error:
+        raise ConfigurationError(str(args.template), str(error)) from None
+
+
+@command
+def validate(args: Namespace) -> None:
+    """Check a block as a deploy does."""
+    from airflow_provider_rfr.hooks.webhooks import check_triggers
+
+    block = check_triggers(args.path)
+    print(f"{args.path}: {len(block.endpoints)} triggers, nothing wrong")
+
+
+@command
+def schema(args: Namespace) -> None:
+    """Print the JSON schema of a block."""
+    from airflow_provider_rfr.webhooks.trigger_schema import schema_text
+
+    print(schema_text().rstrip())
+
+
+@command
+def seal(args: Namespace) -> None:
+    """Print the file sealed. One that is sealed already stays as it is, unless it is to be sealed anew or imported."""
+    from airflow_provider_rfr.webhooks import sealing
+
+    if args.reseal:
+        text = sealing.reseal_file(args.path, recipients=args.recipient)
+    elif args.import_foreign:
+        text = sealing.import_file(args.path, args.recipient)
+    else:
+        text = sealing.seal_file(args.path, args.recipient)
+    sys.stdout.write(text)
+
+
+@command
+def deliver(args: Namespace) -> int:
+    """Note and deliver what is due, once; 1 if something was given up or refused."""
+    hook = _hook(args)
+    tables = args.target or hook.all_tables()
+    noted = hook.enrol(tables, args.start_from)
+    tally = hook.deliver(tables)
+    print(
+        f"{noted} noted, {tally.delivered} delivered, {tally.failed} to be repeated,"
+        f" {tally.dead} given up, {tally.pending} pending"
+    )
+    for problem in tally.problems:
+        print(problem, file=sys.stderr)
+    hook.raise_unread()
+    return 1 if tally.error() else 0
+
+
+@command
+def test_fire(args: Namespace) -> int:
+    """Call an endpoint with an invented event; 1 if it does not take it."""
+    from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
+    from airflow_provider_rfr.webhooks import operations
+    from airflow_provider_rfr.webhooks.fields import placeholder_events
+
+    block = _hook(args).block
+    endpoint = block.config.get(args.trigger)
+    if endpoint is None:
+        raise ConfigurationError("trigger", f"there is no {args.trigger!r}", f"one of {', '.join(block.config)}")
+    event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
+    answer = operations.test_fire(endpoint, event, connections=http_settings, allowed_hosts=configured_hosts())
+    print(json.dumps(asdict(answer), indent=2))
+    return 0 if answer.delivered else 1
+
+
+@command
+def list_deliveries(args: Namespace) -> None:
+    """Show deliveries, the newest first."""
+    from airflow.cli.simple_table import AirflowConsole
+
+    from airflow_provider_rfr.webhooks import operations
+
+    if args.limit < 0:
+        raise ConfigurationError("--limit", "is less than nothing", "give a number from 0 on")
+    store, selection = _selected(args)
+    found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
+    rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
+    shown = [_row(each, rows.get(each.key)) for each in found[: args.limit]]
+    if not print_data(shown, args):
+        AirflowConsole().print_as(data=shown, output=args.output)
+
+
+@command
+def replay(args: Namespace) -> int:
+    """Deliver again, under the same id; 1 if one that is named is not."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _check_named(args)
+    store, selection = _selected(args)
+    replayed = [each for one in selection for each in operations.replay(store, one)]
+    _print_ids("to be delivered again", replayed)
+    left = [each for each in args.delivery_id if each not in replayed]
+    for delivery_id, reason in operations.why_not_replayed(store, _lake(args), left).items():
+        print(f"{delivery_id}: {reason}", file=sys.stderr)
+    return 1 if left else 0
+
+
+@command
+def cancel(args: Namespace) -> None:
+    """Give pending or dead deliveries up for good."""
+    from airflow_provider_rfr.webhooks import operations
+
+    _check_named(args)
+    store, selection = _selected(args)
+    detail = args.reason or "cancelled"
+    _print_ids("cancelled", [each for one in selection for each in operations.cancel(store, one, detail=detail)])
+
+
+@command
+def pause(args: Namespace) -> None:
+    """Hold an endpoint's deliveries back."""
+    from airflow_provider_rfr.webhooks import operations
+
+    store, lake = _store(args), _lake(args)
+    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    operations.pause(store, [key])
+    print(f"{key}: paused")
+
+
+@command
+def resume(args: Namespace) -> None:
+    """Let an endpoint go on."""
+    from airflow_provider_rfr.webhooks import operations
+
+    store, lake = _store(args), _lake(args)
+    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    operations.resume(store, [key])
+    print(f"{key}: goes on")
+
+
+def _hook(args: Namespace) -> WebhookHook:
+    from airflow_provider_rfr.hooks.webhooks import WebhookHook
+
+    return WebhookHook(args.path, args.lake_conn_id, args.control_store_conn_id)
+
+
+def _store(args: Namespace) -> Any:
+    from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+
+    return ControlStoreHook(args.control_store_conn_id).get_store()
+
+
+def _lake(args: Namespace) -> str:
+    from airflow_provider_rfr.hooks.lake import LakeHook
+
+    return LakeHook(args.lake_conn_id).get_lake_document().name
+
+
+def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
+    """The store, and what was chosen in it: one selection for each table."""
+    from airflow_provider_rfr.store.deliveries import Selection, parts_of
+
+    trigger, block = parts_of(args.trigger) if args.trigger else (None, None)
+    one = Selection(
+        lake=_lake(args),
+        trigger=trigger,
+        block=block,
+        states=(args.state,) if getattr(args, "state", None) else (),
+        ids=tuple(getattr(args, "delivery_id", ())),
+    )
+    return _store(args), tuple(replace(one, table=table) for table in args.target or (None,))
+
+
+def _check_named(args: Namespace) -> None:
+    if not (args.delivery_id or args.target or args.trigger):
+        raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
+
+
+def _print_ids(what: str, ids: Any) -> None:
+    for each in ids:
+        print(each)
+    print(f"{len(ids)} {what}", file=sys.stderr)
+
+
+def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
+    is_pending = delivery.state == "pending"
+    held = _held(endpoint) if is_pending and endpoint is not None else ""
+    return {
+        "id": delivery.id,
+        "table": delivery.key.table,
+        "trigger": delivery.key.name,
+        "state": delivery.state,
+        "attempts": str(delivery.attempts),
+        "sequence": str(delivery.sequence),
+        "status": str(delivery.status or ""),
+        "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not held else "",
+        "detail": held or delivery.detail or "",
+    }
+
+
+def _held(endpoint: EndpointRow) -> str:
+    """Why what is pending is not sent; empty where it is."""
+    if endpoint.disabled_at is not None:
+        return f"the endpoint is disabled: {endpoint.disabled_reason}"
+    return "the endpoint is paused" if endpoint.paused_at is not None else ""
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        # As bytes: line ends are part of a template.
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(name, f"{path} can't be read: {type(error).__name__}", "name a text file") from None

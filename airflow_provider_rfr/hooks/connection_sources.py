@@ -1,0 +1,241 @@
+"""An Airflow connection as a definition, and the hash by which copies of it are told apart.
+
+Where a connection really comes from: a secrets backend and the environment go before Airflow's database.
+
+A backend of Airflow's only reads. One that can also write has a method ``set_conn_value(conn_id, value)``, the
+counterpart of Airflow's ``get_conn_value``; a connection that comes from such a one is altered there.
+
+Where ``SECRET 'backend:key'`` is read from, and which of it connections may be given.
+
+* ``env:NAME``: environment of the process that alters; Airflow's own settings and connections are never read
+* ``variable:NAME``: a variable of Airflow's, from wherever it comes
+* ``file:NAME``: a file below ``/run/secrets``, or below the folder of ``[rfr] secret_files``
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_rfr.connections.statement import SecretReference
+from airflow_provider_rfr.connections.types import ContentHash, Definition, parsed_extra
+from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionShadowedError
+from airflow_provider_rfr.hooks.common import mask_secrets, read_connection
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_rfr.store.engine import ControlStore
+
+
+def definition_of(connection: Any) -> Definition:
+    """Of Airflow's own kinds of connection: the task's, and the database's.
+
+    :raises ConfigurationError: its extra fields are no JSON object, so that none of them can be named
+    """
+    try:
+        extra = parsed_extra(connection.extra)
+    except ValueError:
+        raise ConfigurationError(
+            f"connection {connection.conn_id}: extra", "is no JSON object", "correct it where it is stored"
+        ) from None
+    return Definition(
+        str(connection.conn_id),
+        str(connection.conn_type or ""),
+        connection.host or None,
+        connection.port,
+        connection.login or None,
+        connection.password or None,
+        connection.schema or None,
+        getattr(connection, "description", None),
+        extra,
+    )
+
+
+def find_definition(name: str) -> Definition | None:
+    """The connection as tasks here see it, wherever it comes from; None if there is none.
+
+    :raises ConfigurationError: what is there is no connection
+    """
+    try:
+        return definition_of(read_connection(name))
+    except AirflowNotFoundException:
+        return None
+    except (TypeError, ValueError) as error:
+        # The error may hold the whole text, password included.
+        kind = type(error).__name__
+        raise ConfigurationError(
+            f"connection {name}", f"can't be read: {kind}", "write it as Airflow's JSON or URI"
+        ) from None
+
+
+def as_connection(definition: Definition) -> Connection:
+    """The definition in memory, as hooks want it."""
+    from airflow.sdk import Connection
+
+    return Connection(
+        conn_id=definition.name,
+        conn_type=definition.conn_type,
+        description=definition.description,
+        host=definition.host,
+        login=definition.login,
+        password=definition.password,
+        schema=definition.schema,
+        port=definition.port,
+        extra=definition.extra_text(),
+    )
+
+
+def content_hash(store: ControlStore) -> ContentHash:
+    """Hashes with the installation's key: Airflow's fernet key, so workers and command line have to share it."""
+    from airflow_provider_rfr.store.connection_audit import installation_salt
+
+    key = conf.get("core", "fernet_key", fallback="") or ""
+    return ContentHash(key.partition(",")[0].encode(), store.run(installation_salt))
+
+
+_DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who gave the connection.
+
+    :ivar backend: Airflow's secrets backend
+    :ivar connection: Airflow's connection
+    """
+
+    backend: Any
+    connection: Any
+
+    @property
+    def is_database(self) -> bool:
+        """Whether it is Airflow's own database, here or behind the execution API."""
+        return type(self.backend).__name__ in _DATABASE
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the backend stores connections, too."""
+        return callable(getattr(self.backend, "set_conn_value", None))
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        if self.is_database:
+            return "Airflow's database"
+        kind = type(self.backend).__name__
+        return "the environment" if kind == "EnvironmentVariablesBackend" else f"the secrets backend {kind}"
+
+
+def worker_backends() -> list[Any]:
+    """The backends that a task asks, in their order."""
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+    return list(ensure_secrets_backend_loaded())
+
+
+def server_backends() -> list[Any]:
+    """The backends that the command line and the API server ask, in their order."""
+    from airflow.configuration import ensure_secrets_loaded
+
+    return list(ensure_secrets_loaded())
+
+
+def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
+    """The first backend that has the connection; None if no one has.
+
+    :raises ConfigurationError: one can't be asked, or what it has is no connection: then nobody knows which one counts
+    """
+    for backend in backends:
+        try:
+            found = backend.get_connection(conn_id=name)
+        except Exception as error:  # noqa: BLE001 - each backend has errors of its own; they may hold the password
+            kind, place = type(error).__name__, Origin(backend, None).name
+            raise ConfigurationError(
+                f"connection {name}",
+                f"can't be read from {place}: {kind}",
+                "write it as Airflow's JSON or URI, and see that this answers",
+            ) from None
+        if found is not None:
+            return Origin(backend, found)
+    return None
+
+
+def refuse_shadowed(name: str, origin: Origin) -> None:
+    """:raises ConnectionShadowedError: it comes from a place that can't be written"""
+    if origin.is_database or origin.can_write:
+        return
+    place = f"AIRFLOW_CONN_{name.upper()}" if origin.name == "the environment" else type(origin.backend).__name__
+    raise ConnectionShadowedError(
+        name,
+        f"comes from {origin.name} ({place}), which goes before Airflow's database and can't be written from here:"
+        " a change in the database would have no effect; change it there, or remove it there",
+    )
+
+
+_NEVER = ("env:AIRFLOW_*", "env:AIRFLOW__*", "env:_AIRFLOW*")
+_BACKENDS = ("env", "variable", "file")
+
+
+class SecretReader:
+    """Reads secrets; each is masked in this process's log from then on.
+
+    :param variable: gives Airflow's variable of that name, or None
+    """
+
+    def __init__(self, variable: Callable[[str], str | None]) -> None:
+        self._readers: dict[str, Callable[[str], str | None]] = {
+            "env": os.environ.get,
+            "variable": variable,
+            "file": _of_file,
+        }
+
+    def read(self, reference: SecretReference) -> str:
+        """:raises ConfigurationError: there is no such backend, or nothing there"""
+        reader = self._readers.get(reference.backend)
+        if reader is None:
+            raise ConfigurationError(
+                f"SECRET '{reference}'", "names no backend that is known", f"one of {', '.join(_BACKENDS)}"
+            )
+        value = reader(reference.key)
+        if not value:
+            raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
+        mask_secrets([value])
+        return value
+
+
+def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
+    """Those that connections of this installation may not be given: ``[rfr] connection_secrets`` lists what they may.
+
+    Whoever chooses a connection's host and its secret could read the secret at that host.
+    """
+    text = conf.get("rfr", "connection_secrets", fallback="") or "*"
+    allowed = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+    return [each for each in secrets if not _is_allowed(str(each), allowed)]
+
+
+def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
+    if any(fnmatchcase(name, pattern) for pattern in _NEVER):
+        return False
+    return any(fnmatchcase(name, pattern) for pattern in allowed)
+
+
+def _of_file(name: str) -> str | None:
+    folder = Path(conf.get("rfr", "secret_files", fallback="") or "/run/secrets").resolve()
+    try:
+        file = (folder / name).resolve()
+        if not file.is_relative_to(folder) or not file.is_file():
+            return None
+        return file.read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, ValueError) as error:
+        # The error of text that is no UTF-8 holds the file's content.
+        raise ConfigurationError(
+            f"SECRET 'file:{name}'", f"can't be read: {type(error).__name__}", "give a readable file of UTF-8 text"
+        ) from None

@@ -1,0 +1,64 @@
+"""Arguments whose values are known only when the task runs.
+
+Where a task's DAG is declared: relative paths in its arguments start there.
+
+Which tables are meant: a name, names, or what a refresh returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+
+
+def is_pending(value: Any) -> bool:
+    """Whether Airflow has yet to render the value, or something in it."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(is_pending(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(is_pending(item) for item in value)
+    return hasattr(value, "resolve")
+
+
+class InDag(Protocol):
+    """An operator or a sensor, which may be in no DAG yet."""
+
+    _dag: Any
+
+
+def dag_folder(task: InDag) -> Path | None:
+    """The folder of the DAG's file; None where there is none."""
+    fileloc = task._dag.fileloc if task._dag is not None else None
+    return Path(fileloc).parent if fileloc else None
+
+
+def table_names(target: Any) -> list[str]:
+    """The tables, each once, in order.
+
+    :param target: ``namespace.table``, text with commas, a list, or the return value of a refresh
+    :raises ConfigurationError: it names no table
+    """
+    from airflow_provider_rfr.lake.names import check_identifier
+
+    names = list(dict.fromkeys(_names(target)))
+    if not names:
+        raise ConfigurationError("target", "names no table", "write namespace.table, or give what a refresh returned")
+    return [check_identifier(name) for name in names]
+
+
+def _names(target: Any) -> Iterator[str]:
+    if isinstance(target, str):
+        yield from (name.strip() for name in target.split(",") if name.strip())
+    elif isinstance(target, Mapping):
+        streams = target.get("streams")
+        for figures in streams.values() if isinstance(streams, Mapping) else (target,):
+            if isinstance(figures, Mapping) and isinstance(figures.get("target"), str):
+                yield figures["target"]
+    elif isinstance(target, (list, tuple, set)):
+        for each in target:
+            yield from _names(each)

@@ -1,0 +1,332 @@
+"""What a published table's schema has to become so that new rows fit, by name; or why it can't.
+
+PyIceberg would accept some changes that the table format forbids (a decimal's scale), so changes are classified here.
+Where the commit replaces every row, nothing needs an old column: one whose type can't be widened is dropped and added
+under a new field id, at its place, and older snapshots go on reading the old one. Where rows stay, that is refused.
+
+A column that the new rows lack stays, and is null in them. A column that requires a value goes on requiring it:
+writing a file checks that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pyiceberg.schema import Schema, index_by_id, index_by_name
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+)
+
+from airflow_provider_rfr.exceptions import SchemaEvolutionError
+from airflow_provider_rfr.lake.types import (
+    JSON_TEXT_DOC,
+    column_doc,
+    full_names,
+    iceberg_type,
+    json_text_field,
+    with_system_columns,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update.schema import UpdateSchema
+
+Policy = Literal["evolve", "fail"]
+Path = tuple[str, ...]
+_SHOWN = 20
+
+
+class ChangeKind(str, Enum):
+    """What happens to one column. ``REPLACE`` drops it and adds one of that name under a new field id."""
+
+    ADD = "add"
+    WIDEN = "widen"
+    REPLACE = "replace"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """One change of one column.
+
+    :ivar path: names from the table's root; a list's inner column is below ``element``
+    :ivar type: the column's new type; of a dropped column, its old one
+    :ivar old: the type before, of a column that is replaced
+    """
+
+    kind: ChangeKind
+    path: Path
+    type: IcebergType
+    doc: str | None = None
+    old: IcebergType | None = None
+    required: bool = False
+
+    def __str__(self) -> str:
+        old = "" if self.old is None else f"{_brief(self.old)} by "
+        return f"{self.kind.value} {'.'.join(self.path)} {old}{_brief(self.type)}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionPlan:
+    """The changes that make the rows fit.
+
+    :ivar changes: to apply in this order; empty when the table takes the rows as it is
+    :ivar rows: the columns to read the rows as: the wanted ones, in the table's type where that holds more
+    """
+
+    changes: tuple[SchemaChange, ...]
+    rows: pa.Schema
+
+    def __str__(self) -> str:
+        shown = [str(change) for change in self.changes[:_SHOWN]]
+        more = len(self.changes) - len(shown)
+        return "; ".join([*shown, f"and {more} more"] if more else shown)
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What was found so far.
+
+    :ivar pinned: as in :func:`plan_evolution`
+    :ivar stale: columns that the rows lack, by path
+    """
+
+    inferred: bool
+    pinned: Mapping[int, str] | None
+    changes: list[SchemaChange] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    stale: dict[Path, NestedField] = field(default_factory=dict)
+
+    def reject(self, path: Path, problem: str) -> None:
+        self.problems.append(f"{'.'.join(path)}: {problem}")
+
+    def drop(self, change: SchemaChange, column: NestedField, problem: str) -> None:
+        """Note a change that drops the table's column; or the problem, where rows that stay need it."""
+        if self.pinned is None:
+            self.reject(change.path, problem)
+        elif held := sorted({self.pinned[number] for number in _ids(column) if number in self.pinned}):
+            self.reject(change.path, f"{problem}, and the old column can't be dropped: {', '.join(held)}")
+        else:
+            self.changes.append(change)
+
+
+def plan_evolution(
+    current: Schema,
+    wanted: pa.Schema,
+    policy: Policy,
+    *,
+    inferred: bool = False,
+    pinned: Mapping[int, str] | None = None,
+) -> EvolutionPlan:
+    """Compare the table's schema with the wanted columns of rows (without system columns; those are added).
+
+    :param inferred: ``wanted`` was inferred from rows. Then a string column goes on taking everything as text, as
+        no user asked for another type
+    :param pinned: where the commit replaces every row: why a column can't be dropped, by field id
+        (:func:`pinned_columns`). None where rows stay in the table, so that columns are only added and widened
+    :raises SchemaEvolutionError: naming each column that the table can't take and what to do; or, under ``fail``,
+        each change that would be needed
+    """
+    findings = _Findings(inferred, pinned)
+    columns = with_system_columns(wanted)
+    fields = list(_columns(current.fields, columns, (), findings))
+    _keep_names_apart(columns, findings)
+    if findings.problems:
+        raise SchemaEvolutionError(_message(findings.problems, rows_stay=pinned is None))
+    plan = EvolutionPlan(tuple(findings.changes), pa.schema(fields[: len(wanted)]))
+    if policy == "fail" and plan.changes:
+        raise SchemaEvolutionError(
+            f"the table's schema would have to change ({plan}) and on_schema_change is fail; "
+            "set it to evolve, or change the table or the declared schema"
+        )
+    return plan
+
+
+def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
+    """Why a column can't be dropped, by field id: what the table itself refers to.
+
+    Every partition spec counts: readers need those of older snapshots, too.
+    """
+    specs = (each.source_id for spec in metadata.partition_specs for each in spec.fields)
+    orders = [each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id]
+    return {
+        **dict.fromkeys(specs, "the table is, or was, partitioned by it"),
+        **{each.source_id: "the table is sorted by it" for order in orders for each in order.fields},
+        **dict.fromkeys(metadata.schema().identifier_field_ids, "it identifies the table's rows"),
+    }
+
+
+def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
+    """Stage the plan's changes; the caller commits the transaction."""
+    before = transaction.table_metadata.schema()
+    gone = [change.path for change in plan.changes if change.kind in (ChangeKind.DROP, ChangeKind.REPLACE)]
+    if gone:
+        # A name and those below it are free once the column has another: PyIceberg adds none that it is about to drop.
+        with transaction.update_schema() as update:
+            for path in gone:
+                update.rename_column(path, _passing_name(before, path))
+    if plan.changes:
+        # Classified above; and where no row stays, a new column may be required.
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            for path in gone:
+                update.delete_column((*path[:-1], _passing_name(before, path)))
+            for change in plan.changes:
+                _stage(update, change)
+            for path, after in _moves(before, plan):
+                if after is None:
+                    update.move_first(path)
+                else:
+                    update.move_after(path, (*path[:-1], after))
+
+
+def _passing_name(schema: Schema, path: Path) -> str:
+    return f"_rfr_dropped_{schema.find_field('.'.join(path)).field_id}"
+
+
+def _stage(update: UpdateSchema, change: SchemaChange) -> None:
+    if change.kind is ChangeKind.WIDEN:
+        update.update_column(change.path, field_type=change.type)
+    elif change.kind is not ChangeKind.DROP:
+        update.add_column(change.path, change.type, doc=change.doc, required=change.required)
+
+
+def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[Path, str | None]]:
+    """Replaced columns in the table's order, each with the name of the one that it comes after; None for the first."""
+    dropped = {change.path for change in plan.changes if change.kind is ChangeKind.DROP}
+    replaced = {change.path for change in plan.changes if change.kind is ChangeKind.REPLACE}
+    for parent in sorted({path[:-1] for path in replaced}):
+        struct = before.find_type(".".join(parent)) if parent else before.as_struct()
+        assert isinstance(struct, StructType)
+        names = [each.name for each in struct.fields if (*parent, each.name) not in dropped]
+        for before_it, name in zip([None, *names], names, strict=False):
+            if (*parent, name) in replaced:
+                yield (*parent, name), before_it
+
+
+def _columns(
+    current: Sequence[NestedField], wanted: Iterable[pa.Field], path: Path, findings: _Findings
+) -> Iterator[pa.Field]:
+    known = {column.name: column for column in current}
+    for column in wanted:
+        place = (*path, column.name)
+        if column.name in known:
+            yield _column(known.pop(column.name), column, place, findings)
+        else:
+            findings.changes.append(SchemaChange(ChangeKind.ADD, place, _new_type(column.type), column_doc(column)))
+            yield column
+    findings.stale.update({(*path, name): column for name, column in known.items()})
+
+
+def _column(current: NestedField, wanted: pa.Field, path: Path, findings: _Findings) -> pa.Field:
+    """The field to read rows as; a change or a problem is noted."""
+    if findings.inferred and current.doc == JSON_TEXT_DOC and isinstance(current.field_type, StringType):
+        return json_text_field(wanted.name)
+    found = _typed(current.field_type, wanted, path, findings)
+    if found is not None:
+        return found
+    old, new = current.field_type, _new_type(wanted.type)
+    doc = column_doc(wanted) or (current.doc if current.doc != JSON_TEXT_DOC else None)
+    change = SchemaChange(ChangeKind.REPLACE, path, new, doc, old, current.required)
+    findings.drop(change, current, f"the table has {_brief(old)}, the rows have {_brief(new)}")
+    return wanted
+
+
+def _typed(current: IcebergType, wanted: pa.Field, path: Path, findings: _Findings) -> pa.Field | None:
+    """The field to read rows as, where the type stays or widens; else None."""
+    if isinstance(current, StructType) and pa.types.is_struct(wanted.type):
+        fields = list(_columns(current.fields, list(wanted.type), path, findings))
+        return wanted.with_type(pa.struct(fields))
+    if isinstance(current, ListType) and pa.types.is_list(wanted.type):
+        element = _typed(current.element_type, wanted.type.value_field, (*path, "element"), findings)
+        return None if element is None else wanted.with_type(pa.list_(element))
+    new = _new_type(wanted.type)
+    if new == current:
+        return wanted
+    if (kept := _kept(current, wanted, findings.inferred)) is not None:
+        return kept
+    if not _widens(current, new):
+        return None
+    findings.changes.append(SchemaChange(ChangeKind.WIDEN, path, new))
+    return wanted
+
+
+def _keep_names_apart(wanted: pa.Schema, findings: _Findings) -> None:
+    """Find columns that stay although rows lack them, and whose name the rows now use for another one."""
+    taken = {name.casefold(): name for column in wanted for name in full_names(column.name, column.type)}
+    for path, column in findings.stale.items():
+        prefix = "".join(f"{name}." for name in path[:-1])
+        names = [(prefix + name).casefold() for name in index_by_name(Schema(column))]
+        clash = next((taken[name] for name in names if name in taken), None)
+        if clash is not None:
+            problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
+            findings.drop(SchemaChange(ChangeKind.DROP, path, column.field_type), column, problem)
+        elif column.required:
+            findings.reject(path, "the table requires a value and the rows have no such column")
+
+
+def _kept(current: IcebergType, wanted: pa.Field, inferred: bool) -> pa.Field | None:
+    """The field in the table's own type, where that holds every value of the wanted one."""
+    if isinstance(current, DoubleType) and wanted.type in (pa.int64(), pa.int32(), pa.float32()):
+        return wanted.with_type(pa.float64())
+    if isinstance(current, LongType) and wanted.type == pa.int32():
+        return wanted.with_type(pa.int64())
+    if (
+        isinstance(current, DecimalType)
+        and pa.types.is_decimal128(wanted.type)
+        and _widens(_new_type(wanted.type), current)
+    ):
+        return wanted.with_type(pa.decimal128(current.precision, current.scale))
+    if isinstance(current, StringType) and inferred:
+        return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
+    return None
+
+
+def _widens(current: IcebergType, new: IcebergType) -> bool:
+    if isinstance(current, DecimalType) and isinstance(new, DecimalType):
+        return current.scale == new.scale and current.precision < new.precision
+    return (isinstance(current, IntegerType) and isinstance(new, LongType)) or (
+        isinstance(current, FloatType) and isinstance(new, DoubleType)
+    )
+
+
+def _new_type(kind: pa.DataType) -> IcebergType:
+    numbers = count(1)
+    return iceberg_type(kind, lambda: next(numbers))
+
+
+def _ids(column: NestedField) -> Collection[int]:
+    """The field ids of the column and of all that is in it."""
+    return index_by_id(Schema(column)).keys()
+
+
+def _brief(kind: IcebergType) -> str:
+    if isinstance(kind, ListType):
+        return f"list<{_brief(kind.element_type)}>"
+    return "struct" if isinstance(kind, StructType) else str(kind)
+
+
+def _message(problems: list[str], *, rows_stay: bool) -> str:
+    listed = "; ".join(problems)
+    why = (
+        ": the publish keeps other rows of it, so a column can be added and widened, not replaced" if rows_stay else ""
+    )
+    instead = "replace the whole table once (mode: replace without replace_where)" if rows_stay else "change the table"
+    return (
+        f"the table can't take the new schema ({listed}){why}. Declare the table's type for these columns, {instead}, "
+        "or publish into a new table; what was fetched is kept"
+    )

@@ -1,0 +1,26 @@
+"""Public names of a package that are imported when they are first used (PEP 562).
+
+A DAG is parsed every few seconds: a package that imported all that it exports would load Spark's hook to deliver a
+webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package.
+
+    :param package: its ``__name__``
+    :param modules: for each public name the module that defines it, relative to the package
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return get

@@ -1,0 +1,81 @@
+"""Buttons of a refresh's task in Airflow's UI.
+
+The button to the page of Airflow's UI that tells how the refresh stands.
+
+A button that works before its task has ended: Airflow itself asks for a link's address only then.
+
+The button to Spark's own pages.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk.types import TaskInstanceKey
+
+
+CHECKPOINT_TABS = {"task_state": "task-state-store", "xcom": "xcom"}
+PUBLISHED_TAB = "asset_events"
+
+
+class RefreshLink(BaseOperatorLink):
+    """Before the publish the task's tab with the checkpoint, after it the tab with each table's figures."""
+
+    name = "Refresh progress"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Address of the tab. A checkpoint in a Variable has no tab at the task, so that goes to the list of them."""
+        base = str(conf.get("api", "base_url", fallback="http://localhost:8080/")).rstrip("/")
+        store = getattr(operator, "checkpoint_store", "task_state")
+        if getattr(operator, "is_published", False):
+            tab = PUBLISHED_TAB
+        elif store in CHECKPOINT_TABS:
+            tab = CHECKPOINT_TABS[store]
+        else:
+            return f"{base}/variables"
+        return f"{base}{task_page(ti_key)}/{tab}"
+
+
+def task_page(ti_key: Any) -> str:
+    """Path of a task instance's page."""
+    dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
+    index = ti_key.map_index
+    mapped = f"/mapped/{index}" if index is not None and index >= 0 else ""
+    return f"/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
+
+
+log = logging.getLogger(__name__)
+
+
+def show_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
+    """Store the address where Airflow's UI looks for it; none is no news. A button is never worth a task."""
+    if not url:
+        return
+    try:
+        context["ti"].xcom_push(key=link.xcom_key, value=url)
+    except Exception as error:  # noqa: BLE001 - see above
+        log.warning("the link %s can't be shown (%s)", link.name, type(error).__name__)
+
+
+class SparkUiLink(BaseOperatorLink):
+    """Where Spark shows the running or the last driver: YARN's tracking address, or the driver's own pages.
+
+    A driver has pages of its own only where ``spark.ui.enabled`` is set, and only while it runs. The operator stores
+    the address as soon as it is known, so a task that runs or failed has it, too.
+    """
+
+    name = "Spark UI"
+
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+        """The stored address; empty where no driver told one."""
+        # Choosing the deployment's XCom backend reads Airflow's configuration.
+        from airflow.sdk.execution_time.xcom import XCom
+
+        return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")

@@ -1,1 +1,0 @@
-"""What Airflow loads from this package at its start."""

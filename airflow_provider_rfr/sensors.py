@@ -1,0 +1,145 @@
+"""Sensors of this package.
+
+Waiting for a commit of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.triggers.temporal import DateTimeTrigger
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowSensorTimeout
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.hooks.commits import CommitsReader
+from airflow_provider_rfr.hooks.common import read_connection
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder, is_pending, table_names
+from airflow_provider_rfr.hooks.lake import LakeHook
+from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers
+from airflow_provider_rfr.triggers.commit import CommitReachedTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CommitSensor(BaseSensorOperator):
+    """Wait until tables are committed to, or until they owe webhooks; no worker slot is held meanwhile.
+
+    Returns the newest commit by table: snapshot id, sequence, time, and the refresh's own figures if it was one. With
+    ``triggers`` it returns how many deliveries are owed.
+
+    Airflow's scheduler may fail a sensor in mode ``reschedule`` that looks very often, so deferring is the default.
+
+    :param target: a table, several, or what a refresh returned, e.g. ``refresh.output`` (templated)
+    :param after: commits later than this count: a time in ISO format (templated). Default: the time from which the
+        run is due, so that a scheduled run waits for a commit of its own period
+    :param triggers: a triggers block, or the path of a file with one: wait until any of the tables owes a delivery to
+        one of its endpoints; ``after`` does not matter then
+    :param lake_conn_id: connection of type ``rfr_lake`` (templated)
+    :param control_store_conn_id: connection of the control store, for ``triggers``; None for the usual one
+    :param deferrable: wait in the triggerer
+    :param poke_interval: seconds between two looks
+    :raises ConfigurationError: ``after`` is no time, or a table's name is none
+    """
+
+    template_fields: Sequence[str] = ("target", "after", "lake_conn_id")
+    ui_color = "#dbeee8"
+
+    def __init__(
+        self,
+        *,
+        target: str | Sequence[str] | Mapping[str, Any],
+        after: str | datetime | None = None,
+        triggers: Triggers | None = None,
+        lake_conn_id: str = LakeHook.default_conn_name,
+        control_store_conn_id: str | None = None,
+        deferrable: bool = True,
+        poke_interval: float | timedelta = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.target = target
+        self.after = after
+        self.lake_conn_id = lake_conn_id
+        self.deferrable = deferrable
+        self.control_store_conn_id = control_store_conn_id
+        self._triggers = triggers
+        if triggers is not None:
+            check_triggers(triggers, dag_folder(self))
+        if not is_pending(target):
+            table_names(target)
+
+    def execute(self, context: Context) -> Any:
+        """Look once; then wait in the triggerer, or here."""
+        if not self.deferrable:
+            return super().execute(context)
+        if self._triggers is not None:
+            deadline = datetime.now(timezone.utc) + timedelta(seconds=self.timeout)
+            return self.look_again(context, None, deadline.isoformat())
+        found = self._found(context)
+        if found is None:
+            self._wait(context)
+        return found
+
+    def look_again(self, context: Context, event: Any, deadline: str) -> Any:
+        """Whether anything is owed by now."""
+        owed = self._owed()
+        if not owed:
+            if datetime.now(timezone.utc) >= datetime.fromisoformat(deadline):
+                raise AirflowSensorTimeout(f"nothing was owed within {self.timeout:.0f} seconds")
+            self._wait_for_debts(deadline)
+        return owed
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """The commits that the trigger found."""
+        return event["commits"]
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Whether every table has a commit late enough."""
+        found: Any = self._found(context) if self._triggers is None else self._owed()
+        return PokeReturnValue(is_done=bool(found), xcom_value=found)
+
+    def _wait(self, context: Context) -> None:
+        self.defer(
+            trigger=CommitReachedTrigger(
+                table_names(self.target), self._after(context).isoformat(), self.lake_conn_id, self.poke_interval
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def _wait_for_debts(self, deadline: str) -> None:
+        """The block may hold secrets, so no trigger gets it: the task itself looks, now and then."""
+        again = datetime.now(timezone.utc) + timedelta(seconds=max(self.poke_interval, 1.0))
+        self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again", kwargs={"deadline": deadline})
+
+    def _owed(self) -> int:
+        assert self._triggers is not None
+        hook = WebhookHook(
+            self._triggers,
+            self.lake_conn_id,
+            self.control_store_conn_id,
+            folder=dag_folder(self),
+            dag_id=self.dag_id,
+            task_id=self.task_id,
+        )
+        return hook.owed(table_names(self.target))
+
+    def _found(self, context: Context) -> dict[str, Any] | None:
+        reader = CommitsReader.of(read_connection(self.lake_conn_id))
+        return reader.newest_after(table_names(self.target), self._after(context))
+
+    def _after(self, context: Context) -> datetime:
+        wanted = self.after or context["dag_run"].run_after
+        if isinstance(wanted, str):
+            try:
+                wanted = datetime.fromisoformat(wanted.strip().replace("Z", "+00:00"))
+            except ValueError:
+                raise ConfigurationError(
+                    "after", f"{wanted!r} is no time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
+                ) from None
+        moment: datetime = wanted if wanted.tzinfo else wanted.replace(tzinfo=timezone.utc)
+        return moment

@@ -1,0 +1,378 @@
+"""The journal of deploys: what was planned, begun, done. A log: what is left to do, the lake says.
+
+The registry of built-in objects: what the last deploy left, written in one transaction or not at all.
+
+What was put aside and may be deleted later: queued before it is put aside, taken off the queue when it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from airflow_provider_rfr.exceptions import StalePlanError
+from airflow_provider_rfr.store.tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
+
+_D: Final = DEPLOYS.c
+_S: Final = STEPS.c
+
+
+class DeployState(str, Enum):
+    """How far a deploy is."""
+
+    RUNNING = "running"
+    FAILED = "failed"
+    DONE = "done"
+    NOTHING = "nothing"
+    """There was nothing to do."""
+    SUPERSEDED = "superseded"
+    """It did not finish, and another one was begun; what it touched is still to be looked at."""
+    ABANDONED = "abandoned"
+    """It did not finish, and another one after it did."""
+
+
+OPEN: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
+UNFINISHED: Final = (*OPEN, DeployState.SUPERSEDED.value)
+
+
+class StepState(str, Enum):
+    """How far a step is."""
+
+    PLANNED = "planned"
+    STARTED = "started"
+    DONE = "done"
+    FAILED = "failed"
+
+
+TOUCHED: Final = (StepState.STARTED.value, StepState.DONE.value, StepState.FAILED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """One deploy.
+
+    :ivar plan: as JSON
+    :ivar revision: of the registry that it wrote; None if it did not
+    :ivar attempts: how often it was begun or gone on with
+    """
+
+    deploy_id: str
+    project: str
+    base_revision: int
+    from_version: str | None
+    to_version: str
+    plan_hash: str
+    plan: str
+    state: DeployState
+    actor: str
+    attempts: int
+    revision: int | None
+    started_at: int
+    ended_at: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStep:
+    """One step of a deploy.
+
+    :ivar token: of the lease under which it was touched last
+    :ivar evidence: what was found and left, as JSON
+    """
+
+    deploy_id: str
+    seq: int
+    uuid: str | None
+    name: str
+    action: str
+    state: StepState
+    token: int
+    attempts: int
+    started_at: int | None
+    ended_at: int | None
+    evidence: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A deploy that begins. :ivar steps: number, id, name and action of each"""
+
+    deploy_id: str
+    project: str
+    base_revision: int
+    from_version: str | None
+    to_version: str
+    plan_hash: str
+    plan: str
+    actor: str
+    steps: Sequence[tuple[int, str | None, str, str]] = ()
+
+
+def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
+    """The deploy, if there was one with this id."""
+    row = connection.execute(select(DEPLOYS).where(_D.deploy_id == deploy_id)).one_or_none()
+    return None if row is None else _deploy(row)
+
+
+def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
+    """Deploys that neither finished nor were followed by another one, the newest first."""
+    of = (_D.project == project) & _D.state.in_(OPEN)
+    rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at.desc(), _D.deploy_id))
+    return tuple(_deploy(row) for row in rows)
+
+
+def touched(connection: Connection, project: str) -> frozenset[str]:
+    """Ids of objects that unfinished deploys began to change."""
+    begun = _S.state.in_(TOUCHED) & _S.uuid.is_not(None)
+    of = (_D.project == project) & _D.state.in_(UNFINISHED) & begun
+    return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(of)).scalars())
+
+
+def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
+    """Deploys of which what they left may still be used."""
+    of = (_D.project == project) & _D.state.in_(UNFINISHED)
+    return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
+
+
+def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
+    """Steps of unfinished deploys that were begun, and of which nobody said how they ended."""
+    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value)) & _D.state.in_(UNFINISHED)
+    rows = connection.execute(
+        select(STEPS).join(DEPLOYS).where((_D.project == project) & begun).order_by(_S.deploy_id, _S.seq)
+    )
+    return tuple(_step(row) for row in rows)
+
+
+def history(connection: Connection, project: str, limit: int = 50) -> tuple[Deploy, ...]:
+    """Deploys, the newest first."""
+    rows = connection.execute(
+        select(DEPLOYS).where(_D.project == project).order_by(_D.started_at.desc(), _D.deploy_id).limit(limit)
+    )
+    return tuple(_deploy(row) for row in rows)
+
+
+def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
+    """Deploys that this actor has finished, the oldest first."""
+    of = (_D.project == project) & (_D.actor == actor) & (_D.state == DeployState.DONE.value)
+    rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at, _D.deploy_id))
+    return tuple(_deploy(row) for row in rows)
+
+
+def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
+    """The deploy's steps, in order."""
+    rows = connection.execute(select(STEPS).where(_S.deploy_id == deploy_id).order_by(_S.seq))
+    return tuple(_step(row) for row in rows)
+
+
+def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
+    """Write down what is going to be done. Others that did not finish are given up."""
+    others = (_D.project == opening.project) & _D.state.in_(OPEN)
+    connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
+    connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
+    for seq, uuid, name, action in opening.steps:
+        values = {"deploy_id": opening.deploy_id, "seq": seq, "uuid": uuid, "name": name, "action": action}
+        connection.execute(insert(STEPS).values(**values, state=StepState.PLANNED.value, token=token, attempts=0))
+
+
+def abandon_others(connection: Connection, project: str, deploy_id: str) -> None:
+    """After a deploy that finished, what others left is its own business no more."""
+    others = (_D.project == project) & _D.state.in_(UNFINISHED) & (_D.deploy_id != deploy_id)
+    connection.execute(update(DEPLOYS).where(others).values(state=DeployState.ABANDONED.value))
+
+
+def record_nothing(connection: Connection, opening: Opening, *, now: int) -> None:
+    """A run that had nothing to do."""
+    connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.NOTHING, now), ended_at=now))
+
+
+def end_deploy(
+    connection: Connection,
+    deploy_id: str,
+    state: DeployState,
+    *,
+    now: int,
+    revision: int | None = None,
+    error: str = "",
+) -> None:
+    """Say how it ended."""
+    values = {"state": state.value, "ended_at": now, "revision": revision, "error": error or None}
+    connection.execute(update(DEPLOYS).where(_D.deploy_id == deploy_id).values(**values))
+
+
+def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, now: int) -> None:
+    """Say that it is begun, before anything is done."""
+    values = {"state": StepState.STARTED.value, "token": token, "attempts": _S.attempts + 1, "error": None}
+    _update(connection, deploy_id, seq, {**values, "started_at": now, "ended_at": None})
+
+
+def end_step(
+    connection: Connection, deploy_id: str, seq: int, state: StepState, *, now: int, evidence: str = "", error: str = ""
+) -> None:
+    """Say that it is done, or why it is not."""
+    values: dict[str, Any] = {"state": state.value, "ended_at": now, "error": error or None}
+    _update(connection, deploy_id, seq, {**values, "evidence": evidence} if evidence else values)
+
+
+def _update(connection: Connection, deploy_id: str, seq: int, values: dict[str, Any]) -> None:
+    connection.execute(update(STEPS).where((_S.deploy_id == deploy_id) & (_S.seq == seq)).values(**values))
+
+
+def _row(opening: Opening, state: DeployState, now: int) -> dict[str, Any]:
+    names: Iterable[str] = ("deploy_id", "project", "base_revision", "from_version", "to_version", "plan_hash", "plan")
+    values = {name: getattr(opening, name) for name in names}
+    return {**values, "actor": opening.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
+
+
+def _step(row: Any) -> JournalStep:
+    return JournalStep(**{**row._mapping, "state": StepState(row.state)})
+
+
+def _deploy(row: Any) -> Deploy:
+    return Deploy(**{**row._mapping, "state": DeployState(row.state)})
+
+
+_O: Final = OBJECTS.c
+_R: Final = REGISTRY.c
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object as it is kept.
+
+    :ivar body: the whole of it, as JSON
+    """
+
+    uuid: str
+    name: str
+    kind: str
+    physical: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryState:
+    """All of it, at one moment.
+
+    :ivar revision: 0 before the first deploy
+    :ivar deploy_id: of the deploy that wrote last; empty before the first
+    """
+
+    revision: int = 0
+    version: str | None = None
+    deploy_id: str = ""
+    entries: tuple[Entry, ...] = ()
+
+
+def read_registry(connection: Connection, project: str) -> RegistryState:
+    """What is recorded, sorted by name."""
+    head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
+    if head is None:
+        return RegistryState()
+    columns = (_O.uuid, _O.name, _O.kind, _O.physical, _O.body)
+    rows = connection.execute(select(*columns).where(_O.project == project).order_by(_O.name, _O.uuid))
+    return RegistryState(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
+
+
+def write_registry(
+    connection: Connection,
+    project: str,
+    *,
+    base_revision: int,
+    version: str | None,
+    deploy_id: str,
+    entries: Iterable[Entry],
+    forgotten: Iterable[str],
+    now: int,
+) -> int:
+    """Put these entries in the place of older ones, and take away the forgotten; returns the new revision.
+
+    :raises StalePlanError: the registry is not at ``base_revision``
+    """
+    revision = base_revision + 1
+    values = {"revision": revision, "version": version, "deploy_id": deploy_id, "written_at": now}
+    if base_revision == 0:
+        if connection.execute(select(_R.revision).where(_R.project == project)).first() is not None:
+            raise _stale(base_revision)
+        connection.execute(insert(REGISTRY).values(project=project, **values))
+    else:
+        base = (_R.project == project) & (_R.revision == base_revision)
+        if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
+            raise _stale(base_revision)
+    for each in entries:
+        _remove(connection, project, each.uuid)
+        body = {"uuid": each.uuid, "name": each.name, "kind": each.kind, "physical": each.physical, "body": each.body}
+        connection.execute(insert(OBJECTS).values(project=project, **body))
+    for uuid in forgotten:
+        _remove(connection, project, uuid)
+    return revision
+
+
+def _remove(connection: Connection, project: str, uuid: str) -> None:
+    connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
+
+
+def _stale(base_revision: int) -> StalePlanError:
+    return StalePlanError(f"the registry is no longer at revision {base_revision}; plan again")
+
+
+_G: Final = GARBAGE.c
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A table that nobody needs, or will not when its time has come.
+
+    :ivar physical: its name, which says the deploy that put it aside
+    :ivar uuid: of the object that it was
+    :ivar not_before: milliseconds since 1970
+    """
+
+    physical: str
+    uuid: str
+    deploy_id: str
+    reason: str
+    not_before: int
+    queued_at: int = 0
+    attempts: int = 0
+    last_error: str | None = None
+
+
+def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -> None:
+    """Queue it; what is queued already stays as it is."""
+    row = (_G.project == project) & (_G.physical == garbage.physical)
+    if connection.execute(select(_G.uuid).where(row)).first() is not None:
+        return
+    values = {"uuid": garbage.uuid, "deploy_id": garbage.deploy_id, "reason": garbage.reason[:255]}
+    connection.execute(
+        insert(GARBAGE).values(
+            project=project,
+            physical=garbage.physical,
+            **values,
+            queued_at=now,
+            not_before=garbage.not_before,
+            attempts=0,
+        )
+    )
+
+
+def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
+    """Everything that waits, the oldest first."""
+    columns = (_G.physical, _G.uuid, _G.deploy_id, _G.reason, _G.not_before, _G.queued_at, _G.attempts, _G.last_error)
+    rows = connection.execute(select(*columns).where(_G.project == project).order_by(_G.queued_at, _G.physical))
+    return tuple(Garbage(*row) for row in rows)
+
+
+def retract(connection: Connection, project: str, physical: str) -> None:
+    """It is gone, or is no garbage any more."""
+    connection.execute(delete(GARBAGE).where((_G.project == project) & (_G.physical == physical)))
+
+
+def failed(connection: Connection, project: str, physical: str, error: str) -> None:
+    """It could not be deleted; it is tried again."""
+    row = (_G.project == project) & (_G.physical == physical)
+    connection.execute(update(GARBAGE).where(row).values(attempts=_G.attempts + 1, last_error=error[:2000]))

@@ -1,0 +1,326 @@
+"""Templates of a definition: plain values, one expression, or text with expressions in it.
+
+A text that is exactly one ``{{ expression }}`` gives the expression's value with its type; any other text
+with expressions gives text; a text without any is itself.  Everything is compiled once.  Templates run
+in Jinja2's sandbox, can't change what they are given, and an unknown name is an error.  In
+``record.items`` a key of the record wins over a method of Python's mapping.
+
+Dotted paths into JSON values: ``data.items``, ``pages.0.next``, ``groups.*.members``.
+
+Finds wrong templates in a definition without its configuration, as a DAG is parsed long before there is one.
+
+Which names a template may use depends on its place alone.  What ``config`` has is checked when the streams are built.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+from urllib.parse import quote
+
+from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError
+
+CONFIG_NAMES: Final = frozenset({"config"})
+REQUEST_NAMES: Final = frozenset({"config", "stream_slice", "token", "page_size"})
+RESPONSE_NAMES: Final = frozenset(
+    {"config", "stream_slice", "token", "response", "headers", "status", "last_record", "record_count"}
+)
+PREDICATE_NAMES: Final = RESPONSE_NAMES - {"last_record", "record_count"}
+RECORD_NAMES: Final = frozenset({"config", "stream_slice", "record"})
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, Mapping) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
+class _Quoted(str):
+    """Part of a path that needs no more quoting."""
+
+
+def _quote_part(value: Any) -> str:
+    if isinstance(value, _Quoted):
+        return value
+    if value is None or str(value) in ("", ".", ".."):
+        raise TemplateError(f"a part of the path is {value!r}, which would ask for something else")
+    return quote(str(value), safe="")
+
+
+def _as_path(value: Any) -> str:
+    return _Quoted(quote(str(value), safe="/"))
+
+
+_text_environment = _Environment(undefined=StrictUndefined, autoescape=False)
+_path_environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_quote_part)
+_path_environment.filters["as_path"] = _as_path
+
+
+class UndefinedValue(SourceDefinitionError):
+    """A template asks for something that isn't there this time."""
+
+
+class Template(Protocol):
+    """A compiled value.
+
+    :ivar constant: it needs no variables
+    """
+
+    @property
+    def constant(self) -> bool: ...
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        """:raises SourceDefinitionError: the expression fails; UndefinedValue if for something that isn't there"""
+
+
+class Constant:
+    """A value without expressions."""
+
+    constant = True
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        return self.value
+
+
+class _Compiled:
+    constant = False
+    __slots__ = ("_place", "_render")
+
+    def __init__(self, render: Callable[..., Any], place: str) -> None:
+        self._render = render
+        self._place = place
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        kind = SourceDefinitionError
+        try:
+            value = self._render(variables)
+            if not isinstance(value, StrictUndefined):
+                return value
+            kind, problem = UndefinedValue, str(value._undefined_message)
+        except UndefinedError as error:
+            kind, problem = UndefinedValue, str(error.message)
+        except TemplateError as error:
+            problem = str(error.message)
+        except Exception as error:  # noqa: BLE001 - an expression may fail in any way
+            problem = f"the expression fails with {type(error).__name__}"
+        # Raised out here: what failed may hold secrets, and must not travel along as the error's context.
+        raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
+
+
+class _Tree:
+    """A list or mapping with templates in it."""
+
+    constant = False
+    __slots__ = ("_items", "_kind")
+
+    def __init__(self, kind: type, items: list[tuple[str, Template]]) -> None:
+        self._kind = kind
+        self._items = items
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        if self._kind is dict:
+            return {key: item(variables) for key, item in self._items}
+        return [item(variables) for _, item in self._items]
+
+
+def compile_value(value: Any, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+    """Compile any JSON value, with templates in its texts.
+
+    :param place: of the value in the document
+    :param names: the variables that will be there
+    :param config: if given, names after ``config.`` are checked against it now
+    :raises SourceDefinitionError: syntax, or an unknown name
+    """
+    if isinstance(value, str):
+        return _compile_text(value, place, frozenset(names), config)
+    if isinstance(value, Mapping):
+        items = [(str(k), compile_value(v, f"{place}.{k}", names, config)) for k, v in value.items()]
+        return Constant(dict(value)) if all(item.constant for _, item in items) else _Tree(dict, items)
+    if isinstance(value, list):
+        items = [(str(n), compile_value(v, f"{place}.{n}", names, config)) for n, v in enumerate(value)]
+        return Constant(list(value)) if all(item.constant for _, item in items) else _Tree(list, items)
+    return Constant(value)
+
+
+def compile_path(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+    """Compile a URL path: each inserted value is one quoted part of it (``| as_path`` keeps its slashes)."""
+    if not has_expressions(text):
+        return Constant(text)
+    _checked(text, place, frozenset(names), config, _path_environment)
+    return _Compiled(_path_environment.from_string(text).render, place)
+
+
+def compile_condition(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
+    """Compile an expression, with or without its braces."""
+    wrapped = text if has_expressions(text) else "{{ " + text + " }}"
+    return _compile_text(wrapped, place, frozenset(names), config)
+
+
+def has_expressions(text: str) -> bool:
+    """Whether the template engine has anything to do."""
+    return "{{" in text or "{%" in text or "{#" in text
+
+
+def _compile_text(text: str, place: str, names: frozenset[str], config: Mapping[str, Any] | None) -> Template:
+    if not has_expressions(text):
+        return Constant(text)
+    tree = _checked(text, place, names, config)
+    outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
+    stripped = text.strip()
+    if len(outputs) == 1 and stripped.startswith("{{"):
+        inner = stripped[2:-2].strip("-+").strip()
+        return _Compiled(_text_environment.compile_expression(inner, undefined_to_none=False), place)
+    return _Compiled(_text_environment.from_string(text).render, place)
+
+
+def _checked(
+    text: str,
+    place: str,
+    names: frozenset[str],
+    config: Mapping[str, Any] | None,
+    environment: _Environment = _text_environment,
+) -> nodes.Template:
+    problem = ""
+    tree = nodes.Template([])
+    try:
+        environment.compile(text)
+        tree = environment.parse(text)
+    except TemplateError as error:
+        problem = str(error.message)
+    if problem:
+        raise SourceDefinitionError(place, f"{text!r} is no template: {problem}")
+    for name in sorted(meta.find_undeclared_variables(tree) - names - environment.globals.keys()):
+        raise SourceDefinitionError(place, f"unknown name {name!r}", nearest(name, names))
+    if config is not None:
+        _check_config(tree, place, config)
+    return tree
+
+
+def _check_config(tree: nodes.Template, place: str, config: Mapping[str, Any]) -> None:
+    optional = any(node.name in ("default", "d") for node in tree.find_all(nodes.Filter)) or any(
+        node.name in ("defined", "undefined") for node in tree.find_all(nodes.Test)
+    )
+    if optional:
+        return
+    found: list[tuple[nodes.Expr, Any]] = [(node.node, node.attr) for node in tree.find_all(nodes.Getattr)]
+    found += [(node.node, getattr(node.arg, "value", None)) for node in tree.find_all(nodes.Getitem)]
+    for holder, key in found:
+        if not isinstance(holder, nodes.Name) or holder.name != "config":
+            continue
+        if isinstance(key, str) and key not in config and not hasattr(dict, key):
+            raise SourceDefinitionError(place, f"config has no {key!r}", nearest(key, config))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A sentence with the nearest of the valid names, then all of them."""
+    valid = sorted(names)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return f"{guess}allowed: {', '.join(valid) if valid else 'nothing'}"
+
+
+Path: TypeAlias = tuple[str, ...]
+WILDCARD: Final = "*"
+_SHOWN_KEYS: Final = 12
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final = _Missing()
+
+
+def parse_path(text: str | Sequence[str]) -> Path:
+    """``""`` is the value itself; a list of keys is for keys with dots in them."""
+    if isinstance(text, str):
+        return tuple(text.split(".")) if text else ()
+    return tuple(text)
+
+
+def lookup(value: Any, path: Path) -> Any:
+    """What stands at ``path``, or MISSING."""
+    for key in path:
+        if isinstance(value, Mapping):
+            value = value.get(key, MISSING)
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return MISSING
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def lookup_each(value: Any, path: Path) -> Iterator[Any]:
+    """What stands at every place that ``path`` matches; ``*`` matches each item of a list or an object."""
+    if WILDCARD not in path:
+        yield lookup(value, path)
+        return
+    at = path.index(WILDCARD)
+    found = lookup(value, path[:at])
+    if isinstance(found, Mapping):
+        found = list(found.values())
+    if not isinstance(found, list):
+        yield MISSING
+        return
+    for item in found:
+        yield from lookup_each(item, path[at + 1 :])
+
+
+def assign(record: MutableMapping[str, Any], path: Path, value: Any) -> None:
+    """Set a value, making the objects on the way; an object replaces what is no object."""
+    for key in path[:-1]:
+        inner = record.get(key)
+        if not isinstance(inner, MutableMapping):
+            inner = record[key] = {}
+        record = inner
+    record[path[-1]] = value
+
+
+def take(record: MutableMapping[str, Any], path: Path) -> Any:
+    """Remove what stands at ``path`` and return it, or MISSING."""
+    holder = lookup(record, path[:-1])
+    return holder.pop(path[-1], MISSING) if isinstance(holder, MutableMapping) else MISSING
+
+
+def describe(value: Any) -> str:
+    """The shape of a value without its content, for messages."""
+    if value is MISSING:
+        return "nothing"
+    if value is None:
+        return "null"
+    if isinstance(value, Mapping):
+        keys = [str(key) for key in list(value)[:_SHOWN_KEYS]]
+        more = ", ..." if len(value) > _SHOWN_KEYS else ""
+        return f"an object with the keys {', '.join(keys)}{more}" if keys else "an empty object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    names = {str: "a text", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)
+
+
+def where_missing(value: Any, path: Path) -> str:
+    """How far ``path`` leads into ``value``, and what is there instead."""
+    walked: list[str] = []
+    for key in path:
+        inner = value if key == WILDCARD else lookup(value, (key,))
+        if inner is MISSING:
+            break
+        value = inner
+        walked.append(key)
+    place = f"at {'.'.join(walked)} it has" if walked else "it is"
+    return f"{place} {describe(value)}"

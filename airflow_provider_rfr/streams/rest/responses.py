@@ -1,0 +1,226 @@
+"""What became of one request.
+
+What a body is that a strict reader of JSON refuses: nearly JSON, another format, or something broken.
+
+Nearly JSON is what most readers take all the same, and what no repetition of the request changes: ``NaN``, numbers
+beyond a double, halves of surrogate pairs, bytes that are not UTF-8, control characters in texts.
+
+What is done about an answer, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams.json_numbers import loads, read_integer, read_number
+
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_SEPARATORS: Final = (",", ";", "\t")
+_PEEK: Final = 65536
+_LINES_TYPES: Final = frozenset({"x-ndjson", "ndjson", "jsonl", "x-jsonl", "jsonlines", "x-jsonlines", "stream+json"})
+_TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
+
+
+def read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
+    """The value, with null for numbers that aren't any and U+FFFD for what is no text; and what that was.
+
+    Control characters stay as they are, and are not in the list.
+
+    :raises ValueError: it isn't nearly JSON either
+    :raises RecursionError: it is too deep
+    """
+    found: list[str] = []
+    try:
+        text = body.decode(charset)
+    except UnicodeDecodeError as error:
+        found.append(f"a byte that is not {charset.upper()}, at {error.start} of {len(body)}")
+        text = body.decode(charset, "replace")
+
+    def note(what: str) -> None:
+        if what not in found:
+            found.append(what)
+
+    def number(digits: str) -> float | None:
+        value = read_number(digits)
+        if math.isfinite(value):
+            return value
+        note("a number beyond 1.8e308")
+        return None
+
+    value = json.loads(text, parse_int=read_integer, parse_float=number, parse_constant=note, strict=False)
+    if _HALF.search(text):
+        value = _whole_texts(value, lambda: note("half of a surrogate pair"))
+    return value, found
+
+
+def format_of(body: bytes, media_type: str) -> str | None:
+    """The name of the format that the body has instead of JSON; None if it is none that is known here."""
+    kind = media_type.lower().rpartition("/")[2]
+    head = body[:_PEEK].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    if "html" in kind or re.match(r"<!doctype html|<html", head, re.IGNORECASE):
+        return "HTML"
+    if kind == "xml" or kind.endswith("+xml") or head.startswith("<?xml"):
+        return "XML"
+    if kind in _LINES_TYPES or _is_several_values(head):
+        return "JSON Lines"
+    return "CSV" if kind in _TABLE_TYPES or ("json" not in kind and _is_table(head)) else None
+
+
+def _is_several_values(head: str) -> bool:
+    """Whether another value follows the first one; a first value that is longer than what is looked at says no."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(head)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, (dict, list)) and head[end:].lstrip("\x1e \t\r\n")[:1] in ("{", "[")
+
+
+def _is_table(head: str) -> bool:
+    lines = head.splitlines()[:2]
+    if len(lines) < 2 or head[0] in "{[<":
+        return False
+    return any(lines[0].count(sign) == lines[1].count(sign) > 0 for sign in _SEPARATORS)
+
+
+def _whole_texts(value: Any, note: Callable[[], None]) -> Any:
+    """The value with U+FFFD for each half of a surrogate pair."""
+    if isinstance(value, str):
+        whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        if whole != value:
+            note()
+        return whole
+    if isinstance(value, dict):
+        return {_whole_texts(key, note): _whole_texts(item, note) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_texts(item, note) for item in value]
+    return value
+
+
+_UNREAD: Final = object()
+_EXCERPT: Final = 200
+
+
+class NotJson(ValueError):
+    """The body isn't JSON; the text says what it is, without its content."""
+
+
+class AnotherFormat(NotJson):
+    """The body is in another format; asking again can't help."""
+
+
+class NearlyJson(NotJson):
+    """The body is JSON but for some values; asking again can't help."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A complete HTTP response.
+
+    :ivar request: method and address without credentials
+    :ivar url: the address that answered, credentials included
+    :ivar lenient: values that make the body nearly JSON are replaced, see ``bad_bodies``
+    """
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    request: str
+    url: str = field(repr=False)
+    lenient: bool = False
+    _json: Any = field(default=_UNREAD, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def has_content(self) -> bool:
+        """Whether the status lets expect a body."""
+        return self.status not in (204, 205)
+
+    def json(self) -> Any:
+        """The body as JSON, parsed once; None where there is no content.
+
+        :raises NotJson: it isn't any
+        """
+        if self._json is _UNREAD:
+            self._json = _parse(self.body, self.headers, self.lenient) if self.has_content else None
+        return self._json
+
+    def text(self) -> str:
+        """The body as text; what isn't UTF-8 is replaced."""
+        return self.body.decode("utf-8", "replace")
+
+    def describe(self, redactor: Redactor) -> str:
+        """Status and the beginning of the body, for messages."""
+        shown = excerpt(self.text(), redactor)
+        return f"{self.status} {self.reason}".strip() + (f": {shown}" if shown else "")
+
+
+def excerpt(text: str, redactor: Redactor) -> str:
+    """The beginning of a text on one line, without secrets."""
+    text = " ".join(redactor.text(text).split())
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No answer, or none that can be used.
+
+    :ivar permanent: asking again can't help
+    """
+
+    message: str
+    request: str
+    permanent: bool = False
+
+
+Outcome: TypeAlias = Answer | Failure
+
+
+def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
+    if body.startswith(b"\xef\xbb\xbf"):
+        body = body[3:]
+    content_type = headers.get("Content-Type", "")
+    charset = content_type.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
+    try:
+        plain = not charset or charset in ("utf-8", "utf8", "us-ascii", "ascii")
+        return loads(body if plain else body.decode(charset).encode())
+    except (orjson.JSONDecodeError, UnicodeError, LookupError) as error:
+        problem = type(error).__name__ if not isinstance(error, orjson.JSONDecodeError) else error.msg
+    if not body.strip():
+        raise NotJson("the answer's body is empty")
+    media_type = content_type.partition(";")[0].strip()
+    return _read_refused(body, "utf-8" if plain else charset, media_type, problem, lenient)
+
+
+def _read_refused(body: bytes, charset: str, media_type: str, problem: str, lenient: bool) -> Any:
+    """The value of a body that a strict reader refuses, if it may be read leniently."""
+    shown = f"{media_type or 'no content type'}, {len(body)} bytes"
+    try:
+        value, found = read_leniently(body, charset)
+    except (ValueError, LookupError, RecursionError):
+        pass
+    else:
+        if lenient:
+            return value
+        raise NearlyJson(f"the answer is not strict JSON ({', '.join(found) or problem}; {shown})")
+    form = format_of(body, media_type)
+    if form == "HTML":
+        raise NotJson(f"the answer is HTML, not JSON ({shown}): a login page?")
+    if form is not None:
+        raise AnotherFormat(
+            f"the answer is {form}, which is not supported ({shown}): ask the API for JSON, e.g. by request.headers:"
+            " {Accept: application/json}, or read the stream by a Python class"
+        )
+    raise NotJson(f"the answer is not JSON ({problem}; {shown})")

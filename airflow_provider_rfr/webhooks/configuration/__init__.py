@@ -1,1 +1,0 @@
-"""What a trigger block may say, and what is wrong with it."""
