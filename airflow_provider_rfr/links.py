@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 
-CHECKPOINT_TABS = {"task_state": "task-state-store", "xcom": "xcom"}
-PUBLISHED_TAB = "asset_events"
+_CHECKPOINT_TABS = {"task_state": "task-state-store", "xcom": "xcom"}
+_PUBLISHED_TAB = "asset_events"
 
 
 class RefreshLink(BaseOperatorLink):
@@ -35,15 +35,15 @@ class RefreshLink(BaseOperatorLink):
         base = str(conf.get("api", "base_url", fallback="http://localhost:8080/")).rstrip("/")
         store = getattr(operator, "checkpoint_store", "task_state")
         if getattr(operator, "is_published", False):
-            tab = PUBLISHED_TAB
-        elif store in CHECKPOINT_TABS:
-            tab = CHECKPOINT_TABS[store]
+            tab = _PUBLISHED_TAB
+        elif store in _CHECKPOINT_TABS:
+            tab = _CHECKPOINT_TABS[store]
         else:
             return f"{base}/variables"
-        return f"{base}{task_page(ti_key)}/{tab}"
+        return f"{base}{_task_page(ti_key)}/{tab}"
 
 
-def task_page(ti_key: Any) -> str:
+def _task_page(ti_key: Any) -> str:
     """Path of a task instance's page."""
     dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
     index = ti_key.map_index

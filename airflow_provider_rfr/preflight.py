@@ -13,7 +13,7 @@ from pathlib import Path
 
 from airflow_provider_rfr.exceptions import PreflightError
 
-JAVA_VERSIONS = (17, 21)
+_JAVA_VERSIONS = (17, 21)
 _AIRFLOWS = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 _FILE_VERSION = re.compile(r"""^__version__[^=]*=\s*["']([^"']+)["']""", re.M)
 # The client's version, for it lags: not every pyspark has a client.
@@ -25,12 +25,12 @@ def check_machine() -> None:
 
     :raises PreflightError: with the command that repairs what is missing
     """
-    check_java()
-    check_pyspark()
-    check_localhost()
+    _check_java()
+    _check_pyspark()
+    _check_localhost()
 
 
-def check_localhost() -> None:
+def _check_localhost() -> None:
     """PySpark's driver listens on ``localhost``, by that name, whatever Spark's own addresses are.
 
     :raises PreflightError: this machine does not know the name
@@ -44,7 +44,7 @@ def check_localhost() -> None:
         ) from None
 
 
-def check_pyspark() -> None:
+def _check_pyspark() -> None:
     """``pyspark`` and ``pyspark-client`` install the same files, so unequal versions break ``import pyspark``.
 
     Nor are equal versions always enough: the one installed last before leaves its files behind. A machine without
@@ -66,18 +66,18 @@ def check_pyspark() -> None:
         )
 
 
-def check_java() -> None:
+def _check_java() -> None:
     """Spark 4 starts on Java 17 and 21.
 
     :raises PreflightError: there is none, or another one
     """
-    java = java_binary()
+    java = _java_binary()
     if java is None:
         home = os.environ.get("JAVA_HOME")
         where = f"in JAVA_HOME, {home}" if home else "on the path"
         raise PreflightError(f"no Java was found {where}; install Java 17 or 21, or set JAVA_HOME to one")
-    found = java_version(java)
-    if found not in JAVA_VERSIONS:
+    found = _java_version(java)
+    if found not in _JAVA_VERSIONS:
         what = f"Java {found}" if found else "a Java that does not tell its version"
         raise PreflightError(f"{java} is {what}; Spark needs 17 or 21: install one of them, or set JAVA_HOME to it")
 
@@ -88,7 +88,7 @@ def child_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(_AIRFLOWS)}
 
 
-def java_binary() -> str | None:
+def _java_binary() -> str | None:
     """The Java that Spark will start: of ``JAVA_HOME``, else on the path."""
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -97,7 +97,7 @@ def java_binary() -> str | None:
     return shutil.which("java")
 
 
-def java_version(java: str) -> int | None:
+def _java_version(java: str) -> int | None:
     """Its major version; None if it does not tell, or not within half a minute."""
     try:
         told = subprocess.run(

@@ -13,7 +13,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RateLimitedError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-LONGEST_WAIT = timedelta(days=7)
+_LONGEST_WAIT = timedelta(days=7)
 
 
 class RefreshRetryPolicy(RetryPolicy):
@@ -33,7 +33,7 @@ class RefreshRetryPolicy(RetryPolicy):
     :raises ConfigurationError: one of them is below what makes sense
     """
 
-    def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = LONGEST_WAIT) -> None:
+    def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = _LONGEST_WAIT) -> None:
         if stalled_tries < 1:
             raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is no number of tries", "write 1 or more")
         if longest_wait <= timedelta(0):

@@ -27,7 +27,7 @@ from airflow_provider_rfr.builtins.types import Decimal, canonical_type, folded_
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.secret_names import is_secret
 
-SHOWN_DIGITS = 12
+_SHOWN_DIGITS = 12
 _FORMAT = "format-version"
 
 
@@ -51,7 +51,7 @@ class Fingerprint:
     def short(self) -> str:
         """The hash as people read and write it."""
         prefix, _, digits = self.digest.partition(":")
-        return f"{prefix}:{digits[:SHOWN_DIGITS]}"
+        return f"{prefix}:{digits[:_SHOWN_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Fingerprints:
     meta: Fingerprint
 
 
-class HasLogic(Protocol):
+class _HasLogic(Protocol):
     """A recorded object, as far as its query goes."""
 
     @property
@@ -98,7 +98,7 @@ def contract_of(columns: Sequence[Column]) -> Fingerprint:
     return Fingerprint.of("c1", "\n".join(lines))
 
 
-def same_logic(obj: BuiltinObject, recorded: HasLogic) -> bool:
+def same_logic(obj: BuiltinObject, recorded: _HasLogic) -> bool:
     """Whether an object's query is the recorded one, whoever wrote the recorded canonical text.
 
     What another canonicalizer wrote is never compared: the author's recorded text is made canonical anew.
@@ -193,7 +193,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
-LONGEST_NAME = 255
+_LONGEST_NAME = 255
 _TRANSFORM = re.compile(r"\s*(\w+)\s*\(\s*([^,()]+?)\s*(?:,\s*([^,()]+?)\s*)?\)\s*")
 _TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
 _SIZED = ("bucket", "truncate")
@@ -223,7 +223,7 @@ def column_findings(columns: Sequence[Column]) -> Iterator[Finding]:
     names, before = dict[str, int](), dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
-        if problem := column_name_problem(name):
+        if problem := _column_name_problem(name):
             yield Finding(f"{path}.name", problem)
         if names.setdefault(name.casefold(), number) != number:
             yield Finding(f"{path}.name", f"two columns are called {name}", "names are compared without case")
@@ -239,14 +239,14 @@ def column_findings(columns: Sequence[Column]) -> Iterator[Finding]:
             yield Finding(f"{path}.renamed_from", f"two columns were called {column.renamed_from}")
 
 
-def column_name_problem(name: str) -> str | None:
+def _column_name_problem(name: str) -> str | None:
     """Why no column can be called so; None if one can."""
     shown = repr(name[:40])
     if not name or name != name.strip():
         return f"a column's name is empty, or has spaces around it: {shown}"
     if not name.isprintable() or set(name) & set(".`\\"):
         return f"a column's name has a dot, a backtick, a backslash or something invisible in it: {shown}"
-    return f"a column's name is longer than {LONGEST_NAME} characters: {shown}" if len(name) > LONGEST_NAME else None
+    return f"a column's name is longer than {_LONGEST_NAME} characters: {shown}" if len(name) > _LONGEST_NAME else None
 
 
 def key_findings(keys: Sequence[str], columns: Sequence[Column]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
-NAMESPACE = uuid.UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
+_NAMESPACE = uuid.UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 """Of the ids that are made from a project and a first name."""
 
 
@@ -225,7 +225,7 @@ class CatalogSpec:
 
 def stable_id(project: str, first_name: str) -> uuid.UUID:
     """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
-    return uuid.uuid5(NAMESPACE, f"{project}/{first_name.casefold()}")
+    return uuid.uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEASE_SECONDS = 2.0
+_LEASE_SECONDS = 2.0
 """A deploy that died holds its lease for so long."""
-PATIENCE = 60.0
+_PATIENCE = 60.0
 
 
-class World:
+class _World:
     """A lake and a control store, empty at first.
 
     :param store_url: SQLAlchemy address of the control store
@@ -84,8 +84,8 @@ class World:
             sql=self._engine,
             actor="checks",
             views=self._views,
-            patience=PATIENCE,
-            lease_seconds=LEASE_SECONDS,
+            patience=_PATIENCE,
+            lease_seconds=_LEASE_SECONDS,
         )
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -98,29 +98,29 @@ class World:
         return found
 
 
-class Check:
+class _Check:
     """What must be so. Each method meets the objects of whatever version is deployed at that moment."""
 
-    def initialize(self, world: World) -> None:
+    def initialize(self, world: _World) -> None:
         """Once, after the first deploy."""
 
-    def manipulate(self, world: World, number: int) -> None:
+    def manipulate(self, world: _World, number: int) -> None:
         """Twice, with 1 and 2; deploys may come before and after each."""
 
-    def validate(self, world: World) -> None:
+    def validate(self, world: _World) -> None:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
 @dataclass
-class Stage:
+class _Stage:
     """A scenario under way.
 
     :ivar versions: the oldest first
     """
 
-    world: World
+    world: _World
     versions: Sequence[CatalogSpec]
-    checks: Sequence[Check]
+    checks: Sequence[_Check]
     random: random.Random
 
     def begin(self, spec: CatalogSpec) -> None:
@@ -180,18 +180,18 @@ class Scenario:
     """Deploys between the phases of the checks."""
 
     name: str
-    play: Callable[[Stage], None]
+    play: Callable[[_Stage], None]
 
 
-def run_scenario(
-    scenario: Scenario, checks: Sequence[Check], versions: Sequence[CatalogSpec], world: World, *, seed: int = 0
+def _run_scenario(
+    scenario: Scenario, checks: Sequence[_Check], versions: Sequence[CatalogSpec], world: _World, *, seed: int = 0
 ) -> None:
     """Play a scenario in an empty world, and deploy and validate once more.
 
     :param seed: of where crashes happen; say it when a scenario fails
     :raises AssertionError: a check does not hold, or the last deploy had something to do
     """
-    stage = Stage(world, versions, checks, random.Random(f"{seed}/{scenario.name}"))
+    stage = _Stage(world, versions, checks, random.Random(f"{seed}/{scenario.name}"))
     try:
         scenario.play(stage)
         stage.validate()
@@ -207,13 +207,13 @@ def run_scenario(
         raise
 
 
-def _no_restart(stage: Stage) -> None:
+def _no_restart(stage: _Stage) -> None:
     stage.begin(stage.back(0))
     stage.manipulate(1)
     stage.manipulate(2)
 
 
-def _redeploy(stage: Stage) -> None:
+def _redeploy(stage: _Stage) -> None:
     stage.begin(stage.back(0))
     for number in (1, 2):
         stage.world.deploy(stage.back(0))
@@ -222,10 +222,10 @@ def _redeploy(stage: Stage) -> None:
     stage.world.deploy(stage.back(0))
 
 
-def _upgrade(count: int, *, stepwise: bool = False, policies: Policies | None = None) -> Callable[[Stage], None]:
+def _upgrade(count: int, *, stepwise: bool = False, policies: Policies | None = None) -> Callable[[_Stage], None]:
     """Over so many versions, at once or one after the other."""
 
-    def play(stage: Stage) -> None:
+    def play(stage: _Stage) -> None:
         stage.begin(stage.back(count))
         stage.manipulate(1)
         for left in range(count - 1, -1, -1) if stepwise else (0,):
@@ -236,7 +236,7 @@ def _upgrade(count: int, *, stepwise: bool = False, policies: Policies | None = 
     return play
 
 
-def _abandoned(stage: Stage) -> None:
+def _abandoned(stage: _Stage) -> None:
     stage.begin(stage.back(2))
     stage.manipulate(1)
     stage.crash(stage.back(1))
@@ -244,7 +244,7 @@ def _abandoned(stage: Stage) -> None:
     stage.manipulate(2)
 
 
-def _crashes(stage: Stage) -> None:
+def _crashes(stage: _Stage) -> None:
     stage.begin(stage.back(1))
     stage.manipulate(1)
     for _ in range(3):
@@ -253,14 +253,14 @@ def _crashes(stage: Stage) -> None:
     stage.manipulate(2)
 
 
-def _at_once(stage: Stage) -> None:
+def _at_once(stage: _Stage) -> None:
     stage.begin(stage.back(1))
     stage.manipulate(1)
     stage.together(stage.back(0))
     stage.manipulate(2)
 
 
-SCENARIOS: tuple[Scenario, ...] = (
+_SCENARIOS: tuple[Scenario, ...] = (
     Scenario("no restart", _no_restart),
     Scenario("redeploy", _redeploy),
     *(Scenario(f"upgrade over {count}", _upgrade(count)) for count in (1, 2, 4)),

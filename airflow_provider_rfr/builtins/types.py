@@ -21,7 +21,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
-class Primitive:
+class _Primitive:
     """A type without parts."""
 
     name: str
@@ -42,53 +42,53 @@ class Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class _Array:
     """Values of one type."""
 
-    element: Type
+    element: _Type
 
     def __str__(self) -> str:
         return f"array<{self.element}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class _Map:
     """Values by key."""
 
-    key: Type
-    value: Type
+    key: _Type
+    value: _Type
 
     def __str__(self) -> str:
         return f"map<{self.key},{self.value}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Struct:
+class _Struct:
     """Named values, in order; all optional."""
 
-    fields: tuple[tuple[str, Type], ...]
+    fields: tuple[tuple[str, _Type], ...]
 
     def __str__(self) -> str:
         return f"struct<{','.join(f'{quoted(name)}:{kind}' for name, kind in self.fields)}>"
 
 
-Type = Primitive | Decimal | Array | Map | Struct
+_Type = _Primitive | Decimal | _Array | _Map | _Struct
 
 
-def parts(kind: Type) -> Iterator[Type]:
+def _parts(kind: _Type) -> Iterator[_Type]:
     """The type and every type inside it."""
     yield kind
-    if isinstance(kind, Struct):
+    if isinstance(kind, _Struct):
         for _, inner in kind.fields:
-            yield from parts(inner)
-    elif isinstance(kind, Array):
-        yield from parts(kind.element)
-    elif isinstance(kind, Map):
-        yield from parts(kind.key)
-        yield from parts(kind.value)
+            yield from _parts(inner)
+    elif isinstance(kind, _Array):
+        yield from _parts(kind.element)
+    elif isinstance(kind, _Map):
+        yield from _parts(kind.key)
+        yield from _parts(kind.value)
 
 
-DEEPEST = 32
+_DEEPEST = 32
 """Types inside types; what is deeper is a mistake, or meant to exhaust a parser."""
 _ALIASES = {
     **dict.fromkeys(("int", "integer", "tinyint", "byte", "smallint", "short"), "int"),
@@ -117,7 +117,7 @@ _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
 
 
 @lru_cache(maxsize=4096)
-def parse_type(text: str) -> Type:
+def parse_type(text: str) -> _Type:
     """The type that a text names.
 
     :raises ConfigurationError: it names none
@@ -142,16 +142,16 @@ class _Parser:
         shown = self._text if len(self._text) <= 80 else self._text[:80] + "..."
         return ConfigurationError("type", f"{shown!r}: {problem}", remedy)
 
-    def type(self) -> Type:
+    def type(self) -> _Type:
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise self.wrong(f"types lie more than {DEEPEST} deep in each other")
+        if self._depth > _DEEPEST:
+            raise self.wrong(f"types lie more than {_DEEPEST} deep in each other")
         written = self.next
         name = _ALIASES.get(written.lower()) if not self.quoted else None
         if name is None:
             raise self._unknown(written)
         self._step()
-        kind = _PARTS[name](self) if name in _PARTS else Primitive(name)
+        kind = _PARTS[name](self) if name in _PARTS else _Primitive(name)
         if name == "string" and self._at("("):
             self._numbers(1)
         self._depth -= 1
@@ -164,23 +164,23 @@ class _Parser:
             raise self.wrong(f"decimal({precision},{scale}) is out of range", "1 to 38 digits, none to all behind")
         return Decimal(precision, scale)
 
-    def array(self) -> Array:
+    def array(self) -> _Array:
         self._take("<")
         element = self.type()
         self._take(">")
-        return Array(element)
+        return _Array(element)
 
-    def map(self) -> Map:
+    def map(self) -> _Map:
         self._take("<")
         key = self.type()
-        if any(isinstance(each, Map) for each in parts(key)):
+        if any(isinstance(each, _Map) for each in _parts(key)):
             raise self.wrong("the key of a map holds no map")
         self._take(",")
         value = self.type()
         self._take(">")
-        return Map(key, value)
+        return _Map(key, value)
 
-    def struct(self) -> Struct:
+    def struct(self) -> _Struct:
         self._take("<")
         fields = [self._field()]
         while self._at(","):
@@ -191,9 +191,9 @@ class _Parser:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise self.wrong(f"a struct has two fields {twice!r}", "names are compared without case")
-        return Struct(tuple(fields))
+        return _Struct(tuple(fields))
 
-    def _field(self) -> tuple[str, Type]:
+    def _field(self) -> tuple[str, _Type]:
         name = self.next
         if not self.quoted and not re.fullmatch(r"\w+", name):
             raise self._expected("the name of a field")
@@ -253,7 +253,7 @@ class _Parser:
         return self.wrong(f"{written!r} is no type" if written else "a type is missing", nearest(written, _ALIASES))
 
 
-_PARTS: dict[str, Callable[[_Parser], Type]] = {
+_PARTS: dict[str, Callable[[_Parser], _Type]] = {
     "decimal": _Parser.decimal,
     "array": _Parser.array,
     "map": _Parser.map,
@@ -261,7 +261,7 @@ _PARTS: dict[str, Callable[[_Parser], Type]] = {
 }
 
 
-class TypeChange(str, Enum):
+class _TypeChange(str, Enum):
     """What lies between two types."""
 
     SAME = "same"
@@ -270,7 +270,7 @@ class TypeChange(str, Enum):
     INCOMPATIBLE = "incompatible"
 
 
-_GENTLEST = tuple(TypeChange)
+_GENTLEST = tuple(_TypeChange)
 _PROMOTIONS = {("int", "bigint"), ("float", "double")}
 
 
@@ -291,15 +291,15 @@ def folded_type(text: str) -> str:
     return str(_folded(parse_type(text)))
 
 
-def _folded(kind: Type) -> Type:
-    if isinstance(kind, Struct):
-        return Struct(tuple((name.casefold(), _folded(inner)) for name, inner in kind.fields))
-    if isinstance(kind, Array):
-        return Array(_folded(kind.element))
-    return Map(_folded(kind.key), _folded(kind.value)) if isinstance(kind, Map) else kind
+def _folded(kind: _Type) -> _Type:
+    if isinstance(kind, _Struct):
+        return _Struct(tuple((name.casefold(), _folded(inner)) for name, inner in kind.fields))
+    if isinstance(kind, _Array):
+        return _Array(_folded(kind.element))
+    return _Map(_folded(kind.key), _folded(kind.value)) if isinstance(kind, _Map) else kind
 
 
-def classify(old: str, new: str) -> TypeChange:
+def classify(old: str, new: str) -> _TypeChange:
     """What a table that has ``old`` and shall have ``new`` needs.
 
     The rules are those of Iceberg's format 2, narrower than what PyIceberg lets pass: the scale of a decimal never
@@ -310,28 +310,28 @@ def classify(old: str, new: str) -> TypeChange:
     return _classify(_folded(parse_type(old)), _folded(parse_type(new)))
 
 
-def _classify(old: Type, new: Type) -> TypeChange:
+def _classify(old: _Type, new: _Type) -> _TypeChange:
     if old == new:
-        return TypeChange.SAME
-    if isinstance(old, Struct) and isinstance(new, Struct):
+        return _TypeChange.SAME
+    if isinstance(old, _Struct) and isinstance(new, _Struct):
         return _classify_struct(old, new)
-    if isinstance(old, Array) and isinstance(new, Array):
+    if isinstance(old, _Array) and isinstance(new, _Array):
         return _classify(old.element, new.element)
-    if isinstance(old, Map) and isinstance(new, Map) and old.key == new.key:
+    if isinstance(old, _Map) and isinstance(new, _Map) and old.key == new.key:
         return _classify(old.value, new.value)
     widens = _wider_decimal(old, new) or (str(old), str(new)) in _PROMOTIONS
-    return TypeChange.WIDEN if widens else TypeChange.INCOMPATIBLE
+    return _TypeChange.WIDEN if widens else _TypeChange.INCOMPATIBLE
 
 
-def _wider_decimal(old: Type, new: Type) -> bool:
+def _wider_decimal(old: _Type, new: _Type) -> bool:
     if not (isinstance(old, Decimal) and isinstance(new, Decimal)):
         return False
     return old.scale == new.scale and old.precision < new.precision
 
 
-def _classify_struct(old: Struct, new: Struct) -> TypeChange:
+def _classify_struct(old: _Struct, new: _Struct) -> _TypeChange:
     before, after = dict(old.fields), dict(new.fields)
     if not before.keys() <= after.keys():
-        return TypeChange.INCOMPATIBLE
+        return _TypeChange.INCOMPATIBLE
     found = [_classify(kind, after[name]) for name, kind in before.items()]
-    return max(found if list(before) == list(after) else [*found, TypeChange.WIDEN], key=_GENTLEST.index)
+    return max(found if list(before) == list(after) else [*found, _TypeChange.WIDEN], key=_GENTLEST.index)

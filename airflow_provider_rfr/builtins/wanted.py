@@ -111,7 +111,7 @@ class Graph(Generic[Node]):
 ColumnsOf = Callable[[str], tuple[str, ...] | None]
 
 
-class Reading(Protocol):
+class _Reading(Protocol):
     """A name and the columns of it that a query uses."""
 
     @property
@@ -135,7 +135,7 @@ class Tools:
 
     canonicalizer: str
     fingerprints: Callable[[BuiltinObject, CatalogSpec], Fingerprints]
-    reads: Callable[[BuiltinObject, Container[str]], Iterable[Reading]]
+    reads: Callable[[BuiltinObject, Container[str]], Iterable[_Reading]]
     expand: Callable[[BuiltinObject, ColumnsOf], str]
     outputs: Callable[[BuiltinObject, ColumnsOf], tuple[str, ...]]
     same_logic: Callable[[BuiltinObject, RecordedObject], bool]

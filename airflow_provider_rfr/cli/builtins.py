@@ -140,7 +140,7 @@ def forget(args: Namespace) -> int:
 
 
 @command
-def force_unlock(args: Namespace) -> int:
+def _force_unlock(args: Namespace) -> int:
     """Take the lease from a deploy that is known to be dead."""
     from airflow_provider_rfr.store.lease import force_unlock as unlock
 
@@ -179,7 +179,7 @@ def graph(args: Namespace) -> int:
 
 
 @command
-def lock_check(args: Namespace) -> int:
+def _lock_check(args: Namespace) -> int:
     """Compare the declaration with its lock file, and print the entries to paste. Exit code 1 if they differ."""
     from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock, updated_lock
 

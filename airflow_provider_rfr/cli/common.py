@@ -65,7 +65,7 @@ def _with_stored_connections() -> Iterator[None]:
 def print_value(value: Any, args: Namespace) -> None:
     """Print lists and mappings: for scripts where ``--output`` says so, else a line each."""
     if not print_data(value, args):
-        print("\n".join(lines_of(value)) or "nothing")
+        print("\n".join(_lines_of(value)) or "nothing")
 
 
 def print_data(value: Any, args: Namespace) -> bool:
@@ -77,13 +77,13 @@ def print_data(value: Any, args: Namespace) -> bool:
     return True
 
 
-def lines_of(value: Any) -> Iterator[str]:
+def _lines_of(value: Any) -> Iterator[str]:
     """The same for people."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             if isinstance(each, (Mapping, list)):
                 yield f"{name}:" if each else f"{name}: none"
-                yield from (f"  {line}" for line in lines_of(each))
+                yield from (f"  {line}" for line in _lines_of(each))
             else:
                 yield f"{name}: {'none' if each is None else each}"
     elif isinstance(value, list):

@@ -8,41 +8,41 @@ from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand,
 
 _CLI = "airflow_provider_rfr.cli"
 
-ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
-ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
-ARG_VARIABLES = Arg(("--variables",), type=Path, required=True, metavar="FILE", help="Its variables, a JSON object")
-ARG_JSON_MODE = Arg(
+_ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
+_ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
+_ARG_VARIABLES = Arg(("--variables",), type=Path, required=True, metavar="FILE", help="Its variables, a JSON object")
+_ARG_JSON_MODE = Arg(
     ("--json",), action="store_true", dest="json_mode", help="Escape values for JSON, as bodies of webhooks do"
 )
-ARG_RECIPIENT = Arg(
+_ARG_RECIPIENT = Arg(
     ("--recipient",), action="append", required=True, metavar="AGE", help="An age public key; may be given repeatedly"
 )
-ARG_RESEAL = Arg(
+_ARG_RESEAL = Arg(
     ("--reseal",), action="store_true", help="Seal a sealed file anew, for these recipients; takes a key that opens it"
 )
-ARG_IMPORT = Arg(
+_ARG_IMPORT = Arg(
     ("--import",), action="store_true", dest="import_foreign", help="Take over a file that another program sealed"
 )
-ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
-ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
-ARG_TARGET = Arg(("--target",), action="append", metavar="TABLE", help="namespace.table; all tables if left out")
-ARG_TRIGGER = Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME")
-ARG_STATE = Arg(
+_ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
+_ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
+_ARG_TARGET = Arg(("--target",), action="append", metavar="TABLE", help="namespace.table; all tables if left out")
+_ARG_TRIGGER = Arg(("--trigger",), metavar="NAME", help="Only this endpoint: its name, or BLOCK/NAME")
+_ARG_STATE = Arg(
     ("--state",), choices=("pending", "delivered", "dead", "cancelled", "merged"), help="Only deliveries in this state"
 )
-ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many, the newest first")
-ARG_DELIVERY = Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries")
-ARG_REASON = Arg(("--reason",), default="", help="Kept in the history")
-ARG_ONE_TARGET = Arg(("target",), metavar="TABLE", help="namespace.table")
-ARG_ONE_TRIGGER = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
-ARG_START_FROM = Arg(
+_ARG_LIMIT = Arg(("--limit",), type=int, default=100, help="How many, the newest first")
+_ARG_DELIVERY = Arg(("delivery_id",), nargs="*", metavar="ID", help="Ids of deliveries")
+_ARG_REASON = Arg(("--reason",), default="", help="Kept in the history")
+_ARG_ONE_TARGET = Arg(("target",), metavar="TABLE", help="namespace.table")
+_ARG_ONE_TRIGGER = Arg(("trigger",), metavar="NAME", help="Name of the endpoint, or BLOCK/NAME")
+_ARG_START_FROM = Arg(
     ("--start-from",),
     choices=("latest", "earliest"),
     default="latest",
     help="Where an endpoint that is new to a table begins",
 )
 
-_STORE = (ARG_LAKE, ARG_STORE)
+_STORE = (_ARG_LAKE, _ARG_STORE)
 
 
 def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
@@ -51,51 +51,56 @@ def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str 
     return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
 
 
-TRIGGERS = (
-    _command("render", "Print what a template gives", ARG_TEMPLATE, ARG_VARIABLES, ARG_JSON_MODE),
-    _command("validate", "Check a triggers block as a deploy does", ARG_PATH),
+_TRIGGERS = (
+    _command("render", "Print what a template gives", _ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE),
+    _command("validate", "Check a triggers block as a deploy does", _ARG_PATH),
     _command("schema", "Print the JSON schema of a triggers block"),
     _command(
-        "seal", "Print the file with its secrets sealed (SOPS, age)", ARG_PATH, ARG_RECIPIENT, ARG_RESEAL, ARG_IMPORT
+        "seal",
+        "Print the file with its secrets sealed (SOPS, age)",
+        _ARG_PATH,
+        _ARG_RECIPIENT,
+        _ARG_RESEAL,
+        _ARG_IMPORT,
     ),
-    _command("deliver", "Deliver what is due, once", ARG_PATH, ARG_TARGET, ARG_START_FROM, *_STORE),
-    _command("test-fire", "Send one invented event to an endpoint", ARG_PATH, ARG_ONE_TRIGGER, *_STORE),
+    _command("deliver", "Deliver what is due, once", _ARG_PATH, _ARG_TARGET, _ARG_START_FROM, *_STORE),
+    _command("test-fire", "Send one invented event to an endpoint", _ARG_PATH, _ARG_ONE_TRIGGER, *_STORE),
     _command(
         "list",
         "Show deliveries",
-        ARG_TARGET,
-        ARG_TRIGGER,
-        ARG_STATE,
-        ARG_LIMIT,
+        _ARG_TARGET,
+        _ARG_TRIGGER,
+        _ARG_STATE,
+        _ARG_LIMIT,
         ARG_OUTPUT,
         *_STORE,
         does="list_deliveries",
     ),
-    _command("replay", "Send again, under the same id", ARG_DELIVERY, ARG_TARGET, ARG_TRIGGER, ARG_STATE, *_STORE),
-    _command("cancel", "Give pending deliveries up", ARG_DELIVERY, ARG_TARGET, ARG_TRIGGER, ARG_REASON, *_STORE),
-    _command("pause", "Hold an endpoint's deliveries back", ARG_ONE_TARGET, ARG_ONE_TRIGGER, ARG_REASON, *_STORE),
-    _command("resume", "Let a paused or disabled endpoint go on", ARG_ONE_TARGET, ARG_ONE_TRIGGER, *_STORE),
+    _command("replay", "Send again, under the same id", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_STATE, *_STORE),
+    _command("cancel", "Give pending deliveries up", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_REASON, *_STORE),
+    _command("pause", "Hold an endpoint's deliveries back", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, _ARG_REASON, *_STORE),
+    _command("resume", "Let a paused or disabled endpoint go on", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
 )
 
 
-ARG_OBJECTS = Arg(
+_ARG_OBJECTS = Arg(
     ("--objects",), action="append", type=Path, metavar="DIR", help="Folder or file with declarations; may be repeated"
 )
-ARG_PROJECT = Arg(("--project",), default="rfr", help="Whose objects they are")
-ARG_VERSION = Arg(("--declared-version",), help="Version of the code that declares them, if not this package's")
-ARG_BUILTINS_LAKE = Arg(
+_ARG_PROJECT = Arg(("--project",), default="rfr", help="Whose objects they are")
+_ARG_VERSION = Arg(("--declared-version",), help="Version of the code that declares them, if not this package's")
+_ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
-ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
-ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
-ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
-ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
-ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
-ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error says")
-ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
-ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Go on with new rows, or send all again")
-ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="builtins.lock.json beside the declarations, if left out")
-ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
+_ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
+_ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
+_ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
+_ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
+_ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
+_ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error says")
+_ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
+_ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Go on with new rows, or send all again")
+_ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="builtins.lock.json beside the declarations, if left out")
+_ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
 _POLICIES = (
     Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
@@ -110,35 +115,35 @@ _SPARK = (
     Arg(("--spark-conf",), action="append", metavar="NAME=VALUE", help="A Spark setting; may be repeated"),
     Arg(("--jars",), action="append", metavar="JAR", help="Iceberg's runtime, where Maven Central can't be reached"),
 )
-_PLACE = (ARG_OBJECTS, ARG_PROJECT, ARG_VERSION, ARG_BUILTINS_LAKE, ARG_STORE)
+_PLACE = (_ARG_OBJECTS, _ARG_PROJECT, _ARG_VERSION, _ARG_BUILTINS_LAKE, _ARG_STORE)
 
 
 def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
     return _command(name, help, *_PLACE, *args, of="builtins")
 
 
-BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, ARG_SAVE, ARG_OUTPUT, ARG_MARKDOWN),
-    _builtins("apply", "Deploy", ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, ARG_MARKDOWN),
+_BUILTINS = (
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
-    _builtins("history", "Past deploys, or the steps of one", ARG_DEPLOY, ARG_LIMIT, ARG_OUTPUT),
+    _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),
-    _builtins("adopt", "Make somebody else's tables ours, unchanged", ARG_NAMES, *_SPARK, ARG_OUTPUT, ARG_MARKDOWN),
-    _builtins("forget", "Take objects out of the registry; rows stay", ARG_NAMES, *_SPARK),
-    _builtins("force-unlock", "Take the lease from a dead deploy", ARG_TOKEN),
-    _builtins("release-sink", "Decide what becomes of a sink that is held", ARG_SINK, ARG_CHOICE),
+    _builtins("adopt", "Make somebody else's tables ours, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("forget", "Take objects out of the registry; rows stay", _ARG_NAMES, *_SPARK),
+    _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN),
+    _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
     _builtins("gc", "Delete what was put aside and nobody needs", ARG_OUTPUT),
     _builtins("graph", "What reads what, for Graphviz"),
-    _builtins("lock-check", "Compare the declarations with their lock file", ARG_LOCK, ARG_WRITE),
+    _builtins("lock-check", "Compare the declarations with their lock file", _ARG_LOCK, _ARG_WRITE),
 )
 
 
-ARG_STATEMENT = Arg(("statement",), help="ALTER CONNECTION ..., or VALIDATE CONNECTION ...")
-ARG_PARAMETERS = Arg(
+_ARG_STATEMENT = Arg(("statement",), help="ALTER CONNECTION ..., or VALIDATE CONNECTION ...")
+_ARG_PARAMETERS = Arg(
     ("--parameters",), metavar="FILE", help="JSON object with the values of :name, - for stdin; secrets go here"
 )
-ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
-ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
+_ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
+_ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
 _SWITCHES = (
     Arg(("--dry-run",), action="store_true", help="Only say what would be done"),
     Arg(("--no-validate",), action="store_true", help="Do not try the new settings before they are stored"),
@@ -147,7 +152,7 @@ _SWITCHES = (
 )
 _AIRFLOW = (
     Arg(("--airflow-api-conn-id",), help="Connection of Airflow's API, where its database can't be reached"),
-    ARG_STORE,
+    _ARG_STORE,
 )
 
 
@@ -156,34 +161,34 @@ def _connection(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 CONNECTION = (
-    _connection("alter", "Change a connection, and restart what uses it", ARG_STATEMENT, ARG_PARAMETERS, *_SWITCHES),
-    _connection("validate", "Try a connection as it is stored", ARG_CONNECTION),
-    _connection("dependents", "What uses a connection, and with which copy of it", ARG_CONNECTION),
-    _connection("history", "Who altered what, and what became of it", ARG_ANY_CONNECTION, ARG_LIMIT),
+    _connection("alter", "Change a connection, and restart what uses it", _ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
+    _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION),
+    _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION),
+    _connection("history", "Who altered what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
 )
 
 
-ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
-ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only say what would be done")
-ARG_RELEASE = Arg(
+_ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
+_ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only say what would be done")
+_ARG_RELEASE = Arg(
     ("--release",),
     action="append",
     metavar="HOLDER",
     help="Keep snapshots no longer for this webhook or sink, which is gone for good; as the log names it",
 )
-ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
+_ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
 
 
 def _tables(name: str, help: str, *args: Arg) -> ActionCommand:
-    return _command(name, help, ARG_TABLES, *args, ARG_LAKE, ARG_OUTPUT, of="tables")
+    return _command(name, help, _ARG_TABLES, *args, _ARG_LAKE, ARG_OUTPUT, of="tables")
 
 
-TABLES = (
+_TABLES = (
     _tables(
-        "expire", "Expire old snapshots of our tables, with the files that only they need", ARG_RELEASE, ARG_DRY_RUN
+        "expire", "Expire old snapshots of our tables, with the files that only they need", _ARG_RELEASE, _ARG_DRY_RUN
     ),
     _tables("ledgers", "Show the ledgers of parts (replace_where)"),
-    _tables("drop-ledgers", "Drop ledgers of parts that nobody resumes", ARG_DAYS, ARG_DRY_RUN),
+    _tables("drop-ledgers", "Drop ledgers of parts that nobody resumes", _ARG_DAYS, _ARG_DRY_RUN),
 )
 
 
@@ -194,9 +199,9 @@ def get_rfr_commands() -> list[GroupCommand]:
             name="rfr",
             help="Resumable full refresh, commit webhooks, migrations, connections",
             subcommands=(
-                GroupCommand(name="triggers", help="Commit webhooks", subcommands=TRIGGERS),
-                GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=BUILTINS),
-                GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=TABLES),
+                GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
+                GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
+                GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),
                 GroupCommand(name="connection", help="Connections, and what uses them", subcommands=CONNECTION),
             ),
         )

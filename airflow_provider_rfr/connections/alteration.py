@@ -62,7 +62,7 @@ from airflow_provider_rfr.store.connection_audit import identity_of, note_identi
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 
 
-def check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> str | None:
+def _check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> str | None:
     """Ask where the new settings lead, and every task that runs with the old ones whether it can go on.
 
     :param new_identity: another upstream is wanted
@@ -70,7 +70,7 @@ def check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> st
     :raises ConnectionValidationError: to another upstream, or a task could not go on
     """
     name = plan.candidate.name
-    found = identity_hash(world, plan.candidate)
+    found = _identity_hash(world, plan.candidate)
     expected = _expected(world, plan.stored)
     if not new_identity and None not in (found, expected) and found != expected:
         raise ConnectionValidationError(
@@ -89,13 +89,13 @@ def check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> st
     return found
 
 
-def identity_hash(world: World, definition: Definition) -> str | None:
+def _identity_hash(world: World, definition: Definition) -> str | None:
     """The upstream as it may be noted."""
     found = world.validator.identity(definition)
     return None if found is None else world.hashes.of_text(found)
 
 
-def note_upstream(world: World, name: str, identity: str | None) -> None:
+def _note_upstream(world: World, name: str, identity: str | None) -> None:
     """Remember the upstream, so that it can be told from another one when this one does not answer any more."""
     world.store.run(lambda connection: note_identity(connection, world.store.now(connection), name, identity))
 
@@ -106,29 +106,29 @@ def _expected(world: World, stored: Definition) -> str | None:
     if known is not None:
         return known
     try:
-        return identity_hash(world, stored)
+        return _identity_hash(world, stored)
     except AlterConnectionError:
         # The old one is often altered because it does not answer.
         return None
 
 
-CURRENT, NEXT, PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
+_CURRENT, _NEXT, _PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
 FILE = "extra.key_file"
 
 
-def rotated(stored: Definition) -> tuple[Definition, str]:
+def _rotated(stored: Definition) -> tuple[Definition, str]:
     """The connection with the next key in use and a new one behind it, and the new public key.
 
     A connection that has one key only keeps it and gets its second one.
     """
     private, public = _new_pair(stored.name)
-    following = stored.get(NEXT)
-    known = str(stored.get(PUBLIC) or "").splitlines()
-    made = stored.having(CURRENT, following).having(FILE, None) if following else stored
-    if not (made.get(CURRENT) or made.get(FILE)):
-        return made.having(CURRENT, private).having(PUBLIC, public), public
+    following = stored.get(_NEXT)
+    known = str(stored.get(_PUBLIC) or "").splitlines()
+    made = stored.having(_CURRENT, following).having(FILE, None) if following else stored
+    if not (made.get(_CURRENT) or made.get(FILE)):
+        return made.having(_CURRENT, private).having(_PUBLIC, public), public
     kept = known[-1:] if following else known
-    return made.having(NEXT, private).having(PUBLIC, "\n".join([*kept, public])), public
+    return made.having(_NEXT, private).having(_PUBLIC, "\n".join([*kept, public])), public
 
 
 def _new_pair(comment: str) -> tuple[str, str]:
@@ -139,7 +139,7 @@ def _new_pair(comment: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class _Prepared:
     """What may be carried out.
 
     :ivar secrets: where the new definition's secrets are kept, by option
@@ -153,13 +153,13 @@ class Prepared:
     tried: bool | None = None
 
 
-def prepare(world: World, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> Prepared:
+def _prepare(world: World, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> _Prepared:
     """Plan the statement.
 
     :raises AlterationRefusedError: with every problem; no secret was read
     :raises ConnectionRightsError: the caller lacks a right; no secret was read
     """
-    uses = all_uses(world)
+    uses = _all_uses(world)
     if statement.verb is Verb.ROTATE_KEYS:
         return _rotation(world, stored, uses, statement.dry_run)
     ways = reaching(stored.name, uses, world.gateway.find)
@@ -172,26 +172,26 @@ def prepare(world: World, statement: Statement, stored: Definition, parameters: 
     problems = broken_rules(candidate)
     if problems:
         raise AlterationRefusedError(stored.name, problems)
-    return Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
+    return _Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
 
 
-def all_uses(world: World) -> list[Use]:
+def _all_uses(world: World) -> list[Use]:
     """Every task that uses any connection."""
     with world.store.read() as connection:
         return list_uses(connection)
 
 
-def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bool) -> Prepared:
+def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bool) -> _Prepared:
     if not type_named(stored.conn_type).has_keys:
         problem = AlterationProblem("", f"is of type {stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
         raise AlterationRefusedError(stored.name, [problem])
     _refuse_unlisted(world, stored.name, [stored.name])
-    candidate, public = rotated(stored)
+    candidate, public = _rotated(stored)
     made = _planned(world, stored, candidate, uses)
     kept = {name: each for name, each in _kept(world, stored.name).items() if name not in made.changed_options}
     # The key of a dry run is thrown away.
     notice = "" if dry_run else f"put this public key beside the present one before the next rotation: {public}"
-    return Prepared(made, kept, notice)
+    return _Prepared(made, kept, notice)
 
 
 def _planned(
@@ -275,7 +275,7 @@ def _read(world: World, made: Draft) -> dict[str, str]:
     return found
 
 
-DONE = frozenset({"restarted", "started", "has the new settings", "next run"})
+_DONE = frozenset({"restarted", "started", "has the new settings", "next run"})
 """Ends of a dependent after which nothing is left to do."""
 
 
@@ -328,13 +328,13 @@ class Outcome:
         return said + ([f"  {self.notice}"] if self.notice else [])
 
 
-PLACE = ("conn_type", "host", "schema", "port", "login")
+_PLACE = ("conn_type", "host", "schema", "port", "login")
 """What a refresh's fingerprint has of a connection."""
-LONGEST = 50
+_LONGEST = 50
 _NAME = re.compile(r"[\w#!()\-.:/\\]{1,200}")
 """What Airflow takes for a connection's id."""
-UNTRIED = "nothing here knows how to try connections of this type"
-PENDING = "goes on with its old settings until its next run"
+_UNTRIED = "nothing here knows how to try connections of this type"
+_PENDING = "goes on with its old settings until its next run"
 
 
 def execute(
@@ -358,7 +358,7 @@ def execute(
         if statement.verb is Verb.RENAME:
             _check_new_name(world, statement)
             return Outcome(statement.connection, "planned", notice=f"it would be {statement.new_name!r}")
-        prepared = prepare(world, statement, stored.definition, parameters or {})
+        prepared = _prepare(world, statement, stored.definition, parameters or {})
         return Outcome(
             statement.connection, "planned", prepared.plan.changes, prepared.plan.dependents, notice=prepared.notice
         )
@@ -372,7 +372,7 @@ def execute(
 
 def dependents_of(world: World, name: str) -> Sequence[Dependent]:
     """What uses the connection, by any number of steps."""
-    return judged(name, None, (), all_uses(world), world.gateway.find)
+    return judged(name, None, (), _all_uses(world), world.gateway.find)
 
 
 def _validated(world: World, name: str) -> Outcome:
@@ -384,12 +384,12 @@ def _validated(world: World, name: str) -> Outcome:
     if denied:
         raise ConnectionRightsError(definition.name, "you may not edit it, nor have it tried")
     tried = world.validator.test(definition)
-    found = identity_hash(world, definition)
+    found = _identity_hash(world, definition)
     if found is not None:
-        note_upstream(world, definition.name, found)
+        _note_upstream(world, definition.name, found)
     if tried or found is not None:
         return Outcome(definition.name, "valid", validated=True)
-    return Outcome(definition.name, "not tried", notice=UNTRIED)
+    return Outcome(definition.name, "not tried", notice=_UNTRIED)
 
 
 def _stored(
@@ -398,15 +398,15 @@ def _stored(
     """Everything up to the new definition in its place; inside the lock."""
     name = statement.connection
     stored = _read_again(world, name)
-    prepared = prepare(world, statement, stored.definition, parameters)
+    prepared = _prepare(world, statement, stored.definition, parameters)
     plan = prepared.plan
     identity = None
     if plan.changes:
-        identity = check_upstream(world, plan, statement.settings.new_identity) if statement.validate else None
+        identity = _check_upstream(world, plan, statement.settings.new_identity) if statement.validate else None
     journal.intend(plan)
     _refuse_circle(world, journal, plan)
     tried = (_commit(world, statement, plan) or identity is not None) if plan.changes else None
-    notice = UNTRIED if tried is False and statement.validate else ""
+    notice = _UNTRIED if tried is False and statement.validate else ""
     prepared = replace(prepared, notice=". ".join(each for each in (prepared.notice, notice) if each), tried=tried)
     dependents = _conclude(world, statement, journal, prepared, identity)
     outcome = Outcome(name, "applied", plan.changes, dependents, notice=prepared.notice, alteration=journal.id)
@@ -442,7 +442,7 @@ def _commit(world: World, statement: Statement, plan: AlterationPlan) -> bool:
     name = statement.connection
     world.tell(f"connection {name}: {', '.join(map(str, plan.changes))}")
     world.store.run(
-        lambda connection: audit.note_move(connection, name, plan.new_hash, moved_from(connection, statement, plan))
+        lambda connection: audit.note_move(connection, name, plan.new_hash, _moved_from(connection, statement, plan))
     )
     if statement.validate and world.gateway.commit_tested(plan.old_hash, world.hashes, plan.candidate):
         return True
@@ -460,14 +460,14 @@ def _read_again(world: World, name: str) -> Stored:
 
 
 def _conclude(
-    world: World, statement: Statement, journal: Journal, prepared: Prepared, identity: str | None
+    world: World, statement: Statement, journal: Journal, prepared: _Prepared, identity: str | None
 ) -> tuple[Dependent, ...]:
     """Note all that follows from the new definition, in one transaction; from here on restarts happen in any case.
 
     What uses the connection is looked for again: a task that began meanwhile may have read the old settings.
     """
     name, plan = statement.connection, prepared.plan
-    dependents = judged(name, plan.new_hash, plan.changed_options, all_uses(world), world.gateway.find)
+    dependents = judged(name, plan.new_hash, plan.changed_options, _all_uses(world), world.gateway.find)
     tasks = [each.use.task for each in dependents if each.verdict is Verdict.RESTART]
 
     def note(connection: Connection) -> None:
@@ -486,19 +486,19 @@ def _conclude(
     return dependents
 
 
-def moved_from(connection: Connection, statement: Statement, plan: AlterationPlan) -> list[dict[str, Any]]:
+def _moved_from(connection: Connection, statement: Statement, plan: AlterationPlan) -> list[dict[str, Any]]:
     """The places that the connection led to before, the oldest first; none of another upstream, but its number."""
     if statement.settings.new_identity:
         return [{"upstream": plan.new_hash[:16]}]
     places = audit.moves_of(connection, statement.connection, plan.old_hash)
-    present = {name: plan.stored.get(name) for name in PLACE}
-    if present == {name: plan.candidate.get(name) for name in PLACE}:
+    present = {name: plan.stored.get(name) for name in _PLACE}
+    if present == {name: plan.candidate.get(name) for name in _PLACE}:
         return places
     if "login" in audit.secret_references(connection, statement.connection):
         present["login"] = None
     if present["host"]:
         present["host"] = without_credentials(present["host"])
-    return [*places, present][-LONGEST:]
+    return [*places, present][-_LONGEST:]
 
 
 def _restarted(world: World, statement: Statement, journal: Journal, outcome: Outcome, wanted: str) -> Outcome:
@@ -506,7 +506,7 @@ def _restarted(world: World, statement: Statement, journal: Journal, outcome: Ou
         ends = Restarter(world).follow(statement.connection, wanted, outcome.dependents, statement.drain_timeout)
     else:
         ends = {
-            each.use.task.consumer: PENDING if each.verdict is Verdict.RESTART else "next run"
+            each.use.task.consumer: _PENDING if each.verdict is Verdict.RESTART else "next run"
             for each in outcome.dependents
         }
     told: list[dict[str, Any]] = [each.to_json(ends[each.use.task.consumer]) for each in outcome.dependents]

@@ -16,8 +16,8 @@ from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConf
 from airflow_provider_rfr.store import connection_audit as audit
 from airflow_provider_rfr.store.engine import ControlStore
 
-DIED = "its process ended before the new settings were stored; nothing was changed"
-RECOVERED = "its process ended after the new settings were stored; what uses them is restarted by who comes next"
+_DIED = "its process ended before the new settings were stored; nothing was changed"
+_RECOVERED = "its process ended after the new settings were stored; what uses them is restarted by who comes next"
 
 
 class Journal:
@@ -98,7 +98,7 @@ def settle(store: ControlStore, hashes: ContentHash, stored: Stored) -> None:
         found = audit.interrupted(connection, store.now(connection), name)
     for each in found:
         was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
-        state, detail = (audit.APPLIED, RECOVERED) if was_stored else (audit.FAILED, DIED)
+        state, detail = (audit.APPLIED, _RECOVERED) if was_stored else (audit.FAILED, _DIED)
 
         def settled(connection: Any, number: int = each.id, state: str = state, detail: str = detail) -> None:
             audit.note_alteration(connection, store.now(connection), number, state, detail=detail)

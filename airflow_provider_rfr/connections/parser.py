@@ -32,7 +32,7 @@ from airflow_provider_rfr.connections.statement import (
 from airflow_provider_rfr.exceptions import StatementError
 
 
-class TokenKind(str, Enum):
+class _TokenKind(str, Enum):
     """The kinds of pieces."""
 
     WORD = "a name"
@@ -45,7 +45,7 @@ class TokenKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class _Token:
     """One piece.
 
     :ivar text: what it means: without quotes, and with doubled quotes as one; not shown, since it may be a secret
@@ -53,7 +53,7 @@ class Token:
     :ivar column: from 1, in characters
     """
 
-    kind: TokenKind
+    kind: _TokenKind
     text: str = field(repr=False)
     line: int
     column: int
@@ -61,7 +61,7 @@ class Token:
     @property
     def shown(self) -> str:
         """What an error may say of it: signs and words of the language; anything else may be a secret."""
-        if self.kind is TokenKind.SIGN or (self.kind is TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
+        if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
         return str(self.kind.value)
 
@@ -87,7 +87,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-def tokens_of(text: str) -> list[Token]:
+def _tokens_of(text: str) -> list[_Token]:
     """The pieces, the last of which is the end.
 
     :raises StatementError: something that is no piece of a statement; the message does not repeat it
@@ -97,7 +97,7 @@ def tokens_of(text: str) -> list[Token]:
         before = text[: bad.start()]
         line, column = before.count("\n") + 1, bad.start() - before.rfind("\n")
         raise StatementError("this character can't be stored", line, column, "write text in UTF-8, without NUL")
-    found: list[Token] = []
+    found: list[_Token] = []
     position, line, start = 0, 1, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -106,22 +106,22 @@ def tokens_of(text: str) -> list[Token]:
             raise _unknown(text[position], line, column)
         kind = str(match.lastgroup)
         if kind != "blank":
-            found.append(Token(_KINDS[kind], _meaning(kind, match.group()), line, column))
+            found.append(_Token(_KINDS[kind], _meaning(kind, match.group()), line, column))
         breaks = match.group().count("\n")
         if breaks:
             line += breaks
             start = match.start() + match.group().rindex("\n") + 1
         position = match.end()
-    return [*found, Token(TokenKind.END, "", line, position - start + 1)]
+    return [*found, _Token(_TokenKind.END, "", line, position - start + 1)]
 
 
 _KINDS: Final = {
-    "text": TokenKind.TEXT,
-    "quoted": TokenKind.QUOTED,
-    "number": TokenKind.NUMBER,
-    "parameter": TokenKind.PARAMETER,
-    "word": TokenKind.WORD,
-    "sign": TokenKind.SIGN,
+    "text": _TokenKind.TEXT,
+    "quoted": _TokenKind.QUOTED,
+    "number": _TokenKind.NUMBER,
+    "parameter": _TokenKind.PARAMETER,
+    "word": _TokenKind.WORD,
+    "sign": _TokenKind.SIGN,
 }
 
 
@@ -145,12 +145,12 @@ def _unknown(character: str, line: int, column: int) -> StatementError:
     return StatementError("this is no part of a statement", line, column, "write texts in single quotes")
 
 
-NAMES: Final = tuple(each.name for each in fields(Settings))
+_NAMES: Final = tuple(each.name for each in fields(Settings))
 _DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
-def read_setting(settings: Settings, name: Token, value: Callable[[], Value], at: Token) -> Settings:
+def _read_setting(settings: Settings, name: _Token, value: Callable[[], Value], at: _Token) -> Settings:
     """One more setting.
 
     :param value: reads it
@@ -158,8 +158,8 @@ def read_setting(settings: Settings, name: Token, value: Callable[[], Value], at
     :raises StatementError: an unknown name, or a value that can't be
     """
     known = name.text.lower()
-    if known not in NAMES:
-        allowed = ", ".join(each.upper() for each in NAMES)
+    if known not in _NAMES:
+        allowed = ", ".join(each.upper() for each in _NAMES)
         raise StatementError("WITH has no such setting", name.line, name.column, f"one of {allowed}")
     given = value()
     if known == "drain_timeout":
@@ -205,11 +205,11 @@ def parse_statement(text: str) -> Statement:
     """
     if not isinstance(text, str):
         raise StatementError(f"a statement is text, not {type(text).__name__}", 1, 1, _FORMS)
-    return _Parser(tokens_of(text)).statement()
+    return _Parser(_tokens_of(text)).statement()
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._place = 0
 
@@ -217,7 +217,7 @@ class _Parser:
         verb = self._one_of({"alter": self._alter, "validate": self._validate}, _FORMS)
         made = verb()
         self._sign(";", optional=True)
-        if self._next.kind is not TokenKind.END:
+        if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")
         return made
 
@@ -275,7 +275,7 @@ class _Parser:
         if kind is ActionKind.SET:
             self._sign("=", optional=True)
             value = self._value()
-        elif self._next.text == "=" and self._next.kind is TokenKind.SIGN:
+        elif self._next.text == "=" and self._next.kind is _TokenKind.SIGN:
             raise self._expected("',' or ')'", f"{kind.name} takes names of options only")
         return Action(kind, option, value, start.line, start.column)
 
@@ -287,24 +287,24 @@ class _Parser:
 
     def _value(self) -> Value:
         token = self._take()
-        if token.kind is TokenKind.TEXT:
+        if token.kind is _TokenKind.TEXT:
             return token.text
-        if token.kind is TokenKind.NUMBER:
+        if token.kind is _TokenKind.NUMBER:
             return _number(token)
-        if token.kind is TokenKind.PARAMETER:
+        if token.kind is _TokenKind.PARAMETER:
             return Parameter(token.text)
-        word = token.text.lower() if token.kind is TokenKind.WORD else ""
+        word = token.text.lower() if token.kind is _TokenKind.WORD else ""
         if word == "secret":
             return self._secret()
         if word in _WORDS:
             return _WORDS[word]
-        self._place -= token.kind is not TokenKind.END
+        self._place -= token.kind is not _TokenKind.END
         raise self._expected("a value", "write a text in single quotes, a number, true, false or SECRET 'backend:key'")
 
     def _secret(self) -> SecretReference:
         token = self._take()
         backend, colon, key = token.text.partition(":")
-        if token.kind is not TokenKind.TEXT or not (colon and backend.isidentifier() and key):
+        if token.kind is not _TokenKind.TEXT or not (colon and backend.isidentifier() and key):
             raise StatementError(
                 "no reference follows SECRET", token.line, token.column, "write SECRET 'env:PG_PASSWORD'"
             )
@@ -327,23 +327,23 @@ class _Parser:
             seen.add(name)
             self._sign("=", optional=True)
             value = self._next
-            settings = read_setting(settings, token, self._value, value)
+            settings = _read_setting(settings, token, self._value, value)
             if not self._sign(",", optional=True):
                 break
         self._sign(")")
         return settings
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> _Token:
         return self._tokens[self._place]
 
-    def _take(self) -> Token:
+    def _take(self) -> _Token:
         token = self._next
-        self._place += token.kind is not TokenKind.END
+        self._place += token.kind is not _TokenKind.END
         return token
 
     def _is(self, word: str) -> bool:
-        return self._next.kind is TokenKind.WORD and self._next.text.lower() == word
+        return self._next.kind is _TokenKind.WORD and self._next.text.lower() == word
 
     def _word(self, word: str, optional: bool = False) -> bool:
         if self._is(word):
@@ -354,7 +354,7 @@ class _Parser:
         raise self._expected(word.upper(), _FORMS)
 
     def _sign(self, sign: str, optional: bool = False) -> bool:
-        if self._next.kind is TokenKind.SIGN and self._next.text == sign:
+        if self._next.kind is _TokenKind.SIGN and self._next.text == sign:
             self._take()
             return True
         if optional:
@@ -368,9 +368,9 @@ class _Parser:
         return ".".join(parts)
 
     def _part(self, what: str) -> str:
-        if self._next.kind in (TokenKind.WORD, TokenKind.QUOTED):
+        if self._next.kind in (_TokenKind.WORD, _TokenKind.QUOTED):
             return self._take().text
-        if self._next.kind is TokenKind.NUMBER and self._next.text.isdigit():
+        if self._next.kind is _TokenKind.NUMBER and self._next.text.isdigit():
             return self._take().text
         raise self._expected(what)
 
@@ -385,7 +385,7 @@ class _Parser:
         return StatementError(f"expected {what}, found {found.shown}", found.line, found.column, remedy)
 
 
-def _number(token: Token) -> int | float:
+def _number(token: _Token) -> int | float:
     try:
         made = float(token.text) if set(token.text) & set(".eE") else int(token.text)
     except ValueError:

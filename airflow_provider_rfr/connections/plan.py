@@ -32,12 +32,12 @@ from airflow_provider_rfr.exceptions import AlterationProblem, ConfigurationErro
 from airflow_provider_rfr.secret_names import MASK, without_credentials
 from airflow_provider_rfr.store.connections import IDLE, Use
 
-UNREAD: Final = "***"
+_UNREAD: Final = "***"
 """Stands for a secret that was not read yet; it is never stored."""
 
 
 @dataclass(slots=True)
-class Edits:
+class _Edits:
     """What the actions make of a definition.
 
     :ivar candidate: the definition with them; secrets that are kept elsewhere are not in it yet
@@ -58,7 +58,7 @@ class Edits:
         self.problems.append(AlterationProblem(name, problem, remedy, action.line, action.column))
 
 
-def edited(
+def _edited(
     stored: Definition,
     known: ConnectionType,
     actions: Sequence[Action],
@@ -66,14 +66,14 @@ def edited(
     parameters: Mapping[str, Value],
     *,
     in_use: bool,
-) -> Edits:
+) -> _Edits:
     """Apply the actions.
 
     :param kept: where the secrets that are stored came from
     :param parameters: values that are given beside the statement
     :param in_use: whether anything uses the connection
     """
-    edits = Edits(stored, secrets=dict(kept))
+    edits = _Edits(stored, secrets=dict(kept))
     renamed = [replace(action, option=known.full_name(action.option)) for action in actions]
     named = [(action.option, action) for action in renamed]
     _check_repetition(edits, named)
@@ -86,7 +86,7 @@ def edited(
     return edits
 
 
-def _check_repetition(edits: Edits, named: Sequence[tuple[str, Action]]) -> None:
+def _check_repetition(edits: _Edits, named: Sequence[tuple[str, Action]]) -> None:
     sets = Counter(name for name, action in named if not action.removes)
     removals = Counter(name for name, action in named if action.removes)
     told: set[str] = set()
@@ -102,7 +102,7 @@ def _check_repetition(edits: Edits, named: Sequence[tuple[str, Action]]) -> None
         told.add(name)
 
 
-def _check_overlap(edits: Edits, named: Sequence[tuple[str, Action]]) -> None:
+def _check_overlap(edits: _Edits, named: Sequence[tuple[str, Action]]) -> None:
     """An object and a field of it in one statement would mean something else in another order."""
     names = {name for name, _ in named}
     for name, action in named:
@@ -112,7 +112,7 @@ def _check_overlap(edits: Edits, named: Sequence[tuple[str, Action]]) -> None:
             edits.blame(action, f"is part of {whole}, which the statement changes as well", "change one of them", name)
 
 
-def _check_exclusive(edits: Edits, known: ConnectionType, named: Sequence[tuple[str, Action]]) -> None:
+def _check_exclusive(edits: _Edits, known: ConnectionType, named: Sequence[tuple[str, Action]]) -> None:
     for group in known.exclusive:
         sets = {name: action for name, action in named if name in group and not action.removes}
         removals = {name: action for name, action in named if name in group and action.removes}
@@ -131,7 +131,7 @@ def _check_exclusive(edits: Edits, known: ConnectionType, named: Sequence[tuple[
             )
 
 
-def _alterable(edits: Edits, known: ConnectionType, name: str, action: Action, in_use: bool) -> Option | None:
+def _alterable(edits: _Edits, known: ConnectionType, name: str, action: Action, in_use: bool) -> Option | None:
     """What is known of the option, or None where that is the end of it."""
     if name in (TYPE, "type"):
         edits.blame(action, "the type of a connection never changes", "make a new connection")
@@ -151,7 +151,7 @@ def _alterable(edits: Edits, known: ConnectionType, name: str, action: Action, i
 
 
 def _apply(
-    edits: Edits, known: ConnectionType, option: Option, action: Action, parameters: Mapping[str, Value]
+    edits: _Edits, known: ConnectionType, option: Option, action: Action, parameters: Mapping[str, Value]
 ) -> None:
     edits.touched[option.name] = action
     scalar = _scalar_above(edits.candidate, option.name)
@@ -192,10 +192,10 @@ def _scalar_above(candidate: Definition, name: str) -> str | None:
     return None
 
 
-def _set(edits: Edits, option: Option, action: Action, value: Value | Mapping[str, object], is_given: bool) -> None:
+def _set(edits: _Edits, option: Option, action: Action, value: Value | Mapping[str, object], is_given: bool) -> None:
     if isinstance(value, SecretReference):
         edits.secrets[option.name] = value
-        edits.candidate = edits.candidate.having(option.name, UNREAD)
+        edits.candidate = edits.candidate.having(option.name, _UNREAD)
         return
     edits.secrets.pop(option.name, None)
     if option.secret and not is_given:
@@ -215,12 +215,12 @@ def _set(edits: Edits, option: Option, action: Action, value: Value | Mapping[st
     edits.candidate = edits.candidate.having(option.name, made)
 
 
-Find = Callable[[str], Definition | None]
+_Find = Callable[[str], Definition | None]
 """The connection of that id, as its users see it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class _Reached:
     """A connection that something uses.
 
     :ivar path: ids on the way to it, itself included
@@ -242,22 +242,22 @@ def references_of(definition: Definition) -> dict[str, str]:
     return found
 
 
-def closure(names: Iterable[str], find: Find) -> dict[str, Reached]:
+def closure(names: Iterable[str], find: _Find) -> dict[str, _Reached]:
     """Those connections and all that they need, by id; a circle is walked once."""
-    reached: dict[str, Reached] = {}
+    reached: dict[str, _Reached] = {}
     todo: list[tuple[str, tuple[str, ...]]] = [(name, (name,)) for name in names]
     while todo:
         name, path = todo.pop(0)
         if name in reached:
             continue
-        definition = readable(find, name)
-        reached[name] = Reached(name, path, definition)
+        definition = _readable(find, name)
+        reached[name] = _Reached(name, path, definition)
         if definition is not None:
             todo += [(other, (*path, other)) for other in references_of(definition).values()]
     return reached
 
 
-def readable(find: Find, name: str) -> Definition | None:
+def _readable(find: _Find, name: str) -> Definition | None:
     """One that can't be read is as if it were not there: what is wrong with it concerns who uses it, nobody else."""
     try:
         return find(name)
@@ -265,7 +265,7 @@ def readable(find: Find, name: str) -> Definition | None:
         return None
 
 
-def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
+def cycle(candidate: Definition, find: _Find) -> tuple[str, ...] | None:
     """The way from the candidate back to itself, None if there is none."""
     reached = closure(references_of(candidate).values(), find)
     for each in reached.values():
@@ -274,7 +274,7 @@ def cycle(candidate: Definition, find: Find) -> tuple[str, ...] | None:
     return None
 
 
-def users_of(name: str, known: Iterable[str], find: Find) -> Mapping[str, tuple[str, ...]]:
+def _users_of(name: str, known: Iterable[str], find: _Find) -> Mapping[str, tuple[str, ...]]:
     """Those of the known connections that need the named one, by any number of steps, and the way to it."""
     found = {}
     for other in known:
@@ -322,7 +322,7 @@ class Dependent:
 
 
 def judged(
-    name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
+    name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: _Find
 ) -> tuple[Dependent, ...]:
     """Everything that uses the connection, and what the change means for it.
 
@@ -338,10 +338,10 @@ def judged(
     )
 
 
-def reaching(name: str, uses: Sequence[Use], find: Find) -> Mapping[str, tuple[str, ...]]:
+def reaching(name: str, uses: Sequence[Use], find: _Find) -> Mapping[str, tuple[str, ...]]:
     """The way to the connection, by consumer; as it was registered, else as the connections now refer to it."""
     known = {each.conn_id for use in uses for each in use.connections}
-    ways = users_of(name, sorted(known), find)
+    ways = _users_of(name, sorted(known), find)
     found: dict[str, tuple[str, ...]] = {}
     for use in uses:
         own = use.of(name)
@@ -440,7 +440,7 @@ def draft(
     actions: Sequence[Action],
     kept: Mapping[str, SecretReference],
     parameters: Mapping[str, Value],
-    find: Find,
+    find: _Find,
     *,
     in_use: bool,
 ) -> Draft:
@@ -450,7 +450,7 @@ def draft(
     :param find: the other connections
     """
     known = type_named(stored.conn_type)
-    edits = edited(stored, known, actions, kept, parameters, in_use=in_use)
+    edits = _edited(stored, known, actions, kept, parameters, in_use=in_use)
     if not actions:
         edits.problems.append(AlterationProblem("", "nothing is to be changed", "write SET, DROP or RESET"))
     _check_whole(edits, known)
@@ -464,7 +464,7 @@ def plan(
     candidate: Definition,
     hashes: ContentHash,
     uses: Sequence[Use],
-    find: Find,
+    find: _Find,
     hidden: Collection[str] = (),
 ) -> AlterationPlan:
     """Compare what is stored with the complete candidate, and judge what uses it.
@@ -499,7 +499,7 @@ def broken_rules(candidate: Definition) -> list[AlterationProblem]:
     return [AlterationProblem(option, problem, remedy) for option, problem, _, remedy in told]
 
 
-def _check_whole(edits: Edits, known: ConnectionType) -> None:
+def _check_whole(edits: _Edits, known: ConnectionType) -> None:
     """What a connection that is made anew would be refused for."""
     blamed = {problem.option for problem in edits.problems} | edits.unreadable
     candidate = edits.candidate
@@ -514,12 +514,12 @@ def _check_whole(edits: Edits, known: ConnectionType) -> None:
             _blame(edits, problem.option, problem.problem, problem.remedy)
 
 
-def _check_references(edits: Edits, find: Find) -> None:
+def _check_references(edits: _Edits, find: _Find) -> None:
     candidate = edits.candidate
     for option, other in references_of(candidate).items():
         if other == candidate.name:
             _blame(edits, option, "refers to the connection itself", "name another connection")
-        elif option in edits.touched and readable(find, other) is None:
+        elif option in edits.touched and _readable(find, other) is None:
             _blame(edits, option, f"there is no connection {other!r} that can be read", "make it first")
     if candidate.name not in references_of(candidate).values():
         circle = cycle(candidate, find)
@@ -528,7 +528,7 @@ def _check_references(edits: Edits, find: Find) -> None:
             _blame(edits, option, f"makes a cycle: {' > '.join(circle)}", "name another connection")
 
 
-def _blame(edits: Edits, option: str, problem: str, remedy: str = "") -> None:
+def _blame(edits: _Edits, option: str, problem: str, remedy: str = "") -> None:
     action = edits.touched.get(option)
     line, column = (action.line, action.column) if action is not None else (0, 0)
     edits.problems.append(AlterationProblem(option, problem, remedy, line, column))
@@ -537,7 +537,7 @@ def _blame(edits: Edits, option: str, problem: str, remedy: str = "") -> None:
 def _shown(is_hidden: bool, value: Any) -> str | None:
     if value is None:
         return None
-    return MASK if is_hidden or value == UNREAD else without_credentials(str(value))
+    return MASK if is_hidden or value == _UNREAD else without_credentials(str(value))
 
 
 def _or_unset(text: str | None) -> str:

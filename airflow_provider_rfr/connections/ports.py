@@ -24,7 +24,7 @@ class Stored:
     origin: str
 
 
-class Gateway(Protocol):
+class _Gateway(Protocol):
     """Where connections are stored."""
 
     def read(self, name: str) -> Stored | None:
@@ -66,7 +66,7 @@ class Gateway(Protocol):
         ...
 
 
-class Authority(Protocol):
+class _Authority(Protocol):
     """What the caller may do."""
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
@@ -86,7 +86,7 @@ class Secrets(Protocol):
         ...
 
 
-class Validator(Protocol):
+class _Validator(Protocol):
     """Tries settings on the machine where tasks run."""
 
     def test(self, candidate: Definition) -> bool:
@@ -134,10 +134,10 @@ class World:
 
     store: ControlStore
     hashes: ContentHash
-    gateway: Gateway
-    authority: Authority
+    gateway: _Gateway
+    authority: _Authority
     secrets: Secrets
-    validator: Validator
+    validator: _Validator
     tasks: Tasks
     tell: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep

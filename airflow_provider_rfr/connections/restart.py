@@ -17,8 +17,8 @@ from airflow_provider_rfr.connections.ports import World
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.store.connections import IDLE, RUNNING, STALLED, TaskRef, Use, load_use
 
-LOOK_SECONDS: Final = 0.5
-SILENT_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.5
+_SILENT_SECONDS: Final = 60.0
 """After which a task that says nothing is not believed to run, where Airflow can't be asked."""
 _STARTABLE: Final = frozenset({"up_for_retry", "failed", "deferred", "upstream_failed"})
 _ON_ITS_WAY: Final = frozenset({"queued", "scheduled", "restarting", "up_for_reschedule"})
@@ -48,7 +48,7 @@ class Restarter:
                     waiting.remove(task)
             if not waiting or time.monotonic() >= deadline:
                 break
-            self.world.sleep(LOOK_SECONDS)
+            self.world.sleep(_LOOK_SECONDS)
         late = "still stops; it takes the new settings by itself"
         return {**ends, **{task.consumer: late for task in waiting}}
 
@@ -67,7 +67,7 @@ class Restarter:
             return "next run"
         state = self.world.tasks.state(task)
         if state is None:
-            silent = now - use.seen_at > SILENT_SECONDS * 1000
+            silent = now - use.seen_at > _SILENT_SECONDS * 1000
             return "unknown: Airflow could not be asked" if silent or use.state == STALLED else None
         if state == "running":
             return None

@@ -32,7 +32,7 @@ def quoted(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
 
-Plain = str | int | float | bool | None
+_Plain = str | int | float | bool | None
 DRAIN_SECONDS: Final = 600.0
 BACKENDS: Final = ("env", "variable", "file")
 """Where secrets may be kept."""
@@ -76,7 +76,7 @@ class Parameter:
         return f":{self.name}"
 
 
-Value = Plain | SecretReference | Parameter
+Value = _Plain | SecretReference | Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _action(action: Action) -> str:
     option = _option(action)
     if action.removes:
         return f"{action.kind.name} ({option})"
-    return f"SET ({option} = {shown(action.option, action.value)})"
+    return f"SET ({option} = {_shown(action.option, action.value)})"
 
 
 def _outlined(action: Action) -> str:
@@ -211,7 +211,7 @@ def _outlined(action: Action) -> str:
     return f"SET ({_option(action)})"
 
 
-def shown(option: str, value: Value) -> str:
+def _shown(option: str, value: Value) -> str:
     """A value as it may be shown: that of an option which is secret by its name is masked."""
     if isinstance(value, SecretReference):
         return f"SECRET {_text(str(value))}"

@@ -27,7 +27,7 @@ from airflow_provider_rfr.connections import statement
 from airflow_provider_rfr.secret_names import is_secret
 
 EXTRA: Final = "extra."
-CORE: Final = ("host", "port", "login", "password", "schema", "description")
+_CORE: Final = ("host", "port", "login", "password", "schema", "description")
 TYPE: Final = "conn_type"
 
 
@@ -66,7 +66,7 @@ class Definition:
 
     def options(self) -> Iterator[tuple[str, Any]]:
         """Every option that has a value; of nested extra fields the leaves."""
-        for name in CORE:
+        for name in _CORE:
             if getattr(self, name) not in (None, ""):
                 yield name, getattr(self, name)
         yield from _leaves(EXTRA.rstrip("."), self.extra)
@@ -130,11 +130,11 @@ def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 REFERENCE_SUFFIX: Final = "_conn_id"
-DEEPEST: Final = 32
+_DEEPEST: Final = 32
 """Levels of nested extra fields."""
 
 
-class OptionType(str, Enum):
+class _OptionType(str, Enum):
     """What a value must be."""
 
     TEXT = "text"
@@ -158,7 +158,7 @@ class Option:
     """
 
     name: str
-    type: OptionType = OptionType.TEXT
+    type: _OptionType = _OptionType.TEXT
     required: bool = False
     secret: bool = False
     default: Any = None
@@ -167,7 +167,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
 
-Rule = Callable[[Definition], "tuple[str, str] | None"]
+_Rule = Callable[[Definition], "tuple[str, str] | None"]
 """A check across fields: None, or the option and what is wrong, with what to write instead."""
 
 
@@ -187,7 +187,7 @@ class ConnectionType:
     options: Mapping[str, Option]
     exclusive: tuple[frozenset[str], ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[_Rule, ...] = ()
     is_open: bool = True
     has_keys: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -206,13 +206,13 @@ class ConnectionType:
             return found
         last = parts_of(name)[-1]
         above = [each for each in self.options.values() if name.startswith(f"{each.name}.")]
-        if any(each.type is not OptionType.OBJECT for each in above):
+        if any(each.type is not _OptionType.OBJECT for each in above):
             return None
         # A field below a secret object (rfr_api's extra.secrets) is as secret as the object.
         inherited = any(each.secret for each in above)
         return Option(
             name,
-            OptionType.ANY,
+            _OptionType.ANY,
             secret=inherited or is_secret(name.removeprefix(EXTRA)),
             is_reference=last.endswith(REFERENCE_SUFFIX),
         )
@@ -224,13 +224,13 @@ class ConnectionType:
 
 
 def _is_path(parts: Sequence[str]) -> bool:
-    return len(parts) <= DEEPEST and all(parts)
+    return len(parts) <= _DEEPEST and all(parts)
 
 
-def core_options(**changes: Option) -> dict[str, Option]:
+def _core_options(**changes: Option) -> dict[str, Option]:
     """The fields that every connection has, with what a type says otherwise."""
-    made = {name: Option(name) for name in CORE}
-    made["port"] = Option("port", OptionType.PORT)
+    made = {name: Option(name) for name in _CORE}
+    made["port"] = Option("port", _OptionType.PORT)
     made["password"] = Option("password", secret=True)
     return {**made, **changes}
 
@@ -279,14 +279,14 @@ def _certificate_pair(definition: Definition) -> tuple[str, str] | None:
     return (missing[0], "must be set, since the other one is; set both or none") if len(missing) == 1 else None
 
 
-API: Final = ConnectionType(
+_API: Final = ConnectionType(
     "rfr_api",
     {
-        **core_options(host=Option("host", OptionType.URL, required=True)),
+        **_core_options(host=Option("host", _OptionType.URL, required=True)),
         **_by_name(
             Option("extra.client_secret", secret=True),
             Option("extra.refresh_token", secret=True),
-            Option("extra.secrets", OptionType.OBJECT, secret=True),
+            Option("extra.secrets", _OptionType.OBJECT, secret=True),
             Option("extra.test_path"),
             Option("extra.identity_path"),
             Option("extra.ssh_conn_id", is_reference=True),
@@ -295,38 +295,38 @@ API: Final = ConnectionType(
     rules=(_no_credentials,),
     aliases={"base_url": "host"},
 )
-LAKE: Final = ConnectionType(
+_LAKE: Final = ConnectionType(
     "rfr_lake",
     {
-        **core_options(),
+        **_core_options(),
         **_by_name(
             Option("extra.catalog_name", default="rfr", inalterable=True),
             Option("extra.catalog_type", default="sql", choices=_CATALOGS, inalterable=True),
             Option("extra.warehouse", inalterable=True),
-            Option("extra.s3_endpoint", OptionType.URL),
+            Option("extra.s3_endpoint", _OptionType.URL),
             Option("extra.s3_region"),
             Option("extra.s3_access_key_id"),
             Option("extra.s3_secret_access_key", secret=True),
-            Option("extra.properties", OptionType.OBJECT, secret=True),
+            Option("extra.properties", _OptionType.OBJECT, secret=True),
         ),
     },
     rules=(_catalog_has_address, _key_pair, _no_credentials),
     aliases={"uri": "host"},
 )
-HTTP: Final = ConnectionType(
+_HTTP: Final = ConnectionType(
     "http",
     {
-        **core_options(
+        **_core_options(
             host=Option("host", required=True), schema=Option("schema", default="http", choices=("http", "https"))
         ),
-        **_by_name(Option("extra.verify", OptionType.BOOLEAN), Option("extra.timeout", OptionType.INTEGER)),
+        **_by_name(Option("extra.verify", _OptionType.BOOLEAN), Option("extra.timeout", _OptionType.INTEGER)),
     },
     rules=(_no_credentials,),
 )
-POSTGRES: Final = ConnectionType(
+_POSTGRES: Final = ConnectionType(
     "postgres",
     {
-        **core_options(port=Option("port", OptionType.PORT, default=5432)),
+        **_core_options(port=Option("port", _OptionType.PORT, default=5432)),
         **_by_name(
             Option("extra.service"),
             Option("extra.sslmode", default="prefer", choices=_SSL_MODES),
@@ -341,10 +341,10 @@ POSTGRES: Final = ConnectionType(
     rules=(_password_has_login, _certificate_pair),
     aliases={"database": "schema", "user": "login"},
 )
-SSH: Final = ConnectionType(
+_SSH: Final = ConnectionType(
     "ssh",
     {
-        **core_options(host=Option("host", required=True), port=Option("port", OptionType.PORT, default=22)),
+        **_core_options(host=Option("host", required=True), port=Option("port", _OptionType.PORT, default=22)),
         **_by_name(
             Option("extra.private_key", secret=True),
             Option("extra.next_private_key", secret=True),
@@ -356,19 +356,19 @@ SSH: Final = ConnectionType(
     has_keys=True,
     aliases={"user": "login"},
 )
-GENERIC: Final = ConnectionType("generic", core_options())
-TYPES: Final = {each.name: each for each in (API, LAKE, HTTP, POSTGRES, SSH)}
+_GENERIC: Final = ConnectionType("generic", _core_options())
+_TYPES: Final = {each.name: each for each in (_API, _LAKE, _HTTP, _POSTGRES, _SSH)}
 
 
 def type_named(conn_type: str) -> ConnectionType:
     """What is known of the type; Airflow writes some types with a dash and some with a low line."""
     name = re.sub("-", "_", conn_type)
-    return TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), GENERIC)
+    return _TYPES.get({"https": "http", "postgresql": "postgres"}.get(name, name), _GENERIC)
 
 
 def may_be_secret(option: str) -> bool:
     """Whether the option is secret in connections of any type that is known."""
-    return any(each.is_secret(each.full_name(option)) for each in (GENERIC, *TYPES.values()))
+    return any(each.is_secret(each.full_name(option)) for each in (_GENERIC, *_TYPES.values()))
 
 
 _BOOLEANS = {"true": True, "false": False, "on": True, "off": False}
@@ -455,13 +455,13 @@ def _any(value: Any) -> Any:
 
 
 _READERS = {
-    OptionType.TEXT: _text,
-    OptionType.INTEGER: _integer,
-    OptionType.BOOLEAN: _boolean,
-    OptionType.URL: _url,
-    OptionType.PORT: _port,
-    OptionType.OBJECT: _object,
-    OptionType.ANY: _any,
+    _OptionType.TEXT: _text,
+    _OptionType.INTEGER: _integer,
+    _OptionType.BOOLEAN: _boolean,
+    _OptionType.URL: _url,
+    _OptionType.PORT: _port,
+    _OptionType.OBJECT: _object,
+    _OptionType.ANY: _any,
 }
 
 _PURPOSE: Final = b"airflow-provider-rfr connection content 1"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from requests import Response
 
-TEST_TIMEOUT = (5.0, 20.0)
+_TEST_TIMEOUT = (5.0, 20.0)
 _NOTHING_THERE = (404, 405)
 _OWN_EXTRAS = frozenset({"secrets", "test_path", "identity_path", "ssh_conn_id"})
 
@@ -103,7 +103,7 @@ def ask(connection: Connection, path: str = "") -> Response:
             f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
             headers=_key_headers(connection),
             auth=(connection.login, connection.password or "") if connection.login else None,
-            timeout=TEST_TIMEOUT,
+            timeout=_TEST_TIMEOUT,
             allow_redirects=False,
         )
 

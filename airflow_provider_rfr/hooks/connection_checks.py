@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.connections.types import Definition
     from airflow_provider_rfr.store.connections import Use
 
-CHECK_SECONDS = 30.0
+_CHECK_SECONDS = 30.0
 _OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
 _NOT_IMPLEMENTED = "doesn't implement or inherit test_connection"
 _NO_HOOK = "Unknown hook type"
@@ -144,7 +144,7 @@ def _read_a_page(candidate: Definition, noted: Any) -> None:
     settings = source_settings(as_connection(candidate))
     config = {**settings.config, **(noted["source"].get("config") or {})}
     stop = threading.Event()
-    timer = threading.Timer(CHECK_SECONDS, stop.set)
+    timer = threading.Timer(_CHECK_SECONDS, stop.set)
     timer.daemon = True
     timer.start()
     try:
@@ -190,7 +190,7 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     return {name: str(table.metadata.table_uuid) for name, table in found.items() if table is not None}
 
 
-def secret_texts(definition: Definition) -> list[str]:
+def _secret_texts(definition: Definition) -> list[str]:
     """Values of the definition that must not be shown, also those within lists and JSON, and as they stand in URLs."""
     known = type_named(definition.conn_type)
     found = [text for name, value in definition.options() if known.is_secret(name) for text in _texts(value)]
@@ -214,11 +214,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mask(definition: Definition) -> None:
-    mask_secrets(secret_texts(definition))
+    mask_secrets(_secret_texts(definition))
 
 
 def masked(text: str, definition: Definition) -> str:
     """The text without the definition's secrets."""
-    for secret in sorted(secret_texts(definition), key=len, reverse=True):
+    for secret in sorted(_secret_texts(definition), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.connections import TaskRef
 
 
-TEST_SECONDS: Final = 90.0
+_TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
 _SHOWN: Final = ("conn_type", "host", "port", "login", "schema")
 
@@ -210,7 +210,7 @@ class ApiGateway:
 
     def _await_test(self, candidate: Definition, token: str) -> None:
         name = candidate.name
-        end = time.monotonic() + TEST_SECONDS
+        end = time.monotonic() + _TEST_SECONDS
         while time.monotonic() < end:
             headers = {"Airflow-Connection-Test-Token": token}
             answer = self._api.call("GET", ["connections", "enqueue-test"], headers=headers)
@@ -260,7 +260,7 @@ def can_be_reached() -> bool:
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
 
-class DatabaseGateway:
+class _DatabaseGateway:
     """Gateway and authority by Airflow's database; its transaction is the compare-and-set."""
 
     def read(self, name: str) -> Stored | None:
@@ -321,7 +321,7 @@ class DatabaseGateway:
         return not_allowed(secrets)
 
 
-class DatabaseTasks:
+class _DatabaseTasks:
     """Tasks by Airflow's database."""
 
     def state(self, task: TaskRef) -> str | None:
@@ -451,8 +451,8 @@ class ApiTasks:
             )
 
 
-DEFAULT_CONN_ID = "airflow_api"
-TIMEOUT = (5.0, 60.0)
+_DEFAULT_CONN_ID = "airflow_api"
+_TIMEOUT = (5.0, 60.0)
 _REMEDY = "make a connection airflow_api of type http: Airflow's address as host, login and password of its user"
 
 
@@ -463,11 +463,11 @@ class AirflowApi(BaseHook):
     """
 
     conn_name_attr = "airflow_api_conn_id"
-    default_conn_name = DEFAULT_CONN_ID
+    default_conn_name = _DEFAULT_CONN_ID
 
     def __init__(self, airflow_api_conn_id: str | None = None) -> None:
         super().__init__()
-        self.airflow_api_conn_id = airflow_api_conn_id or DEFAULT_CONN_ID
+        self.airflow_api_conn_id = airflow_api_conn_id or _DEFAULT_CONN_ID
         self._token = ""
         self._base = ""
         self._login: str | None = None
@@ -532,7 +532,7 @@ class AirflowApi(BaseHook):
         try:
             connection = read_connection(self.airflow_api_conn_id)
         except AirflowNotFoundException:
-            if self.airflow_api_conn_id != DEFAULT_CONN_ID:
+            if self.airflow_api_conn_id != _DEFAULT_CONN_ID:
                 raise ConfigurationError(
                     "airflow_api_conn_id", f"there is no connection {self.airflow_api_conn_id!r}", _REMEDY
                 ) from None
@@ -553,7 +553,7 @@ class AirflowApi(BaseHook):
             with requests.Session() as session:
                 session.trust_env = False
                 # What is sent holds secrets: it goes nowhere else.
-                answer = session.request(method, url, timeout=TIMEOUT, allow_redirects=False, **arguments)
+                answer = session.request(method, url, timeout=_TIMEOUT, allow_redirects=False, **arguments)
         except requests.RequestException as error:
             raise ConfigurationError(
                 "airflow_api_conn_id", f"Airflow did not answer ({type(error).__name__})", _REMEDY

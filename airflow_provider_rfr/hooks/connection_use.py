@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.connections import TaskRef, Use
     from airflow_provider_rfr.store.engine import ControlStore
 
-LOOK_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 2.0
 
 
 class ConnectionUse:
@@ -61,7 +61,7 @@ class ConnectionUse:
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        self._thread.join(LOOK_SECONDS * 5)
+        self._thread.join(_LOOK_SECONDS * 5)
 
     def end(self, state: str, error: str | None = None, error_kind: str | None = None) -> None:
         """Note how it ended; what a later start of the task has noted stays.
@@ -92,7 +92,7 @@ class ConnectionUse:
 
     def _watch(self) -> None:
         self._note_identities()
-        while not self._over.wait(LOOK_SECONDS):
+        while not self._over.wait(_LOOK_SECONDS):
             try:
                 found = self._store.run(self._beat)
             except DBAPIError:

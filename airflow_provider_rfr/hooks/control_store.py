@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.store.engine import ControlStore
 
-DEFAULT_CONN_ID = "rfr_control_store"
-FILE_NAME = "rfr_control_store.db"
+_DEFAULT_CONN_ID = "rfr_control_store"
+_FILE_NAME = "rfr_control_store.db"
 _DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg2", "sqlite": "sqlite"}
 
 
@@ -36,11 +36,11 @@ class ControlStoreHook(BaseHook):
     """
 
     conn_name_attr = "control_store_conn_id"
-    default_conn_name = DEFAULT_CONN_ID
+    default_conn_name = _DEFAULT_CONN_ID
 
     def __init__(self, control_store_conn_id: str | None = None) -> None:
         super().__init__()
-        self.control_store_conn_id = control_store_conn_id or DEFAULT_CONN_ID
+        self.control_store_conn_id = control_store_conn_id or _DEFAULT_CONN_ID
 
     def get_conn(self) -> ControlStore:
         """The same as :meth:`get_store`."""
@@ -70,7 +70,7 @@ class ControlStoreHook(BaseHook):
         try:
             connection = read_connection(self.control_store_conn_id)
         except AirflowNotFoundException:
-            if self.control_store_conn_id != DEFAULT_CONN_ID:
+            if self.control_store_conn_id != _DEFAULT_CONN_ID:
                 raise ConfigurationError(
                     "control_store_conn_id",
                     f"there is no connection {self.control_store_conn_id!r}",
@@ -105,7 +105,7 @@ def _configured_url() -> URL:
     text = conf.get("rfr", "control_store", fallback="") or ""
     if not text:
         home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
-        return URL.create("sqlite", database=str(Path(home).expanduser() / FILE_NAME))
+        return URL.create("sqlite", database=str(Path(home).expanduser() / _FILE_NAME))
     try:
         return make_url(text)
     except ArgumentError:

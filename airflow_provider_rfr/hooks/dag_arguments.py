@@ -25,13 +25,13 @@ def is_pending(value: Any) -> bool:
     return hasattr(value, "resolve")
 
 
-class InDag(Protocol):
+class _InDag(Protocol):
     """An operator or a sensor, which may be in no DAG yet."""
 
     _dag: Any
 
 
-def dag_folder(task: InDag) -> Path | None:
+def dag_folder(task: _InDag) -> Path | None:
     """The folder of the DAG's file; None where there is none."""
     fileloc = task._dag.fileloc if task._dag is not None else None
     return Path(fileloc).parent if fileloc else None

@@ -13,9 +13,9 @@ from typing import Any
 from airflow_provider_rfr.exceptions import PreflightError
 from airflow_provider_rfr.hooks.drivers import TIMEOUT, ClusterManagerError, DriverAddress, DriverReport, DriverState
 
-CONTAINER = "spark-kubernetes-driver"
+_CONTAINER = "spark-kubernetes-driver"
 """Spark's name for the driver's container; others in the pod are sidecars, which may outlive it."""
-LINES = 200
+_LINES = 200
 _PHASES = {
     "Pending": DriverState.ACTIVE,
     "Running": DriverState.ACTIVE,
@@ -63,7 +63,7 @@ class KubernetesDriver:
         """The end of the driver's log."""
         # Left to itself, the client gives the text of Python's notation of bytes.
         answer = self._ask(
-            self._client.read_namespaced_pod_log, container=CONTAINER, tail_lines=LINES, _preload_content=False
+            self._client.read_namespaced_pod_log, container=_CONTAINER, tail_lines=_LINES, _preload_content=False
         )
         return [] if answer is None else bytes(answer.data).decode(errors="replace").splitlines()
 
@@ -87,5 +87,5 @@ class KubernetesDriver:
 def _ended(pod: Any) -> Any:
     """How the driver's container ended; None while it runs, or where nobody can tell."""
     containers = pod.status.container_statuses or ()
-    ours = [one for one in containers if one.name == CONTAINER] or [one for one in containers if len(containers) == 1]
+    ours = [one for one in containers if one.name == _CONTAINER] or [one for one in containers if len(containers) == 1]
     return ours[0].state.terminated if ours and ours[0].state is not None else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.lake.catalog import LakeSettings
 
-CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
+_CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
 _NAMED_BY_ADDRESS = frozenset({"sql", "rest", "hive"})
 _STORE_EXTRAS = {
     "warehouse": "warehouse",
@@ -105,8 +105,8 @@ def lake_document(connection: Connection) -> LakeDocument:
     extras = extras_of(connection)
     kind = str(extras.get("catalog_type", "sql"))
     name = f"connection {connection.conn_id}"
-    if kind not in CATALOG_TYPES:
-        raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(CATALOG_TYPES)}")
+    if kind not in _CATALOG_TYPES:
+        raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(_CATALOG_TYPES)}")
     if kind in _NAMED_BY_ADDRESS and not connection.host:
         raise ConfigurationError(
             f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"

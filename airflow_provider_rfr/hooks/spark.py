@@ -229,7 +229,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def _note_places(self, line: str) -> None:
         pages = _PAGES.search(line)
-        if pages is not None and self.on_pages is not None and (url := page_url(pages.group(1))) is not None:
+        if pages is not None and self.on_pages is not None and (url := _page_url(pages.group(1))) is not None:
             self.on_pages(url)
         # The parent looks for pods of the namespace "spark" only.
         submitted = _SUBMISSION.search(line) if self.cluster_manager is ClusterManager.KUBERNETES else None
@@ -237,7 +237,7 @@ class RefreshSparkHook(SparkSubmitHook):
             self._kubernetes_driver_pod = submitted.group(2)
 
 
-def page_url(text: str | None) -> str | None:
+def _page_url(text: str | None) -> str | None:
     """An address that a browser may be sent to, None for anything else; logs are not to be trusted."""
     parts = urlsplit(text or "")
     usable = parts.scheme in ("http", "https") and parts.hostname and not parts.username

@@ -13,7 +13,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.common import connection_named, extras_of
 from airflow_provider_rfr.hooks.drivers import TIMEOUT, ClusterManagerError, DriverAddress, DriverReport, DriverState
 
-ADDRESS_EXTRA = "yarn_resourcemanager_webapp_address"
+_ADDRESS_EXTRA = "yarn_resourcemanager_webapp_address"
 """The Spark provider's own name for it."""
 _ACTIVE = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"})
 _EXIT_STATUS = re.compile(r"User application exited with status (\d+)")
@@ -32,7 +32,7 @@ class YarnDriver:
         if answer.status_code == 404:
             return DriverReport(DriverState.GONE, "NOT FOUND")
         try:
-            return report_of(answer.json()["app"])
+            return _report_of(answer.json()["app"])
         except (ValueError, KeyError, TypeError):
             raise ClusterManagerError("the resource manager's answer can't be read") from None
 
@@ -59,7 +59,7 @@ class YarnDriver:
         return answer
 
 
-def report_of(app: Mapping[str, Any]) -> DriverReport:
+def _report_of(app: Mapping[str, Any]) -> DriverReport:
     """What the resource manager's JSON says."""
     state, final = str(app["state"]).upper(), str(app.get("finalStatus", "UNDEFINED")).upper()
     why = str(app.get("diagnostics") or "")
@@ -80,10 +80,10 @@ def resource_manager(conn_id: str) -> str:
     :raises ConfigurationError: the connection does not name it
     """
     connection = connection_named(conn_id, "conn_id", "make one of type spark whose host is yarn")
-    address = str(extras_of(connection).get(ADDRESS_EXTRA) or "").strip()
+    address = str(extras_of(connection).get(_ADDRESS_EXTRA) or "").strip()
     if not address:
         raise ConfigurationError(
-            f"connection {conn_id}: extra {ADDRESS_EXTRA}",
+            f"connection {conn_id}: extra {_ADDRESS_EXTRA}",
             "is not set, so nobody could be asked how the driver stands",
             "write the resource manager's address, e.g. http://rm.example.com:8088, or set deferrable=False",
         )

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Cloud metadata, and what is no single machine. Neither a name nor a network that happens to hold it opens one.
 _RESERVED: Final = tuple(
@@ -86,7 +86,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class HostList:
+class _HostList:
     """Private hosts that may be called.
 
     :ivar names: hosts, with or without a port, in small letters
@@ -94,13 +94,13 @@ class HostList:
     """
 
     names: frozenset[str] = frozenset()
-    networks: tuple[Network, ...] = ()
+    networks: tuple[_Network, ...] = ()
 
     @classmethod
-    def of(cls, entries: Iterable[str]) -> HostList:
+    def of(cls, entries: Iterable[str]) -> _HostList:
         """From entries like ``airflow.internal``, ``localhost:8080``, ``10.1.2.3``, ``[::1]:80`` or ``10.0.0.0/8``."""
         names: set[str] = set()
-        networks: list[Network] = []
+        networks: list[_Network] = []
         for entry in (each.strip().lower() for each in entries):
             try:
                 networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
@@ -108,7 +108,7 @@ class HostList:
                 names.add(entry.removesuffix("."))
         return cls(frozenset(names), tuple(networks))
 
-    def lists(self, host: str, port: int, found: Address, special: Iterable[Address]) -> bool:
+    def lists(self, host: str, port: int, found: _Address, special: Iterable[_Address]) -> bool:
         """Whether all that is special about an address is allowed.
 
         :param special: the address itself, or what is wrapped in it
@@ -133,14 +133,14 @@ class AddressGuard:
     :ivar endpoint: the part of it that this one may call; None for all of it
     """
 
-    installation: HostList = HostList()
-    endpoint: HostList | None = None
+    installation: _HostList = _HostList()
+    endpoint: _HostList | None = None
 
     @classmethod
     def of(cls, installation: Iterable[str] = (), endpoint: Iterable[str] = ()) -> AddressGuard:
         """From the lists of both; an endpoint without a list narrows nothing."""
         narrower = tuple(endpoint)
-        return cls(HostList.of(installation), HostList.of(narrower) if narrower else None)
+        return cls(_HostList.of(installation), _HostList.of(narrower) if narrower else None)
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
         """Why nothing may be sent there, in words for a log; None if it may.
@@ -161,20 +161,20 @@ class AddressGuard:
         return f"{named} is a {_kind(special[0])} address; {lacking} has to list {what}"
 
 
-def _is_reserved(address: Address) -> bool:
+def _is_reserved(address: _Address) -> bool:
     return any(address in network for network in _RESERVED)
 
 
-def _names_reserved(network: Network) -> bool:
+def _names_reserved(network: _Network) -> bool:
     """Whether it is there for reserved addresses, and does not only happen to hold some, as 0.0.0.0/0 does."""
     return network.num_addresses == 1 or any(_is_within(network, each) for each in _RESERVED)
 
 
-def _is_within(network: Network, other: Network) -> bool:
+def _is_within(network: _Network, other: _Network) -> bool:
     return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
 
 
-def _all_meant(address: Address) -> tuple[Address, ...]:
+def _all_meant(address: _Address) -> tuple[_Address, ...]:
     """The address and those that are wrapped in it: a translator or a tunnel may take it there."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
@@ -183,7 +183,7 @@ def _all_meant(address: Address) -> tuple[Address, ...]:
     if address in _NAT64:
         # How a network of IPv6 alone reaches any host of IPv4.
         return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
-    meant: list[Address] = [address]
+    meant: list[_Address] = [address]
     if address.sixtofour is not None:
         meant.append(address.sixtofour)
     if address.teredo is not None:
@@ -191,7 +191,7 @@ def _all_meant(address: Address) -> tuple[Address, ...]:
     return tuple(meant)
 
 
-def _kind(address: Address) -> str | None:
+def _kind(address: _Address) -> str | None:
     """What is special about it; None for an address of the internet."""
     if _is_reserved(address):
         return "reserved or metadata"
@@ -254,7 +254,7 @@ def _set_time_left(sock: socket.socket) -> None:
         sock.settimeout(attempt[0].left())
 
 
-class PlainSocket(socket.socket):
+class _PlainSocket(socket.socket):
     """A TCP socket that ends with its thread's attempt."""
 
     def sendall(self, data: Buffer, flags: int = 0, /) -> None:
@@ -268,7 +268,7 @@ class PlainSocket(socket.socket):
         return super().recv_into(buffer, nbytes, flags)
 
 
-class TlsSocket(ssl.SSLSocket):
+class _TlsSocket(ssl.SSLSocket):
     """The same in TLS."""
 
     def do_handshake(self, block: bool = False) -> None:
@@ -294,7 +294,7 @@ class AddressRefused(Exception):
     """Every address of the host is one that nothing may be sent to; the message names host and address."""
 
 
-def connect(host: str, port: int) -> PlainSocket:
+def connect(host: str, port: int) -> _PlainSocket:
     """A connection to the first of the host's addresses that is allowed and answers, within the thread's attempt.
 
     :raises AddressRefused: none of them is allowed
@@ -319,8 +319,8 @@ def connect(host: str, port: int) -> PlainSocket:
     raise failure
 
 
-def _connect_to(family: int, address: tuple[Any, ...], seconds: float) -> PlainSocket:
-    sock = PlainSocket(family, socket.SOCK_STREAM)
+def _connect_to(family: int, address: tuple[Any, ...], seconds: float) -> _PlainSocket:
+    sock = _PlainSocket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(seconds)
@@ -411,7 +411,7 @@ class GuardedAdapter(HTTPAdapter):
         """With our connections."""
         context = create_urllib3_context()
         context.check_hostname = self._is_checking
-        context.sslsocket_class = TlsSocket
+        context.sslsocket_class = _TlsSocket
         super().init_poolmanager(*args, ssl_context=context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
 

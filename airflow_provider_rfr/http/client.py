@@ -31,7 +31,7 @@ from airflow_provider_rfr.http.addresses import (
     this_attempt,
 )
 
-MOST_BYTES: Final = 64 * 1024
+_MOST_BYTES: Final = 64 * 1024
 _CHUNK: Final = 16 * 1024
 _LONGEST_IDLE: Final = 1.0
 _DEFAULTS: Final = {
@@ -176,15 +176,15 @@ def _prepared(request: Request) -> requests.PreparedRequest | None:
 def _read(response: requests.Response) -> bytes:
     """The first bytes of the body, decoded by us: a small answer can be a large bomb."""
     raw, found = response.raw, b""
-    while len(found) <= MOST_BYTES:
+    while len(found) <= _MOST_BYTES:
         chunk = raw.read(_CHUNK, decode_content=False)
         if not chunk:
             break
         found += chunk
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding in ("gzip", "x-gzip", "deflate"):
-        found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(found, MOST_BYTES)
-    return found[:MOST_BYTES]
+        found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(found, _MOST_BYTES)
+    return found[:_MOST_BYTES]
 
 
 def _no_answer(error: Exception, host: str) -> NoAnswer:

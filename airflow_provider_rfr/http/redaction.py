@@ -138,8 +138,8 @@ def _watch_logs(redactor: Redactor) -> None:
     _log_filter.redactors.add(redactor)
 
 
-MOST_KEPT: Final = 2048
-MOST_TOLD: Final = 500
+_MOST_KEPT: Final = 2048
+_MOST_TOLD: Final = 500
 _LONG_SEGMENT: Final = 8
 _LONGEST_ESCAPE: Final = 13
 _NAMES: Final = {"&": ("amp",), "<": ("lt",), ">": ("gt",), '"': ("quot",), "'": ("apos",)}
@@ -174,17 +174,17 @@ class Masker:
     def kept(self, body: bytes) -> str:
         """At most 2 KB of an answer, masked before it is cut, so that no half of a secret is left at the end."""
         text = body.decode("utf-8", "replace")
-        window = text[: 2 * (MOST_KEPT + self._longest)]
+        window = text[: 2 * (_MOST_KEPT + self._longest)]
         is_whole = len(window) == len(text)
         text = self.mask(window)
         # Where the window ends in the middle of a secret, its beginning was not recognised.
         text = text if is_whole else text[: len(text) - self._longest]
         text = _NAMED.sub(lambda found: found[1] + MASK, text)
-        return plain(text).encode()[:MOST_KEPT].decode("utf-8", "ignore")
+        return plain(text).encode()[:_MOST_KEPT].decode("utf-8", "ignore")
 
     def told(self, text: str) -> str:
         """A sentence for logs and the store: masked, on one line, and in characters that every database takes."""
-        return plain(self.mask(text))[:MOST_TOLD]
+        return plain(self.mask(text))[:_MOST_TOLD]
 
     def __repr__(self) -> str:
         return "Masker()"

@@ -59,7 +59,7 @@ _SYSTEM: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btime
 _LONGEST: Final = 300
 
 
-def check_settings(name: str, properties: Mapping[str, str]) -> None:
+def _check_settings(name: str, properties: Mapping[str, str]) -> None:
     """Find what no catalog could be opened with.
 
     :raises ConfigurationError: naming the property
@@ -89,7 +89,7 @@ def check_settings(name: str, properties: Mapping[str, str]) -> None:
         )
 
 
-def is_of_settings(error: Exception) -> bool:
+def _is_of_settings(error: Exception) -> bool:
     """Whether opening failed for what is written in the settings: also SQLAlchemy has a word for that."""
     return isinstance(error, (ValueError, ImportError)) or type(error).__name__ in (
         "ArgumentError",
@@ -97,7 +97,7 @@ def is_of_settings(error: Exception) -> bool:
     )
 
 
-def catalog_error(error: BaseException, name: str, properties: Mapping[str, str]) -> CatalogError | None:
+def _catalog_error(error: BaseException, name: str, properties: Mapping[str, str]) -> CatalogError | None:
     """The sentence for an error of a catalog's client; None for what is not the client's, a conflict among it.
 
     :param name: of the catalog
@@ -118,7 +118,7 @@ def catalog_error(error: BaseException, name: str, properties: Mapping[str, str]
     return CatalogError(f"{place} does not do what is asked: {reason}; see that it runs and can be reached from here")
 
 
-def without_secrets(text: str, properties: Mapping[str, str]) -> str:
+def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
     """The text without the values of properties that may be secret, and without passwords in addresses."""
     uri = properties.get("uri", "")
     password = urlsplit(uri).password if "://" in uri else None
@@ -136,7 +136,7 @@ def _reason(error: BaseException, properties: Mapping[str, str]) -> str:
     whole = str(getattr(error, "orig", None) or error)
     found = _SYSTEM.search(whole) if "HTTPConnectionPool" in whole or "HTTPSConnectionPool" in whole else None
     line = found.group() if found else next((line for line in whole.splitlines() if line.strip()), "")
-    return without_secrets(line.strip(), properties)[:_LONGEST] or type(error).__name__
+    return _without_secrets(line.strip(), properties)[:_LONGEST] or type(error).__name__
 
 
 def _address(uri: str) -> str:
@@ -192,18 +192,18 @@ def open_catalog(settings: LakeSettings, tries: int = 5) -> Catalog:
     :raises ConfigurationError: its settings can't work, whoever tries them
     :raises CatalogError: it does not answer, or refuses; also raised by the catalog's own methods from then on
     """
-    check_settings(settings.name, settings.properties)
+    _check_settings(settings.name, settings.properties)
     try:
         return _telling(load_catalog(settings.name, **dict(settings.properties)), settings)
     except Exception as error:
-        if is_of_settings(error):
+        if _is_of_settings(error):
             raise ConfigurationError(
                 "lake.properties",
-                f"the catalog {settings.name!r} can't be opened: {without_secrets(str(error), settings.properties)}",
+                f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
         if tries <= 1 or not _somebody_was_first(error):
-            told = catalog_error(error, settings.name, settings.properties)
+            told = _catalog_error(error, settings.name, settings.properties)
             raise (error if told is None else told) from error
     time.sleep(0.05)
     return open_catalog(settings, tries - 1)
@@ -218,7 +218,7 @@ def _telling(catalog: Catalog, settings: LakeSettings) -> Catalog:
             try:
                 return method(*args, **kwargs)
             except Exception as error:
-                if (told := catalog_error(error, settings.name, settings.properties)) is None:
+                if (told := _catalog_error(error, settings.name, settings.properties)) is None:
                     raise
                 raise told from error
 
@@ -290,10 +290,10 @@ def _somebody_was_first(error: Exception) -> bool:
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
 
 
-ICEBERG_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+_ICEBERG_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
 """Maven coordinates of Iceberg's runtime for Spark 4.1 and Scala 2.13; another Spark needs another one."""
 
-JDBC_PACKAGES: Mapping[str, str] = {
+_JDBC_PACKAGES: Mapping[str, str] = {
     "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
     "postgresql": "org.postgresql:postgresql:42.7.7",
 }
@@ -321,7 +321,7 @@ def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
     if kind == "sql":
         catalog, packages = _jdbc_catalog(lake)
     elif kind == "rest":
-        catalog, packages = _rest_catalog(lake), ICEBERG_PACKAGES
+        catalog, packages = _rest_catalog(lake), _ICEBERG_PACKAGES
     else:
         raise ConfigurationError(
             "lake.properties.type",
@@ -343,15 +343,15 @@ def _kind(properties: Mapping[str, str]) -> str:
     if named is not None:
         return named.lower()
     uri = properties.get("uri", "")
-    return "rest" if uri.startswith("http") else "sql" if uri.startswith(tuple(JDBC_PACKAGES)) else "unnamed"
+    return "rest" if uri.startswith("http") else "sql" if uri.startswith(tuple(_JDBC_PACKAGES)) else "unnamed"
 
 
 def _jdbc_catalog(lake: LakeSettings) -> tuple[dict[str, str], tuple[str, ...]]:
     uri = _url(lake.properties.get("uri", ""))
     database = uri.get_backend_name()
-    if database not in JDBC_PACKAGES:
+    if database not in _JDBC_PACKAGES:
         raise ConfigurationError(
-            "lake.properties.uri", f"no JDBC driver is known for {database}", f"known are {', '.join(JDBC_PACKAGES)}"
+            "lake.properties.uri", f"no JDBC driver is known for {database}", f"known are {', '.join(_JDBC_PACKAGES)}"
         )
     catalog = {"type": "jdbc", "uri": _jdbc_address(uri), "warehouse": lake.properties.get("warehouse", "")}
     if uri.username:
@@ -360,7 +360,7 @@ def _jdbc_catalog(lake: LakeSettings) -> tuple[dict[str, str], tuple[str, ...]]:
         catalog["jdbc.password"] = str(uri.password)
     # The version of the catalog's own tables that has views; PyIceberg reads it as well.
     catalog["jdbc.schema-version"] = "V1"
-    return catalog, (*ICEBERG_PACKAGES, JDBC_PACKAGES[database])
+    return catalog, (*_ICEBERG_PACKAGES, _JDBC_PACKAGES[database])
 
 
 def _jdbc_address(uri: URL) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 EVENT_KEY = "rfr.event"
-EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CommitEvent:
     flow_run_id: str
     sequence: int = 0
     snapshot_id: int = 0
-    committed_at: datetime = EPOCH
+    committed_at: datetime = _EPOCH
     generation: int = 0
     collection_names: tuple[str, ...] = ()
     connector_image: str = ""
@@ -174,8 +174,8 @@ def published_span(
 ) -> tuple[datetime | None, datetime | None]:
     """Earliest and latest instant of several spans; a time that is missing, or a clock at zero, does not count."""
     pairs = list(spans)
-    begins = [begin for begin, _ in pairs if begin is not None and begin > EPOCH]
-    ends = [end for _, end in pairs if end is not None and end > EPOCH]
+    begins = [begin for begin, _ in pairs if begin is not None and begin > _EPOCH]
+    ends = [end for _, end in pairs if end is not None and end > _EPOCH]
     return min(begins, default=None), max(ends, default=None)
 
 

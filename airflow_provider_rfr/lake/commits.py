@@ -184,7 +184,7 @@ class CommitLog:
             )
 
 
-def read_commits(catalog: Catalog, table_name: str, after_sequence: int | None = None) -> list[CommitRecord]:
+def _read_commits(catalog: Catalog, table_name: str, after_sequence: int | None = None) -> list[CommitRecord]:
     """Commits of the table's main line that are later than the sequence number, oldest first; none for no table."""
     found = CommitLog.load(catalog, table_name)
     return [] if found is None else found.commits(after_sequence)

@@ -124,7 +124,7 @@ class StoredFile:
         return describe_file(self.location, self.size, self.metadata, layout, partition=self.partition)
 
 
-def store_file(
+def _store_file(
     store: FileStore,
     location: str,
     table: pa.Table,
@@ -155,7 +155,7 @@ def store_file(
     return StoredFile(location, size, writer.writer.metadata, dict(partition or {}))
 
 
-def split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
     """Each partition's values, after the transforms, and its rows; the order of rows is kept."""
     if layout.spec.is_unpartitioned():
         yield {}, table
@@ -171,7 +171,7 @@ def split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Ma
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
-    """The rows of a file that :func:`store_file` wrote, by their names in the table, in the file's order."""
+    """The rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
     table = store.read_table(location, layout.stored_arrow.names)
     return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
 
@@ -270,10 +270,10 @@ class FileTarget:
     def write(self, table: pa.Table) -> Iterator[tuple[StoredFile, pa.Table]]:
         """Write the rows, one file for each partition of the table that they fall into; each with its rows in order."""
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
-        for number, (partition, rows) in enumerate(split_by_partition(table, self.layout)):
+        for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"
             if rows.num_rows:
-                yield store_file(self.store, location, rows, self.layout, partition=partition), rows
+                yield _store_file(self.store, location, rows, self.layout, partition=partition), rows
 
     def discard(self) -> None:
         """Delete what this attempt wrote. Only before it has tried to commit: afterwards the files may be named."""
@@ -332,11 +332,11 @@ class WorkFolder:
         :raises SchemaError: they don't fit the target's columns
         """
         name, layout = f"{self.target.family}{uuid.uuid4().hex}", self.target.layout
-        for number, (partition, part) in enumerate(split_by_partition(rows, layout)):
+        for number, (partition, part) in enumerate(_split_by_partition(rows, layout)):
             if part.num_rows:
                 location = f"{self.folder}/{name}-{number}.parquet"
                 footer = {FOOTER_KEY.decode(): self.key}
-                yield store_file(self.target.store, location, part, layout, partition=partition, footer=footer)
+                yield _store_file(self.target.store, location, part, layout, partition=partition, footer=footer)
 
     def note(self, unit: str, inputs: Sequence[str], files: Sequence[StoredFile]) -> None:
         """Say that a unit is finished. Two that did the same at the same time: either one's files will do."""
@@ -347,7 +347,7 @@ class WorkFolder:
                 {
                     "location": each.location,
                     "size": each.size,
-                    "partition": partition_to_json(each.partition, self.target.layout),
+                    "partition": _partition_to_json(each.partition, self.target.layout),
                 }
                 for each in files
             ],
@@ -378,18 +378,18 @@ class WorkFolder:
         footer = self.target.store.read_footer(location)
         if footer is None or footer[0] != self.key or not location.startswith(f"{self.folder}/"):
             return None
-        partition = partition_from_json(said["partition"], self.target.layout)
+        partition = _partition_from_json(said["partition"], self.target.layout)
         return StoredFile(location, int(said["size"]), footer[1], partition)
 
 
-def partition_to_json(partition: Mapping[str, Any], layout: FileLayout) -> dict[str, str | None]:
+def _partition_to_json(partition: Mapping[str, Any], layout: FileLayout) -> dict[str, str | None]:
     """A file's partition values as Iceberg's single-value serialization, in hexadecimal digits."""
     kinds = _partition_types(layout)
     return {name: None if value is None else to_bytes(kinds[name], value).hex() for name, value in partition.items()}
 
 
-def partition_from_json(said: Mapping[str, str | None], layout: FileLayout) -> dict[str, Any]:
-    """The values of :func:`partition_to_json`.
+def _partition_from_json(said: Mapping[str, str | None], layout: FileLayout) -> dict[str, Any]:
+    """The values of :func:`_partition_to_json`.
 
     :raises ValueError, KeyError: they are none
     """

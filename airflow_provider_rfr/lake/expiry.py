@@ -49,19 +49,19 @@ log = logging.getLogger(__name__)
 
 KIND: Final = "rfr.kind"
 HOLD: Final = "rfr.hold."
-MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
-MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
-MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
+_MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
+_MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
+_MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     KIND: "table",
-    MAX_AGE: str(7 * 86_400_000),
-    MIN_SNAPSHOTS: "10",
+    _MAX_AGE: str(7 * 86_400_000),
+    _MIN_SNAPSHOTS: "10",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
 """Of each table that a refresh or a deploy makes, unless it is declared with others."""
 
-_DEFAULTS: Final = {MAX_AGE: 5 * 86_400_000, MIN_SNAPSHOTS: 1}
+_DEFAULTS: Final = {_MAX_AGE: 5 * 86_400_000, _MIN_SNAPSHOTS: 1}
 _LISTS: Final = "rfr-expire-"
 _ABANDONED_MS: Final = 3_600_000
 _TRIES: Final = 5
@@ -82,7 +82,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class _Expired:
     """What an expiry did, or in a dry run would do.
 
     :ivar snapshots: expired
@@ -107,7 +107,7 @@ def hold_property(holder: str) -> str:
     return HOLD + holder
 
 
-def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: int | None = None) -> Expired:
+def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: int | None = None) -> _Expired:
     """Expire what the table's properties let go, and delete the files; nothing for no table.
 
     Safe beside writers and other expiries: the commit is refused where a branch or a tag has moved, and no file is
@@ -120,8 +120,8 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
     for attempt in range(_TRIES):
         table = load_table(catalog, name)
         if table is None or table.properties.get("gc.enabled", "true").lower() == "false":
-            return Expired()
-        plan = plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
+            return _Expired()
+        plan = _plan_expiry(table.metadata, int(time.time() * 1000) if now_ms is None else now_ms)
         try:
             return _would(table, plan) if dry_run else _Expiry(catalog, table).run(plan)
         except FileNotFoundError:
@@ -133,10 +133,10 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
             pass
         time.sleep(0.05 * 2**attempt)
     log.info("%s: others committed before each of %s tries to expire snapshots; the next publish tries", name, _TRIES)
-    return Expired()
+    return _Expired()
 
 
-def plan_expiry(metadata: TableMetadata, now_ms: int) -> Plan:
+def _plan_expiry(metadata: TableMetadata, now_ms: int) -> Plan:
     """Choose by Iceberg's rules, and by the holds.
 
     :raises ConfigurationError: a property is no number
@@ -191,7 +191,7 @@ def _young(line: Iterable[Snapshot], since: int, least: int) -> Iterator[int]:
 def _is_old(metadata: TableMetadata, ref: SnapshotRef, now_ms: int) -> bool:
     most = ref.max_ref_age_ms
     if most is None:
-        most = _number(metadata.properties, MAX_REF_AGE, now_ms)
+        most = _number(metadata.properties, _MAX_REF_AGE, now_ms)
     snapshot = metadata.snapshot_by_id(ref.snapshot_id)
     return snapshot is not None and snapshot.timestamp_ms < now_ms - most
 
@@ -211,8 +211,8 @@ def _number(properties: Mapping[str, str], key: str, default: int) -> int:
     return int(text)
 
 
-def _would(table: Table, plan: Plan) -> Expired:
-    return Expired(len(plan.snapshots), len(_Files(table).needed_only_by(plan.snapshots)), 0, plan.held)
+def _would(table: Table, plan: Plan) -> _Expired:
+    return _Expired(len(plan.snapshots), len(_Files(table).needed_only_by(plan.snapshots)), 0, plan.held)
 
 
 class _Expiry:
@@ -227,7 +227,7 @@ class _Expiry:
         self._deleted = 0
         self._undeleted = 0
 
-    def run(self, plan: Plan) -> Expired:
+    def run(self, plan: Plan) -> _Expired:
         self._go_on()
         if plan.snapshots or plan.refs:
             files = _Files(self._table).needed_only_by(plan.snapshots)
@@ -246,7 +246,7 @@ class _Expiry:
                 ".".join(self._table.name()),
                 self._undeleted,
             )
-        return Expired(len(plan.snapshots), self._deleted, self._undeleted, plan.held)
+        return _Expired(len(plan.snapshots), self._deleted, self._undeleted, plan.held)
 
     def _commit(self, plan: Plan) -> None:
         metadata = self._table.metadata

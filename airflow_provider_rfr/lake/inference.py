@@ -43,10 +43,10 @@ from airflow_provider_rfr.lake.types import (
     with_distinct_names,
 )
 
-MAX_DEPTH = 16
+_MAX_DEPTH = 16
 """Objects and lists further down are kept as JSON text."""
 
-MAX_FIELDS = 1000
+_MAX_FIELDS = 1000
 """An inner object with more different fields is a map by nature, and kept as JSON text."""
 
 _BLOCK_BYTES = 64 * 1024 * 1024
@@ -60,7 +60,7 @@ class InferredSchema:
     """What was seen at one place of the records; at the root, the records themselves.
 
     :ivar kinds: of ``boolean integer bigint number string array object deep``; never null; ``number`` includes
-        ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested below :data:`MAX_DEPTH`
+        ``integer``. ``bigint`` is an integer beyond 64 bits, ``deep`` anything nested below :data:`_MAX_DEPTH`
     :ivar fields: of the objects among them
     :ivar items: of the lists among them
     """
@@ -152,7 +152,7 @@ def _of_array(array: pa.Array, depth: int) -> InferredSchema:
     kind = array.type
     if array.null_count == len(array):
         return InferredSchema()
-    if pa.types.is_nested(kind) and depth >= MAX_DEPTH:
+    if pa.types.is_nested(kind) and depth >= _MAX_DEPTH:
         return InferredSchema(frozenset({"deep"}))
     if pa.types.is_struct(kind):
         inner = {item.name: _of_array(array.field(number), depth + 1) for number, item in enumerate(kind)}
@@ -195,7 +195,7 @@ class _Seen:
             self.kinds.add(_KINDS[kind])
 
     def _observe_nested(self, value: Any, depth: int) -> None:
-        if depth >= MAX_DEPTH:
+        if depth >= _MAX_DEPTH:
             self.kinds.add("deep")
         elif isinstance(value, dict):
             self.kinds.add("object")
@@ -247,7 +247,7 @@ def _column(name: str, seen: InferredSchema, depth: int) -> pa.Field | None:
 
 
 def _nested_column(name: str, seen: InferredSchema, depth: int) -> pa.Field | None:
-    if len(seen.kinds) > 1 or "deep" in seen.kinds or len(seen.fields) > MAX_FIELDS:
+    if len(seen.kinds) > 1 or "deep" in seen.kinds or len(seen.fields) > _MAX_FIELDS:
         return json_text_field(name)
     if seen.items is not None:
         element = _column("element", seen.items, depth + 1)

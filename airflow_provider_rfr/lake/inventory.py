@@ -94,7 +94,7 @@ def entry_of(name: str, table: Table) -> TableEntry:
         str(metadata.table_uuid),
         tuple(LiveColumn(each.name, type_text(each.field_type), each.required, each.doc) for each in schema.fields),
         partition_texts(table.spec(), schema),
-        keys_of(schema, metadata.properties),
+        _keys_of(schema, metadata.properties),
         # The format is a part of the metadata, and no property of it.
         MappingProxyType({**metadata.properties, "format-version": str(metadata.format_version)}),
         metadata.current_snapshot_id,
@@ -103,7 +103,7 @@ def entry_of(name: str, table: Table) -> TableEntry:
     )
 
 
-def keys_of(schema: Schema, properties: Mapping[str, str]) -> tuple[str, ...]:
+def _keys_of(schema: Schema, properties: Mapping[str, str]) -> tuple[str, ...]:
     """The key's columns, in the order of the property where that agrees with the schema."""
     identifiers = schema.identifier_field_names()
     try:

@@ -26,7 +26,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("records", pa.large_string(), "the page's records, one JSON text a line"),
 )
 
-COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
+_COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
 
 
 @cache

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 
-LEDGER_SCHEMA = pyarrow_to_schema(ledger_arrow_schema())
-LEDGER_SPEC = PartitionSpec(
+_LEDGER_SCHEMA = pyarrow_to_schema(ledger_arrow_schema())
+_LEDGER_SPEC = PartitionSpec(
     PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="generation")
 )
-LEDGER_PROPERTIES = {
+_LEDGER_PROPERTIES = {
     # The fence: a commit from a stale table is refused instead of repeated on top of the newer one.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -55,7 +55,7 @@ LEDGER_PROPERTIES = {
 }
 
 
-def ledger_name(target: str, part: str | None = None) -> str:
+def _ledger_name(target: str, part: str | None = None) -> str:
     """The ledger's table name for a target, or for a part of it: beside it, in the same namespace.
 
     :param part: as :func:`~airflow_provider_rfr.lake.target.part_of` names it
@@ -63,7 +63,7 @@ def ledger_name(target: str, part: str | None = None) -> str:
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
 
 
-def target_of_ledger(name: str) -> tuple[str, str | None] | None:
+def _target_of_ledger(name: str) -> tuple[str, str | None] | None:
     """The target and the part that a ledger of this name is of; None where the name is no ledger's."""
     found = _NAME.match(name)
     return None if found is None else (found["target"], found["part"])
@@ -71,10 +71,10 @@ def target_of_ledger(name: str) -> tuple[str, str | None] | None:
 
 _NAME = re.compile(r"^(?P<target>.+)__rfr_ledger(?:_(?P<part>[0-9a-f]{12}))?$")
 
-KEEP_SNAPSHOTS = 3
+_KEEP_SNAPSHOTS = 3
 
 
-def trim_snapshots(table: Table, store: FileStore, keep: int = KEEP_SNAPSHOTS) -> Table:
+def _trim_snapshots(table: Table, store: FileStore, keep: int = _KEEP_SNAPSHOTS) -> Table:
     """Keep the newest snapshots; returns the table as it is afterwards. Losing a race is no harm: next time."""
     line = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     old = line[:-keep]
@@ -115,22 +115,24 @@ class LedgerTable:
     @classmethod
     def load(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable | None:
         """The ledger, or None before the first refresh."""
-        name = ledger_name(target, part)
+        name = _ledger_name(target, part)
         table = load_table(catalog, name)
         return None if table is None else cls(catalog, name, table)
 
     @classmethod
     def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
         """The ledger, new where there was none."""
-        name = ledger_name(target, part)
-        table = load_table(catalog, name) or create_table(catalog, name, LEDGER_SCHEMA, LEDGER_SPEC, LEDGER_PROPERTIES)
+        name = _ledger_name(target, part)
+        table = load_table(catalog, name) or create_table(
+            catalog, name, _LEDGER_SCHEMA, _LEDGER_SPEC, _LEDGER_PROPERTIES
+        )
         return cls(catalog, name, table)
 
     @classmethod
     def parts(cls, catalog: Catalog, target: str) -> list[str]:
         """The parts of the target that have a ledger of their own, in no order."""
         namespace = target.rpartition(".")[0]
-        named = (target_of_ledger(".".join(each)) for each in catalog.list_tables(namespace))
+        named = (_target_of_ledger(".".join(each)) for each in catalog.list_tables(namespace))
         return [each[1] for each in named if each is not None and each[0] == target and each[1] is not None]
 
     @property
@@ -184,7 +186,7 @@ class LedgerTable:
 
     def trim(self) -> None:
         """Forget old snapshots and delete what only they named, so that the ledger's size follows its rows."""
-        self._table = trim_snapshots(self._table, self.store)
+        self._table = _trim_snapshots(self._table, self.store)
 
     def drop_generations_below(self, generation: int) -> None:
         """Remove older generations' rows and files, orphans of late writers among them.

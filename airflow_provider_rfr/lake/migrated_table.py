@@ -115,7 +115,7 @@ class NewTable:
             raise CommitConflictError(str(error)) from error
 
 
-def rename_exactly(catalog: SqlCatalog, old: str, new: str, metadata_location: str) -> None:
+def _rename_exactly(catalog: SqlCatalog, old: str, new: str, metadata_location: str) -> None:
     """Rename the table whose metadata is there.
 
     :raises CommitConflictError: it has other metadata by now, is gone, or the new name is taken; nothing was done
@@ -268,7 +268,7 @@ class MigratedTable:
         try:
             self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             if isinstance(self._catalog, SqlCatalog):
-                rename_exactly(self._catalog, self.name, name, self._table.metadata_location)
+                _rename_exactly(self._catalog, self.name, name, self._table.metadata_location)
             else:
                 self._catalog.rename_table(self.name, name)
         except (TableAlreadyExistsError, NoSuchTableError) as error:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
     from pyiceberg.types import IcebergType
 
-Operation = Mapping[str, Any]
-Path = tuple[str, ...]
+_Operation = Mapping[str, Any]
+_Path = tuple[str, ...]
 _FORMAT = "format-version"
 
 
@@ -53,8 +53,8 @@ class TableChange:
     :ivar unset: properties that go
     """
 
-    updates: Sequence[Sequence[Operation]] = ()
-    tighten: Sequence[Operation] = ()
+    updates: Sequence[Sequence[_Operation]] = ()
+    tighten: Sequence[_Operation] = ()
     partitioning: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -157,19 +157,19 @@ def _same_beginning(texts: Sequence[str], wanted: Sequence[str]) -> int:
     return next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(texts), len(wanted)))
 
 
-def _drop(update: UpdateSchema, operation: Operation) -> None:
+def _drop(update: UpdateSchema, operation: _Operation) -> None:
     update.delete_column((operation["column"],))
 
 
-def _rename(update: UpdateSchema, operation: Operation) -> None:
+def _rename(update: UpdateSchema, operation: _Operation) -> None:
     update.rename_column((operation["column"],), operation["to"])
 
 
-def _relax(update: UpdateSchema, operation: Operation) -> None:
+def _relax(update: UpdateSchema, operation: _Operation) -> None:
     update.make_column_optional((operation["column"],))
 
 
-def _add(update: UpdateSchema, operation: Operation) -> None:
+def _add(update: UpdateSchema, operation: _Operation) -> None:
     numbers = count(1)
     for each in update._schema.fields:
         # A refresh adds columns to its target by itself; one that is there as it shall be is no mistake.
@@ -179,25 +179,25 @@ def _add(update: UpdateSchema, operation: Operation) -> None:
     update.add_column((operation["column"],), type_of(operation["type"], lambda: next(numbers)))
 
 
-def _move(update: UpdateSchema, operation: Operation) -> None:
+def _move(update: UpdateSchema, operation: _Operation) -> None:
     if operation["after"] is None:
         update.move_first((operation["column"],))
     else:
         update.move_after((operation["column"],), (operation["after"],))
 
 
-def _comment(update: UpdateSchema, operation: Operation) -> None:
+def _comment(update: UpdateSchema, operation: _Operation) -> None:
     # None would mean: as it is.
     update.update_column((operation["column"],), doc=operation["comment"] or "")
 
 
-def _widen(update: UpdateSchema, operation: Operation) -> None:
+def _widen(update: UpdateSchema, operation: _Operation) -> None:
     numbers = count(1)
     there = update._schema.find_field(operation["column"], case_sensitive=False)
     _widen_type(update, (there.name,), there.field_type, type_of(operation["type"], lambda: next(numbers)))
 
 
-def _widen_type(update: UpdateSchema, path: Path, old: IcebergType, new: IcebergType) -> None:
+def _widen_type(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergType) -> None:
     """From one type to a wider one; of a struct, field by field, for each has an id of its own."""
     if isinstance(old, StructType) and isinstance(new, StructType):
         _widen_struct(update, path, old, new)
@@ -209,7 +209,7 @@ def _widen_type(update: UpdateSchema, path: Path, old: IcebergType, new: Iceberg
         update.update_column(path, field_type=new)
 
 
-def _widen_struct(update: UpdateSchema, path: Path, old: StructType, new: StructType) -> None:
+def _widen_struct(update: UpdateSchema, path: _Path, old: StructType, new: StructType) -> None:
     before = {each.name.casefold(): each for each in old.fields}
     names = [each.name for each in old.fields]
     for each in new.fields:

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
 
 Policy = Literal["evolve", "fail"]
-Path = tuple[str, ...]
+_Path = tuple[str, ...]
 _SHOWN = 20
 
 
-class ChangeKind(str, Enum):
+class _ChangeKind(str, Enum):
     """What happens to one column. ``REPLACE`` drops it and adds one of that name under a new field id."""
 
     ADD = "add"
@@ -61,7 +61,7 @@ class ChangeKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChange:
+class _SchemaChange:
     """One change of one column.
 
     :ivar path: names from the table's root; a list's inner column is below ``element``
@@ -69,8 +69,8 @@ class SchemaChange:
     :ivar old: the type before, of a column that is replaced
     """
 
-    kind: ChangeKind
-    path: Path
+    kind: _ChangeKind
+    path: _Path
     type: IcebergType
     doc: str | None = None
     old: IcebergType | None = None
@@ -89,7 +89,7 @@ class EvolutionPlan:
     :ivar rows: the columns to read the rows as: the wanted ones, in the table's type where that holds more
     """
 
-    changes: tuple[SchemaChange, ...]
+    changes: tuple[_SchemaChange, ...]
     rows: pa.Schema
 
     def __str__(self) -> str:
@@ -108,14 +108,14 @@ class _Findings:
 
     inferred: bool
     pinned: Mapping[int, str] | None
-    changes: list[SchemaChange] = field(default_factory=list)
+    changes: list[_SchemaChange] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    stale: dict[Path, NestedField] = field(default_factory=dict)
+    stale: dict[_Path, NestedField] = field(default_factory=dict)
 
-    def reject(self, path: Path, problem: str) -> None:
+    def reject(self, path: _Path, problem: str) -> None:
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
-    def drop(self, change: SchemaChange, column: NestedField, problem: str) -> None:
+    def drop(self, change: _SchemaChange, column: NestedField, problem: str) -> None:
         """Note a change that drops the table's column; or the problem, where rows that stay need it."""
         if self.pinned is None:
             self.reject(change.path, problem)
@@ -174,7 +174,7 @@ def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
 def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
     """Stage the plan's changes; the caller commits the transaction."""
     before = transaction.table_metadata.schema()
-    gone = [change.path for change in plan.changes if change.kind in (ChangeKind.DROP, ChangeKind.REPLACE)]
+    gone = [change.path for change in plan.changes if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)]
     if gone:
         # A name and those below it are free once the column has another: PyIceberg adds none that it is about to drop.
         with transaction.update_schema() as update:
@@ -194,21 +194,21 @@ def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
                     update.move_after(path, (*path[:-1], after))
 
 
-def _passing_name(schema: Schema, path: Path) -> str:
+def _passing_name(schema: Schema, path: _Path) -> str:
     return f"_rfr_dropped_{schema.find_field('.'.join(path)).field_id}"
 
 
-def _stage(update: UpdateSchema, change: SchemaChange) -> None:
-    if change.kind is ChangeKind.WIDEN:
+def _stage(update: UpdateSchema, change: _SchemaChange) -> None:
+    if change.kind is _ChangeKind.WIDEN:
         update.update_column(change.path, field_type=change.type)
-    elif change.kind is not ChangeKind.DROP:
+    elif change.kind is not _ChangeKind.DROP:
         update.add_column(change.path, change.type, doc=change.doc, required=change.required)
 
 
-def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[Path, str | None]]:
+def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | None]]:
     """Replaced columns in the table's order, each with the name of the one that it comes after; None for the first."""
-    dropped = {change.path for change in plan.changes if change.kind is ChangeKind.DROP}
-    replaced = {change.path for change in plan.changes if change.kind is ChangeKind.REPLACE}
+    dropped = {change.path for change in plan.changes if change.kind is _ChangeKind.DROP}
+    replaced = {change.path for change in plan.changes if change.kind is _ChangeKind.REPLACE}
     for parent in sorted({path[:-1] for path in replaced}):
         struct = before.find_type(".".join(parent)) if parent else before.as_struct()
         assert isinstance(struct, StructType)
@@ -219,7 +219,7 @@ def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[Path, str | No
 
 
 def _columns(
-    current: Sequence[NestedField], wanted: Iterable[pa.Field], path: Path, findings: _Findings
+    current: Sequence[NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
     known = {column.name: column for column in current}
     for column in wanted:
@@ -227,12 +227,12 @@ def _columns(
         if column.name in known:
             yield _column(known.pop(column.name), column, place, findings)
         else:
-            findings.changes.append(SchemaChange(ChangeKind.ADD, place, _new_type(column.type), column_doc(column)))
+            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, _new_type(column.type), column_doc(column)))
             yield column
     findings.stale.update({(*path, name): column for name, column in known.items()})
 
 
-def _column(current: NestedField, wanted: pa.Field, path: Path, findings: _Findings) -> pa.Field:
+def _column(current: NestedField, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field:
     """The field to read rows as; a change or a problem is noted."""
     if findings.inferred and current.doc == JSON_TEXT_DOC and isinstance(current.field_type, StringType):
         return json_text_field(wanted.name)
@@ -241,12 +241,12 @@ def _column(current: NestedField, wanted: pa.Field, path: Path, findings: _Findi
         return found
     old, new = current.field_type, _new_type(wanted.type)
     doc = column_doc(wanted) or (current.doc if current.doc != JSON_TEXT_DOC else None)
-    change = SchemaChange(ChangeKind.REPLACE, path, new, doc, old, current.required)
+    change = _SchemaChange(_ChangeKind.REPLACE, path, new, doc, old, current.required)
     findings.drop(change, current, f"the table has {_brief(old)}, the rows have {_brief(new)}")
     return wanted
 
 
-def _typed(current: IcebergType, wanted: pa.Field, path: Path, findings: _Findings) -> pa.Field | None:
+def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
     """The field to read rows as, where the type stays or widens; else None."""
     if isinstance(current, StructType) and pa.types.is_struct(wanted.type):
         fields = list(_columns(current.fields, list(wanted.type), path, findings))
@@ -261,7 +261,7 @@ def _typed(current: IcebergType, wanted: pa.Field, path: Path, findings: _Findin
         return kept
     if not _widens(current, new):
         return None
-    findings.changes.append(SchemaChange(ChangeKind.WIDEN, path, new))
+    findings.changes.append(_SchemaChange(_ChangeKind.WIDEN, path, new))
     return wanted
 
 
@@ -274,7 +274,7 @@ def _keep_names_apart(wanted: pa.Schema, findings: _Findings) -> None:
         clash = next((taken[name] for name in names if name in taken), None)
         if clash is not None:
             problem = f"the table has {'.'.join(path)!r}, the rows have {clash!r}, and engines can't tell them apart"
-            findings.drop(SchemaChange(ChangeKind.DROP, path, column.field_type), column, problem)
+            findings.drop(_SchemaChange(_ChangeKind.DROP, path, column.field_type), column, problem)
         elif column.required:
             findings.reject(path, "the table requires a value and the rows have no such column")
 

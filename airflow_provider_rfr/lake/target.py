@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PUBLISHED_PROPERTY = "rfr.published"
-LEDGER_KEY, GENERATION_KEY, SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
+LEDGER_KEY, GENERATION_KEY, _SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation", "rfr.schema-changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class TargetTable:
         changes = str(self._evolve(transaction))
         self._check_layout(transaction)
         if changes:
-            summary = {**summary, SCHEMA_CHANGES_KEY: changes}
+            summary = {**summary, _SCHEMA_CHANGES_KEY: changes}
         try:
             snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
             transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
@@ -293,7 +293,7 @@ def part_of(replace_where: str | None) -> str | None:
     """A short name of the part that a filter selects, the same however it is spaced; None for the whole table."""
     if replace_where is None:
         return None
-    check_filter(replace_where)
+    _check_filter(replace_where)
     return hashlib.blake2b(str(parser.parse(replace_where)).encode(), digest_size=6).hexdigest()
 
 
@@ -302,7 +302,7 @@ def check_columns(text: str, rows: pa.Schema) -> None:
     RowFilter(text, target_schema(rows)).bound()
 
 
-def check_filter(text: str, field: str = "options.replace_where") -> None:
+def _check_filter(text: str, field: str = "options.replace_where") -> None:
     """Raise :class:`ConfigurationError` where the text is no filter."""
     try:
         parser.parse(text)

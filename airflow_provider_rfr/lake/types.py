@@ -186,14 +186,14 @@ def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-GENERATION = "_rfr_generation"
-EXTRACTED_AT = "_rfr_extracted_at"
-META = "_rfr_meta"
+_GENERATION = "_rfr_generation"
+_EXTRACTED_AT = "_rfr_extracted_at"
+_META = "_rfr_meta"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 SYSTEM_COLUMNS = pa.schema(
-    [pa.field(GENERATION, pa.int64()), pa.field(EXTRACTED_AT, TIMESTAMP), pa.field(META, pa.string())]
+    [pa.field(_GENERATION, pa.int64()), pa.field(_EXTRACTED_AT, TIMESTAMP), pa.field(_META, pa.string())]
 )
 
 _MARK = b"rfr.json"
@@ -361,7 +361,7 @@ _CALL = re.compile(r"(\w+)\((?:(\d+), )?(.+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Partitioned:
+class _Partitioned:
     """One transform of one column. :ivar suffix: what the partition's name has behind the column's"""
 
     column: str
@@ -369,21 +369,21 @@ class Partitioned:
     suffix: str = ""
 
 
-def parse_partition(text: str) -> Partitioned:
+def parse_partition(text: str) -> _Partitioned:
     """What a canonical text says.
 
     :raises ConfigurationError: it is not canonical
     """
     found = _CALL.fullmatch(text)
     if found is None:
-        return Partitioned(_bare(text), IdentityTransform())
+        return _Partitioned(_bare(text), IdentityTransform())
     name, size, column = found.group(1), found.group(2), _bare(found.group(3))
     if name in _TIMES and size is None:
-        return Partitioned(column, _TIMES[name], f"_{name[:-1]}")
+        return _Partitioned(column, _TIMES[name], f"_{name[:-1]}")
     if name == "bucket" and size is not None:
-        return Partitioned(column, BucketTransform(int(size)), f"_bucket_{size}")
+        return _Partitioned(column, BucketTransform(int(size)), f"_bucket_{size}")
     if name == "truncate" and size is not None:
-        return Partitioned(column, TruncateTransform(int(size)), f"_trunc_{size}")
+        return _Partitioned(column, TruncateTransform(int(size)), f"_trunc_{size}")
     raise ConfigurationError("partitioning", f"{text!r} is no transform", "write e.g. days(at)")
 
 

@@ -17,7 +17,7 @@ from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
-STREAM_PLACE = "{stream}"
+_STREAM_PLACE = "{stream}"
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:
@@ -26,15 +26,15 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
     :param folder: where the DAG's file is; relative files are looked for there
     :raises ConfigurationError: field, problem and remedy of the first mistake
     """
-    known = check_source(source, folder)
+    known = _check_source(source, folder)
     if not is_pending(streams):
         check_streams(stream_names(streams), known)
         if not is_pending(target):
             tables_of(stream_names(streams), target)
-    check_options(options)
+    _check_options(options)
 
 
-def check_source(source: Any, folder: Path | None) -> list[str] | None:
+def _check_source(source: Any, folder: Path | None) -> list[str] | None:
     """Check the source; returns the names of its streams where they are known without running its code."""
     if hasattr(source, "resolve") or (isinstance(source, str) and is_pending(source)):
         return None
@@ -63,7 +63,7 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     from airflow_provider_rfr.streams.loader import inline_source
 
     if isinstance(source, Mapping) and isinstance(source.get("file"), str):
-        source = {**source, "file": str(locate(source["file"], folder))}
+        source = {**source, "file": str(_locate(source["file"], folder))}
     shipped = inline_source(source)
     path = shipped.get("class")
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):
@@ -71,7 +71,7 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     return shipped
 
 
-def locate(file: str, folder: Path | None) -> Path:
+def _locate(file: str, folder: Path | None) -> Path:
     """An absolute path as it is, a relative one beside the DAG's file, else in the working folder."""
     path = Path(file).expanduser()
     if path.is_absolute() or folder is None:
@@ -109,13 +109,13 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     """
     if not isinstance(target, str):
         raise ConfigurationError("target", f"{target!r} is no table name", "write namespace.table, e.g. raw.orders")
-    check_identifier(target.replace(STREAM_PLACE, "stream"))
-    if len(names) > 1 and STREAM_PLACE not in target:
+    check_identifier(target.replace(_STREAM_PLACE, "stream"))
+    if len(names) > 1 and _STREAM_PLACE not in target:
         raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")
-    return {name: target.replace(STREAM_PLACE, name) for name in names}
+    return {name: target.replace(_STREAM_PLACE, name) for name in names}
 
 
-def check_options(options: Any) -> None:
+def _check_options(options: Any) -> None:
     """:raises ConfigurationError: an unknown name, with the nearest known one, or a value that can't be"""
     if options is None or not isinstance(options, Mapping):
         if options is None or is_pending(options):
@@ -141,7 +141,7 @@ def options_mapping(options: Any) -> Mapping[str, Any]:
 def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
     """A file that may exist where the task runs: given by an absolute path, or relative to a folder not known yet."""
     file = source.get("file") if isinstance(source, Mapping) else None
-    if not isinstance(file, str) or set(source) - {"file", "config", "secrets"} or locate(file, folder).is_file():
+    if not isinstance(file, str) or set(source) - {"file", "config", "secrets"} or _locate(file, folder).is_file():
         return False
     return Path(file).expanduser().is_absolute() or folder is None
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BLOCKED = 1
 
 
-def plan_result(plan: Plan) -> dict[str, Any]:
+def _plan_result(plan: Plan) -> dict[str, Any]:
     """The plan, for the task that applies it, and whether there is anything to do.
 
     :raises AirflowFailException: something stops it
@@ -48,12 +48,12 @@ def plan_result(plan: Plan) -> dict[str, Any]:
     return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
 
 
-def applied_result(done: Applied) -> dict[str, Any]:
+def _applied_result(done: Applied) -> dict[str, Any]:
     """What was done, in short."""
     return {"deploy_id": done.deploy_id, "state": done.state, "steps": len(done.steps), "revision": done.revision}
 
 
-def check_result(plan: Plan) -> dict[str, Any]:
+def _check_result(plan: Plan) -> dict[str, Any]:
     """Counts, all of them zero but one.
 
     :raises AirflowFailException: something is left to do, was changed by hand and not adopted, or stops the next deploy
@@ -64,7 +64,7 @@ def check_result(plan: Plan) -> dict[str, Any]:
     return {"changes": False, "summary": summary(plan)}
 
 
-def gc_result(collected: Collected, warn: Callable[..., None]) -> dict[str, Any]:
+def _gc_result(collected: Collected, warn: Callable[..., None]) -> dict[str, Any]:
     """What was deleted; what could not be is told, and tried again by the next run."""
     for name, reason in collected.failed.items():
         warn("%s could not be deleted: %s; the next run tries again", name, reason)
@@ -77,8 +77,8 @@ def _stopping(plan: Plan) -> list[str]:
     return blocked + drift
 
 
-RENDERERS: Final = dict.fromkeys(("policies", "plan", "conf", "env_vars", "post_submit_commands"), "json")
-ACTIONS: Final = ("plan", "apply", "check", "gc")
+_RENDERERS: Final = dict.fromkeys(("policies", "plan", "conf", "env_vars", "post_submit_commands"), "json")
+_ACTIONS: Final = ("plan", "apply", "check", "gc")
 
 
 class BuiltinMigrationOperator(SparkSubmitOperator):
@@ -108,7 +108,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         *SparkSubmitOperator.template_fields,
         *("action", "objects", "project", "policies", "plan", "lake_conn_id"),
     )
-    template_fields_renderers = RENDERERS
+    template_fields_renderers = _RENDERERS
     ui_color = "#dbe3ee"
 
     def __init__(
@@ -170,12 +170,12 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
             folder=dag_folder(self),
         )
         if self.action == "gc":
-            return gc_result(hook.collect_garbage(), self.log.warning)
+            return _gc_result(hook.collect_garbage(), self.log.warning)
         plan = self._given_plan() or hook.plan(policies_of(_mapping("policies", self.policies)))
         self._show(plan)
         if self.action == "check":
-            return check_result(plan)
-        return plan_result(plan) if self.action == "plan" else self._apply(hook, plan, context)
+            return _check_result(plan)
+        return _plan_result(plan) if self.action == "plan" else self._apply(hook, plan, context)
 
     def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context) -> dict[str, Any]:
         ti = context["ti"]
@@ -183,7 +183,7 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
         if plan.applicable and hook.needs_spark(plan):
             done = self._submit(hook, plan, actor, context)
         else:
-            done = applied_result(hook.apply(plan, actor=actor))
+            done = _applied_result(hook.apply(plan, actor=actor))
         self.log.info("Deploy %s: %s, registry at revision %s", done["deploy_id"], done["state"], done["revision"])
         told = {done["deploy_id"]: plan, **hook.done_by(actor)}
         tell_sources(context, self.lake_conn_id, told)
@@ -235,8 +235,8 @@ class BuiltinMigrationOperator(SparkSubmitOperator):
 
 
 def _check_action(action: str) -> None:
-    if action not in ACTIONS:
-        raise ConfigurationError("action", f"{action!r} is unknown", f"one of {', '.join(ACTIONS)}")
+    if action not in _ACTIONS:
+        raise ConfigurationError("action", f"{action!r} is unknown", f"one of {', '.join(_ACTIONS)}")
 
 
 def _mapping(field: str, value: Mapping[str, Any] | str | None) -> Mapping[str, Any] | None:

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
 
-MAX_BYTES = 65_535
+_MAX_BYTES = 65_535
 """Of a whole checkpoint: what Airflow's own state store takes by default."""
-PARTITION_BYTES = 8_192
+_PARTITION_BYTES = 8_192
 """Of the states of all partitions; above it there are counts and a digest."""
 DIGEST = "digest"
 STATES = "partition_states"
 _COUNTS = ("generation", "epoch", "pages", "partitions_done")
 
 
-class Flaw(str, Enum):
+class _Flaw(str, Enum):
     """Why a checkpoint is ignored; the text ends the sentence "the checkpoint ... is ignored: ..."."""
 
     MISSING = "there is none"
@@ -73,31 +73,31 @@ class Checkpoint:
     def content(self) -> dict[str, Any] | None:
         """As it is stored: without the partitions' states if those are too large, None if the rest is."""
         tables: Mapping[str, Mapping[str, Any]] = self.tables
-        if sum(_size(table.get(STATES) or {}) for table in tables.values()) > PARTITION_BYTES:
+        if sum(_size(table.get(STATES) or {}) for table in tables.values()) > _PARTITION_BYTES:
             tables = {name: _without(table, STATES) for name, table in tables.items()}
         body = {"version": CHECKPOINT_VERSION, "owner": self.owner, "stalled": self.stalled, "tables": tables}
         whole = {**body, DIGEST: digest_of(body)}
-        return whole if _size(whole) <= MAX_BYTES else None
+        return whole if _size(whole) <= _MAX_BYTES else None
 
 
-def parse_checkpoint(content: Any, owner: str) -> Checkpoint | Flaw:
+def _parse_checkpoint(content: Any, owner: str) -> Checkpoint | _Flaw:
     """The checkpoint in a store's content, or why it is none.
 
     :param content: JSON text, or what JSON text stands for
     """
     if content is None:
-        return Flaw.MISSING
+        return _Flaw.MISSING
     if not isinstance(content, (str, Mapping)):
-        return Flaw.FOREIGN
-    if (len(content) if isinstance(content, str) else _size(content)) > 4 * MAX_BYTES:
-        return Flaw.OVERSIZED
+        return _Flaw.FOREIGN
+    if (len(content) if isinstance(content, str) else _size(content)) > 4 * _MAX_BYTES:
+        return _Flaw.OVERSIZED
     whole = _json(content) if isinstance(content, str) else content
     if not isinstance(whole, Mapping) or whole.get("version") != CHECKPOINT_VERSION or whole.get("owner") != owner:
-        return Flaw.FOREIGN
-    if _size(whole) > MAX_BYTES:
-        return Flaw.OVERSIZED
+        return _Flaw.FOREIGN
+    if _size(whole) > _MAX_BYTES:
+        return _Flaw.OVERSIZED
     if whole.get(DIGEST) != digest_of(_without(whole, DIGEST)) or not _is_whole(whole):
-        return Flaw.EDITED
+        return _Flaw.EDITED
     return Checkpoint(owner, whole["stalled"], whole["tables"])
 
 
@@ -147,7 +147,7 @@ def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 log = logging.getLogger(__name__)
 
-Details = Callable[[str], Mapping[str, Any]]
+_Details = Callable[[str], Mapping[str, Any]]
 
 
 class CheckpointKeeper:
@@ -164,10 +164,10 @@ class CheckpointKeeper:
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: _CheckpointStore,
         owner: str,
         *,
-        details: Details,
+        details: _Details,
         known: Callable[[], bool] = lambda: True,
         first: bool = True,
     ) -> None:
@@ -201,18 +201,18 @@ class CheckpointKeeper:
 
         :param before: state of each table's ledger as this attempt finds it
         """
-        self._before = marks_of(before)
+        self._before = _marks_of(before)
         try:
-            found = parse_checkpoint(self._store.read(), self._owner)
+            found = _parse_checkpoint(self._store.read(), self._owner)
         except Exception as error:  # noqa: BLE001 - a store's error is worth one line
-            self._ignored(Flaw.UNREADABLE, type(error).__name__)
+            self._ignored(_Flaw.UNREADABLE, type(error).__name__)
             return
-        if isinstance(found, Flaw):
+        if isinstance(found, _Flaw):
             self._ignored(found)
             return
-        apart = difference(found.tables, before) if self._known() else ""
+        apart = _difference(found.tables, before) if self._known() else ""
         if apart:
-            self._ignored(Flaw.STALE, apart)
+            self._ignored(_Flaw.STALE, apart)
             return
         self._last = found
         agrees = "agrees with the ledger" if self._known() else "can't be compared now: the ledger can't be read"
@@ -270,14 +270,14 @@ class CheckpointKeeper:
         """How many attempts in a row have stalled if this one ended now."""
         if self._before is None or not self._known():
             return None
-        if advanced(self._before, self._tables):
+        if _advanced(self._before, self._tables):
             return 0
         return self._last.stalled + (0 if self._excused else 1)
 
-    def _ignored(self, flaw: Flaw, detail: str = "") -> None:
-        if flaw is Flaw.MISSING and self._first:
+    def _ignored(self, flaw: _Flaw, detail: str = "") -> None:
+        if flaw is _Flaw.MISSING and self._first:
             return
-        level = logging.INFO if flaw in (Flaw.MISSING, Flaw.STALE) else logging.WARNING
+        level = logging.INFO if flaw in (_Flaw.MISSING, _Flaw.STALE) else logging.WARNING
         why = f"{flaw.value} ({detail})" if detail else flaw.value
         log.log(level, "the checkpoint in %s is ignored: %s; the ledger wins", self._store.place, why)
 
@@ -296,12 +296,12 @@ class CheckpointKeeper:
             )
 
 
-def marks_of(statuses: Mapping[str, RefreshStatus | None]) -> dict[str, Mark | None]:
+def _marks_of(statuses: Mapping[str, RefreshStatus | None]) -> dict[str, Mark | None]:
     """How far each table is; None for one without a ledger."""
     return {table: None if status is None else Mark.of(status) for table, status in statuses.items()}
 
 
-def difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> str:
+def _difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> str:
     """How a checkpoint and the ledgers disagree, for the first table that does; empty where they agree."""
     for table, counts in tables.items():
         status = before.get(table)
@@ -314,7 +314,7 @@ def difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, Ref
     return ""
 
 
-def advanced(before: Mapping[str, Mark | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
+def _advanced(before: Mapping[str, Mark | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether any table is further than it was: more pages or partitions, a generation with pages, a publish."""
     return any(_further(before.get(table), counts) for table, counts in tables.items())
 
@@ -327,14 +327,14 @@ def _further(before: Mark | None, counts: Mapping[str, Any]) -> bool:
     return bool(counts["pages"] > before.pages or counts["partitions_done"] > before.partitions_done)
 
 
-STATE_KEY = "rfr"
-XCOM_KEY = "rfr_checkpoint"
-VARIABLE_PREFIX = "rfr_checkpoint"
+_STATE_KEY = "rfr"
+_XCOM_KEY = "rfr_checkpoint"
+_VARIABLE_PREFIX = "rfr_checkpoint"
 _READABLE = 200
 """Characters of a Variable's key for people; with the digest it stays below the 250 that databases keep."""
 
 
-class CheckpointStore(Protocol):
+class _CheckpointStore(Protocol):
     """Keeps one checkpoint for the attempts of one task instance.
 
     :ivar place: where, for a log line
@@ -372,7 +372,7 @@ class TaskKey:
         return f"{self.dag_id}/{self.run_id}/{self.task_id}/{self.map_index}"
 
 
-class TaskStateStore:
+class _TaskStateStore:
     """Airflow's task state: survives retry, reschedule and deferral, and a clear where Airflow lets it."""
 
     place = "the task state"
@@ -381,24 +381,24 @@ class TaskStateStore:
         self._state: Any = context.get("task_state_store")
 
     def read(self) -> Any:
-        return None if self._state is None else self._state.get(STATE_KEY)
+        return None if self._state is None else self._state.get(_STATE_KEY)
 
     def write(self, content: Mapping[str, Any]) -> None:
         # A pause may be longer than the default of 30 days.
         if self._state is not None:
-            self._state.set(STATE_KEY, dict(content), retention=NEVER_EXPIRE)
+            self._state.set(_STATE_KEY, dict(content), retention=NEVER_EXPIRE)
 
     def clear(self) -> None:
         if self._state is not None:
-            self._state.delete(STATE_KEY)
+            self._state.delete(_STATE_KEY)
 
 
-class VariableStore:
+class _VariableStore:
     """An Airflow Variable of its own for each task instance, so that two writers never meet in one."""
 
     def __init__(self, context: Context) -> None:
         task = TaskKey.of(context)
-        self.key = variable_key(task)
+        self.key = _variable_key(task)
         self.place = f"the Variable {self.key}"
         where = "" if task.map_index < 0 else f", map index {task.map_index}"
         self._description = (
@@ -417,7 +417,7 @@ class VariableStore:
         Variable.delete(self.key)
 
 
-class XComStore:
+class _XComStore:
     """XCom of a neighbour of the task, and, for the tasks after it, the task's own.
 
     Each try of a task begins with the removal of every XCom of that task instance, whatever its key. So the copy for
@@ -428,8 +428,8 @@ class XComStore:
     def __init__(self, context: Context) -> None:
         task = TaskKey.of(context)
         self._ti = context["ti"]
-        self.key = f"{XCOM_KEY}.{task.task_id}.{task.map_index}"
-        self.keeper = neighbour(getattr(self._ti, "task", None))
+        self.key = f"{_XCOM_KEY}.{task.task_id}.{task.map_index}"
+        self.keeper = _neighbour(getattr(self._ti, "task", None))
         self._at = {"dag_id": task.dag_id, "run_id": task.run_id, "task_id": self.keeper, "key": self.key}
         self.place = (
             f"the XCom {self.key} of task {self.keeper}" if self.keeper else "XCom (no task beside this one keeps it)"
@@ -441,7 +441,7 @@ class XComStore:
         return _xcom().get_one(**self._at, map_index=-1)
 
     def write(self, content: Mapping[str, Any]) -> None:
-        self._ti.xcom_push(key=XCOM_KEY, value=dict(content))
+        self._ti.xcom_push(key=_XCOM_KEY, value=dict(content))
         if self.keeper is not None:
             _xcom().set(value=dict(content), **self._at)
 
@@ -451,31 +451,31 @@ class XComStore:
             _xcom().delete(**self._at)
 
 
-STORES: Mapping[str, Callable[[Context], CheckpointStore]] = {
-    "task_state": TaskStateStore,
-    "variable": VariableStore,
-    "xcom": XComStore,
+_STORES: Mapping[str, Callable[[Context], _CheckpointStore]] = {
+    "task_state": _TaskStateStore,
+    "variable": _VariableStore,
+    "xcom": _XComStore,
 }
 
 
 def check_store(name: Any) -> None:
     """:raises ConfigurationError: there is no such store"""
-    if not isinstance(name, str) or name not in STORES:
-        raise ConfigurationError("checkpoint_store", f"there is no store {name!r}", nearest(str(name), STORES))
+    if not isinstance(name, str) or name not in _STORES:
+        raise ConfigurationError("checkpoint_store", f"there is no store {name!r}", nearest(str(name), _STORES))
 
 
-def open_store(name: str, context: Context) -> CheckpointStore:
+def open_store(name: str, context: Context) -> _CheckpointStore:
     """The store of the task instance that runs; nothing is read or written yet."""
-    return STORES[name](context)
+    return _STORES[name](context)
 
 
-def variable_key(task: TaskKey) -> str:
+def _variable_key(task: TaskKey) -> str:
     """DAG and task for people, and a digest that also tells run and map index apart."""
     digest = hashlib.sha256(str(task).encode()).hexdigest()[:16]
-    return f"{VARIABLE_PREFIX}.{f'{task.dag_id}.{task.task_id}'[:_READABLE]}.{digest}"
+    return f"{_VARIABLE_PREFIX}.{f'{task.dag_id}.{task.task_id}'[:_READABLE]}.{digest}"
 
 
-def neighbour(task: Any) -> str | None:
+def _neighbour(task: Any) -> str | None:
     """Id of the task that keeps a checkpoint for this one; None where it has no neighbour.
 
     XCom belongs to a task instance that exists, and those of a mapped task may not exist yet.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class Refreshing(Protocol):
+class _Refreshing(Protocol):
     """The operator of a refresh, as much of it as is asked here."""
 
     source: Mapping[str, Any] | str
@@ -34,7 +34,7 @@ class Refreshing(Protocol):
     def on_kill(self) -> None: ...
 
 
-def in_touch(operator: Refreshing, context: Context, refresh: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
+def in_touch(operator: _Refreshing, context: Context, refresh: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
     """Run the refresh, and again for each alteration of a connection of its that comes meanwhile."""
     conn_ids = [each for each in (operator.api_conn_id, operator.lake_conn_id, operator._conn_id) if each]
     try:
@@ -87,7 +87,7 @@ def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
         store.close()
 
 
-def _checks(operator: Refreshing) -> dict[str, Any]:
+def _checks(operator: _Refreshing) -> dict[str, Any]:
     """How this refresh is tried with other settings: by the first page of a stream, and by its tables."""
     streams = stream_names(operator.streams)
     tables = list(tables_of(streams, operator.target).values())
@@ -98,7 +98,7 @@ def _checks(operator: Refreshing) -> dict[str, Any]:
     return checks
 
 
-def _drain(operator: Refreshing) -> None:
+def _drain(operator: _Refreshing) -> None:
     hook = operator._hook
     if not isinstance(hook, RefreshSparkHook):
         return
@@ -109,7 +109,7 @@ def _drain(operator: Refreshing) -> None:
         driver.terminate()
 
 
-def _kind_of(operator: Refreshing, error: Exception) -> str:
+def _kind_of(operator: _Refreshing, error: Exception) -> str:
     hook = operator._hook
     word = hook.last_word if isinstance(hook, RefreshSparkHook) else None
     told = (word or {}).get("error") or {}

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class DeclaredSource:
+class _DeclaredSource:
     """A declared source and how it is refreshed.
 
     :ivar declared: the object
@@ -176,7 +176,7 @@ def declared_sources(
     project: str = PROJECT,
     declared_version: str | None = None,
     lake_conn_id: str = LakeHook.default_conn_name,
-) -> list[DeclaredSource]:
+) -> list[_DeclaredSource]:
     """The sources of these declarations, by name; needs no connection, so a DAG's file may ask.
 
     Those with ``per_instance`` are left out: the names of their tables are in the registry alone.
@@ -192,7 +192,7 @@ def declared_sources(
     for each in found:
         if each.per_instance is not None:
             log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)
-    return [DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
+    return [_DeclaredSource(each, project, lake_conn_id) for each in found if each.per_instance is None]
 
 
 def _plain(value: Any) -> Any:

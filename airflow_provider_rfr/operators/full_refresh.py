@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.operators.lineage import Lineage
 
 
-class Attempt:
+class _Attempt:
     """A try, in one process or, where it was deferred, in two.
 
     :param lineage: what comes from where
@@ -147,7 +147,7 @@ class Attempt:
         return result
 
 
-def refresh_document(
+def _refresh_document(
     source: Mapping[str, Any],
     settings: SourceSettings,
     streams: Sequence[str],
@@ -171,7 +171,7 @@ def refresh_document(
         "target": target,
         "lake": {"name": lake.name, "properties": lake.properties},
         "options": parse_options(options_mapping(options)).model_dump(mode="json"),
-        "run": {"key": run_key(context), "airflow": airflow_run(context)},
+        "run": {"key": run_key(context), "airflow": _airflow_run(context)},
     }
     if moved:
         document["run"]["moved"] = list(moved)
@@ -179,7 +179,7 @@ def refresh_document(
     return document
 
 
-def airflow_run(context: Context) -> dict[str, Any]:
+def _airflow_run(context: Context) -> dict[str, Any]:
     """The part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
     ti = context["ti"]
     logical_date = context.get("logical_date")
@@ -192,7 +192,7 @@ def airflow_run(context: Context) -> dict[str, Any]:
     }
 
 
-RENDERERS = dict.fromkeys(("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json")
+_RENDERERS = dict.fromkeys(("source", "streams", "options", "conf", "env_vars", "post_submit_commands"), "json")
 
 
 class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
@@ -230,7 +230,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         "api_conn_id",
         "lake_conn_id",
     )
-    template_fields_renderers = RENDERERS
+    template_fields_renderers = _RENDERERS
     operator_extra_links = (SparkUiLink(), RefreshLink())
     ui_color = "#dbeee8"
 
@@ -264,7 +264,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         self.deferrable = deferrable
         self._deliver_after = deliver_after
         self.is_published = False
-        self._attempt: Attempt | None = None
+        self._attempt: _Attempt | None = None
         self._load: Callable[[RefreshSparkHook], None] | None = None
         self._on_pages: Callable[[str], None] | None = None
         self._leaves = False
@@ -377,15 +377,15 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         driver.tidy()
         return self._conclude(context, attempt, result)
 
-    def _begin(self, context: Context, lineage: Lineage, replace_where: str | None) -> Attempt:
+    def _begin(self, context: Context, lineage: Lineage, replace_where: str | None) -> _Attempt:
         self._hook, self._left, self._leaves, self.is_published = None, None, False, False
         # A published refresh that is cleared runs again: the parent's memory of a finished job is one run's only.
         self.external_id_key = f"{type(self).external_id_key}_{clear_number(context)}"
-        self._attempt = Attempt(context, lineage, replace_where, self.checkpoint_store)
+        self._attempt = _Attempt(context, lineage, replace_where, self.checkpoint_store)
         show_link(context, RefreshLink(), RefreshLink().get_link(self, ti_key=context["ti"]))
         return self._attempt
 
-    def _conclude(self, context: Context, attempt: Attempt, result: dict[str, Any]) -> dict[str, Any]:
+    def _conclude(self, context: Context, attempt: _Attempt, result: dict[str, Any]) -> dict[str, Any]:
         attempt.keeper.published(keep=self.keep_checkpoint)
         self.is_published = True
         figures = attempt.lineage.figures
@@ -400,7 +400,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
         again = datetime.now(timezone.utc) + timedelta(seconds=webhooks.BLOCKED_SECONDS)
         self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again")
 
-    def _give_way(self, attempt: Attempt, driver: DriverAddress) -> None:
+    def _give_way(self, attempt: _Attempt, driver: DriverAddress) -> None:
         refresh = attempt.deferred(driver, self.lake_conn_id)
         self.log.info("The driver %s runs in the cluster; this slot is free until it ends", driver.driver_id)
         deadline = deferral.deadline_of(self.execution_timeout)
@@ -411,7 +411,7 @@ class ResumableFullRefreshOperator(TellsLineage, SparkSubmitOperator):
     def _document(self, context: Context, lake: LakeDocument) -> dict[str, Any]:
         source, names = shipped_source(self.source, dag_folder(self)), stream_names(self.streams)
         settings, moved = self._read_source(lake), connection_use.moved(self.api_conn_id)
-        return refresh_document(source, settings, names, self.target, self.options, lake, context, moved)
+        return _refresh_document(source, settings, names, self.target, self.options, lake, context, moved)
 
     def _read_source(self, lake: LakeDocument) -> SourceSettings:
         """What the API's connection says; from here on Airflow masks the secrets of both connections."""

@@ -59,11 +59,11 @@ class TellsLineage:
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Inputs, and outputs with rows, columns and snapshot."""
-        return None if self.lineage is None else facets_of(self.lineage)
+        return None if self.lineage is None else _facets_of(self.lineage)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Inputs and outputs alone: nothing was published by this attempt, or not everything."""
-        return None if self.lineage is None else facets_of(self.lineage)
+        return None if self.lineage is None else _facets_of(self.lineage)
 
 
 def source_name(source: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def source_name(source: Mapping[str, Any]) -> str:
     return found or f"source:{source.get('class') or 'unknown'}"
 
 
-def lake_name(properties: Mapping[str, str]) -> str:
+def _lake_name(properties: Mapping[str, str]) -> str:
     """Namespace of a catalog's tables: where the catalog is, without whoever logs in there."""
     uri = properties.get("uri", "")
     parts = urlsplit(uri)
@@ -88,12 +88,12 @@ def lake_name(properties: Mapping[str, str]) -> str:
     return urlsplit(properties.get("warehouse", ""))._replace(query="", fragment="").geturl().rstrip("/") or "iceberg"
 
 
-def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
+def _facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
     """Everything as OpenLineage's classes."""
     from airflow.providers.common.compat.openlineage.facet import Dataset, OutputDataset
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    lake = lake_name(lineage.lake.properties)
+    lake = _lake_name(lineage.lake.properties)
     outputs = [
         OutputDataset(
             namespace=lake,
@@ -165,35 +165,35 @@ def _host(parts: Any) -> str:
     return str(parts.netloc).rpartition("@")[2]
 
 
-SCHEME = "rfr"
-SOURCES = AssetAlias(name=f"{SCHEME}_sources")
+_SCHEME = "rfr"
+SOURCES = AssetAlias(name=f"{_SCHEME}_sources")
 """What a deploy's task has as outlet: which sources it concerns is known when it has been done."""
 
 
-def table_asset(lake_conn_id: str, table: str) -> Asset:
+def _table_asset(lake_conn_id: str, table: str) -> Asset:
     """The asset of a table.
 
     The lake connection's id stands for the catalog: a DAG that schedules on the asset must not have to ask for a
     connection while it is parsed.
     """
-    return Asset(uri=f"{SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
+    return Asset(uri=f"{_SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
 
 
 def outlets_of(task_id: str, lake_conn_id: Any, streams: Any, target: Any) -> list[Asset | AssetAlias]:
     """What a task has as outlets; an alias, ``rfr:<task_id>``, where the tables are known only when it runs."""
     if any(is_pending(value) for value in (lake_conn_id, streams, target)):
-        return [AssetAlias(name=alias_name(task_id))]
-    return [table_asset(lake_conn_id, table) for table in tables_of(stream_names(streams), target).values()]
+        return [AssetAlias(name=_alias_name(task_id))]
+    return [_table_asset(lake_conn_id, table) for table in tables_of(stream_names(streams), target).values()]
 
 
-def alias_name(task_id: str) -> str:
+def _alias_name(task_id: str) -> str:
     """Name of the alias of a task whose tables are named by templates."""
-    return f"{SCHEME}:{task_id}"
+    return f"{_SCHEME}:{task_id}"
 
 
 def source_asset(lake_conn_id: str, table: str) -> Asset:
     """The asset of a declared source: it has an event when a deploy has created, emptied or redefined it."""
-    return Asset(name=f"{SCHEME}_source:{lake_conn_id}/{table.casefold()}")
+    return Asset(name=f"{_SCHEME}_source:{lake_conn_id}/{table.casefold()}")
 
 
 def tell_sources(context: Context, lake_conn_id: str, deploys: Mapping[str, Plan]) -> None:
@@ -216,9 +216,9 @@ def tell_assets(
     events = context.get("outlet_events")
     if events is None:
         return
-    alias = AssetAlias(name=alias_name(task_id))
+    alias = AssetAlias(name=_alias_name(task_id))
     for table, figures in tables.items():
-        asset = table_asset(lake_conn_id, table)
+        asset = _table_asset(lake_conn_id, table)
         if asset in outlets:
             events[asset].extra = dict(figures)
         elif alias in outlets:

@@ -16,12 +16,12 @@ from airflow_provider_rfr.refresh.header import PREFIX
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
 
-FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
+_FIGURES = ("generation", "snapshot_id", "pages", "rows", "pages_refetched", "attempts")
 _MORE = ("pages_fetched", "pages_skipped", "partitions", "duplicates_removed", "seconds")
 _TOLD_BY_COMMIT = ("generation", "pages", "rows", "attempts", "partitions")
 RUN_KEY = f"{PREFIX}run-key"
 """What the target's commits name their run by."""
-MAX_SENTENCE = 2_000
+_MAX_SENTENCE = 2_000
 
 
 def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def result_of(figures: Mapping[str, Any]) -> dict[str, Any]:
     One stream: its figures. Several: totals, and each stream's figures below ``streams``. A snapshot id is text:
     Airflow's pages, as all of JavaScript, round a number of its size.
     """
-    result = {name: figures[name] for name in ("stream", "target", *FIGURES, *_MORE) if name in figures}
+    result = {name: figures[name] for name in ("stream", "target", *_FIGURES, *_MORE) if name in figures}
     if result.get("snapshot_id") is not None:
         result["snapshot_id"] = str(result["snapshot_id"])
     several = figures.get("streams")
@@ -59,7 +59,7 @@ def result_of_ledger(tables: Mapping[str, str], found: Mapping[str, Mapping[str,
 def figures_by_table(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the asset of each table is told."""
     every: Sequence[Mapping[str, Any]] = list(result["streams"].values()) if "streams" in result else [result]
-    return {one["target"]: {name: one[name] for name in ("stream", *FIGURES) if name in one} for one in every}
+    return {one["target"]: {name: one[name] for name in ("stream", *_FIGURES) if name in one} for one in every}
 
 
 def figures_of_ledger(table: str, status: RefreshStatus) -> dict[str, Any]:
@@ -82,13 +82,13 @@ def figures_of_commit(table: str, summary: Mapping[str, str]) -> dict[str, Any]:
     return {"target": table, **({"snapshot_id": summary["snapshot-id"]} if "snapshot-id" in summary else {}), **counts}
 
 
-def decisive(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _decisive(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The error that decides whether the task is tried again: the first that a retry may mend, else the first."""
-    hopeful = (error for error in errors if not isinstance(failure_of(error), AirflowFailException))
+    hopeful = (error for error in errors if not isinstance(_failure_of(error), AirflowFailException))
     return next(hopeful, errors[0])
 
 
-def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
+def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     """The exception for an error that the driver told; one that no retry helps is Airflow's failing one.
 
     :param more: how many further errors there were
@@ -98,7 +98,7 @@ def failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
     message = one_line(str(error.get("message") or kind))
     told = message if not stream or message.startswith(f"{stream}:") else f"{stream}: {message}"
     told += f" (and {more} more)" if more else ""
-    final = next((known for known in map(class_named, (kind, cause)) if not known.retryable), None)
+    final = next((known for known in map(_class_named, (kind, cause)) if not known.retryable), None)
     if final is not None:
         return AirflowFailException(_sentence(told, str(error.get("remedy") or final.advice)))
     sentence = _sentence(told, str(error.get("remedy") or ""))
@@ -116,8 +116,8 @@ def failure_of_driver(
     """
     if word is not None and "error" in word:
         errors = word.get("errors") or [word["error"]]
-        return failure_of(decisive(errors), len(errors) - 1)
-    return silent_failure(exit_code, lines) if exit_code else None
+        return _failure_of(_decisive(errors), len(errors) - 1)
+    return _silent_failure(exit_code, lines) if exit_code else None
 
 
 def final(refresh: Callable[[], dict[str, Any]], tell: Callable[[str], Any]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def final(refresh: Callable[[], dict[str, Any]], tell: Callable[[str], Any]) -> 
         raise
 
 
-def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
+def _silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
     """The error of a driver that ended without a last word: killed, or never started."""
     number = -exit_code if exit_code < 0 else exit_code - 128
     if 0 < number < 65:
@@ -154,19 +154,19 @@ def silent_failure(exit_code: int, lines: Sequence[str]) -> RefreshFailedError:
 def one_line(text: str) -> str:
     """The text without line breaks, not longer than a log line may be."""
     flat = " ".join(text.split())
-    return flat if len(flat) <= MAX_SENTENCE else f"{flat[:MAX_SENTENCE]} ..."
+    return flat if len(flat) <= _MAX_SENTENCE else f"{flat[:_MAX_SENTENCE]} ..."
 
 
 def _retryable(kind: str, sentence: str) -> RfrError:
     """Our own class where it takes a bare message, so that retry policies can tell errors apart."""
-    found = class_named(kind)
+    found = _class_named(kind)
     try:
         return RefreshFailedError(sentence) if found is RfrError else found(sentence)
     except TypeError:
         return RefreshFailedError(sentence)
 
 
-def class_named(kind: str) -> type[RfrError]:
+def _class_named(kind: str) -> type[RfrError]:
     """The class of an error that a driver told by its name; the base for one that is not of this package."""
     found = getattr(exceptions, kind, None)
     return found if isinstance(found, type) and issubclass(found, RfrError) else RfrError

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT = 2.0
-JOIN_SECONDS = 15.0
+_FIRST_WAIT = 2.0
+_JOIN_SECONDS = 15.0
 
-StatusReader = Callable[[str], "RefreshStatus | None"]
+_StatusReader = Callable[[str], "RefreshStatus | None"]
 
 
 class LedgerFollower:
@@ -46,7 +46,7 @@ class LedgerFollower:
     def __init__(
         self,
         tables: tuple[str, ...],
-        read: StatusReader,
+        read: _StatusReader,
         *,
         remember: Callable[[dict[str, Any]], None],
         tell: Callable[[str], None],
@@ -69,7 +69,7 @@ class LedgerFollower:
 
     def __exit__(self, *exc: object) -> None:
         self._done.set()
-        self._thread.join(JOIN_SECONDS)
+        self._thread.join(_JOIN_SECONDS)
 
     @property
     def latest(self) -> Mapping[str, RefreshStatus]:
@@ -81,7 +81,7 @@ class LedgerFollower:
             self._book.begin(table, self._look(table))
         if self._recall is not None:
             self._guarded("last checkpoint", self._recall, self._book.before)
-        wait = min(FIRST_WAIT, self._poll_interval)
+        wait = min(_FIRST_WAIT, self._poll_interval)
         while not self._done.wait(wait):
             began = time.monotonic()
             self._round()
@@ -108,8 +108,8 @@ class LedgerFollower:
             return None
 
 
-MAX_PARTITIONS = 128
-MAX_PAGES = 10_000
+_MAX_PARTITIONS = 128
+_MAX_PAGES = 10_000
 """Above either, a checkpoint has counts and a digest: no display is worth reading more page rows than this."""
 _COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "complete")
 
@@ -199,7 +199,7 @@ class LedgerReader:
             return {}
         ledger, header = self._seen[table]
         pointer = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
-        if header.partitions > MAX_PARTITIONS or header.pages > MAX_PAGES:
+        if header.partitions > _MAX_PARTITIONS or header.pages > _MAX_PAGES:
             return {"pointer": pointer, DIGEST: digest_of(asdict(header))}
         states = self._states(table, ledger, header.generation)
         return {"pointer": pointer, DIGEST: digest_of(states), STATES: states}

@@ -43,7 +43,7 @@ _DOMAIN = (
     *("__init__.py", "documents.py", "exceptions.py", "lazy.py", "secret_names.py"),
     *("http", "streams", "lake", "refresh"),
 )
-MIGRATION_PARTS = ("store", "builtins")
+_MIGRATION_PARTS = ("store", "builtins")
 """What a migration's executors need besides."""
 
 
@@ -51,7 +51,7 @@ MIGRATION_PARTS = ("store", "builtins")
 def private_folder() -> Iterator[Path]:
     """A folder that only this user can read, removed in any case."""
     base = _base_folder()
-    sweep(base)
+    _sweep(base)
     own = f"{socket.gethostname()}~{os.getpid()}~{process_started(os.getpid()) or 0}~"
     folder = Path(tempfile.mkdtemp(prefix=own, dir=base))
     try:
@@ -60,7 +60,7 @@ def private_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_config(folder: Path, document: Mapping[str, Any]) -> Path:
+def _write_config(folder: Path, document: Mapping[str, Any]) -> Path:
     """Write the document, readable for its owner alone from its first byte on.
 
     The name differs from attempt to attempt: with ``--files`` it becomes a name in the driver's working folder.
@@ -83,7 +83,7 @@ def zip_package(folder: Path, more: tuple[str, ...] = ()) -> Path:
     return target
 
 
-def sweep(base: Path) -> list[str]:
+def _sweep(base: Path) -> list[str]:
     """Remove the folders of this host's dead attempts; returns their names."""
     removed = []
     for folder in base.iterdir():
@@ -106,7 +106,7 @@ def application_path(name: str = "full_refresh") -> Path:
     raise PreflightError(f"spark_apps/{name}.py is missing beside {_PACKAGE}; install the package again")
 
 
-def package_root() -> Path | None:
+def _package_root() -> Path | None:
     """The folder that makes the package importable where it is not installed; None where it is."""
     root = _PACKAGE.parent
     return None if root.name in ("site-packages", "dist-packages") else root
@@ -128,17 +128,17 @@ _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptio
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def prepare(hook: RefreshSparkHook, source: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
+def _prepare(hook: RefreshSparkHook, source: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Give spark-submit what it needs where the user has not said otherwise.
 
     The driver's Java options make its start shorter; they never reach an executor on another machine.
 
     :raises PreflightError: there is no spark-submit
     """
-    hook.default_environment(spark_environment(hook.spark_binary or "spark-submit", environ))
+    hook.default_environment(_spark_environment(hook.spark_binary or "spark-submit", environ))
     if hook.in_cluster:
         return
-    hook.default_environment(python_environment(source, environ, local=hook.is_local))
+    hook.default_environment(_python_environment(source, environ, local=hook.is_local))
     hook.default_conf("spark.log.level", "WARN")
     if not hook.has_conf(*_JAVA_OPTIONS) and not _defaults_name(environ, *_JAVA_OPTIONS):
         from airflow_provider_rfr.refresh.jvm import driver_java_options
@@ -146,7 +146,7 @@ def prepare(hook: RefreshSparkHook, source: Mapping[str, Any], environ: Mapping[
         hook.default_conf("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
 
 
-def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
+def _spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]:
     """``PATH`` and ``SPARK_HOME``, for a Spark that pip installed.
 
     Its ``spark-submit`` looks for its home with whatever ``python3`` comes first on the path, which may be another
@@ -172,7 +172,7 @@ def spark_environment(binary: str, environ: Mapping[str, str]) -> dict[str, str]
     return environment
 
 
-def python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
+def _python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *, local: bool) -> dict[str, str]:
     """The driver's Python, which is this one, and where it finds this package and the source's class.
 
     :param local: executors are in the driver's process, so they use its Python too
@@ -182,7 +182,7 @@ def python_environment(source: Mapping[str, Any], environ: Mapping[str, str], *,
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     if "PYSPARK_DRIVER_PYTHON" not in environ and "PYSPARK_PYTHON" not in environ:
         environment["PYSPARK_PYTHON" if local else "PYSPARK_DRIVER_PYTHON"] = sys.executable
-    roots = [root for root in (package_root(), _class_root(source)) if root is not None]
+    roots = [root for root in (_package_root(), _class_root(source)) if root is not None]
     if roots:
         present = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []
         environment["PYTHONPATH"] = os.pathsep.join([*dict.fromkeys(map(str, roots)), *present])
@@ -248,9 +248,9 @@ def load_hook(folder: Path, document: Mapping[str, Any], hook: RefreshSparkHook)
     run = dict(document["run"])
     if not hook.in_cluster:
         run["supervisor"] = supervisor()
-    path = write_config(folder, {**document, "run": run})
+    path = _write_config(folder, {**document, "run": run})
     hook.carry(path, None if hook.is_local else zip_package(folder))
-    prepare(hook, document["source"])
+    _prepare(hook, document["source"])
 
 
 def load_migration(folder: Path, builtins: BuiltinsHook, plan: Plan, actor: str, hook: RefreshSparkHook) -> None:
@@ -274,9 +274,9 @@ def load_migration(folder: Path, builtins: BuiltinsHook, plan: Plan, actor: str,
         "actor": actor,
         "run": {} if hook.in_cluster else {"supervisor": supervisor()},
     }
-    path = write_config(folder, document)
-    hook.carry(path, None if hook.is_local else zip_package(folder, MIGRATION_PARTS))
-    prepare(hook, {})
+    path = _write_config(folder, document)
+    hook.carry(path, None if hook.is_local else zip_package(folder, _MIGRATION_PARTS))
+    _prepare(hook, {})
 
 
 def _check_mode(hook: RefreshSparkHook) -> None:

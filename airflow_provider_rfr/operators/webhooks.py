@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery, Failure, Tally
 
 
-LONGEST_PAUSE = timedelta(minutes=15)
+_LONGEST_PAUSE = timedelta(minutes=15)
 """So that what was replayed, resumed or corrected meanwhile is not left waiting for the next long pause."""
 _COUNTED = ("delivered", "failed", "dead")
 _MOST_TOLD = 10
@@ -193,7 +193,7 @@ class CommitWebhookOperator(BaseOperator):
         )
 
     def _pause_until(self, moment: datetime, counts: Mapping[str, int]) -> None:
-        latest = datetime.now(timezone.utc) + LONGEST_PAUSE
+        latest = datetime.now(timezone.utc) + _LONGEST_PAUSE
         self.log.info("The next attempt is due at %s; the slot is free until then", moment.isoformat())
         if not self.deferrable:
             raise AirflowRescheduleException(min(moment, latest))  # type: ignore[no-untyped-call]
@@ -207,7 +207,7 @@ def _check_start(start_from: str) -> None:
         raise ConfigurationError("start_from", f"{start_from!r} is unknown", "write latest or earliest")
 
 
-ACTIONS = ("replay", "cancel", "pause", "resume", "test_fire")
+_ACTIONS = ("replay", "cancel", "pause", "resume", "test_fire")
 _NAMED = "name target and trigger"
 
 
@@ -313,13 +313,13 @@ class WebhookOperationOperator(BaseOperator):
 
 
 def _check_action(action: str) -> None:
-    if action not in ACTIONS:
-        raise ConfigurationError("action", f"{action!r} is unknown", f"one of {', '.join(ACTIONS)}")
+    if action not in _ACTIONS:
+        raise ConfigurationError("action", f"{action!r} is unknown", f"one of {', '.join(_ACTIONS)}")
 
 
 log = logging.getLogger(__name__)
 
-QUICK_SECONDS = 60.0
+_QUICK_SECONDS = 60.0
 """For which retries are waited for after a publish; what takes longer is left to who delivers next."""
 BLOCKED_SECONDS = 60.0
 """Between two looks whether a table is still blocked."""
@@ -349,7 +349,7 @@ def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: S
         folder = dag_folder(task)
         hook = WebhookHook(triggers, lake_conn_id, folder=folder, dag_id=task.dag_id, task_id=task.task_id)
         hook.enrol(tables)
-        _tell(hook.deliver(tables, patience=QUICK_SECONDS, leaves_telling=True))
+        _tell(hook.deliver(tables, patience=_QUICK_SECONDS, leaves_telling=True))
     except RfrError as error:
         log.error("The webhooks could not be delivered now: %s. The commits keep what they owe", error)
     except Exception as error:  # noqa: BLE001 - a store or a catalog that is away; its text may name secrets

@@ -67,7 +67,7 @@ def left_files(store: FileStore, folder: str, committed: Iterable[str]) -> list[
         return [LeftFile(name, label) for name, label in zip(names, labels, strict=True) if label is not None]
 
 
-def sequences(files: Sequence[LeftFile], committed: Iterable[str] = ()) -> list[list[LeftFile]]:
+def _sequences(files: Sequence[LeftFile], committed: Iterable[str] = ()) -> list[list[LeftFile]]:
     """For each task the candidates, longest first flattened: every gapless sequence, as a list of its files.
 
     A sequence may begin on a committed file: a task attempt that adopted its predecessor's files goes on from them.
@@ -102,14 +102,14 @@ def choose(
     tables: list[pa.Table] = []
     moved: dict[int, Cursor] = {}
     done: set[tuple[int, int, int]] = set()
-    for path in sequences(files, committed):
+    for path in _sequences(files, committed):
         task = (path[0].label.epoch, path[0].label.round, path[0].label.task)
         if task in done:
             continue
         before = len(adopted)
         for file in path:
             table = store.read_table(file.location, CURSOR_COLUMNS)
-            joined = join_rows(table, ChainMap(moved, cursors))
+            joined = _join_rows(table, ChainMap(moved, cursors))
             if joined is None:
                 break
             adopted.append(file)
@@ -120,7 +120,7 @@ def choose(
     return adopted, moved, tables
 
 
-def join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
+def _join_rows(table: pa.Table, cursors: Mapping[int, Cursor]) -> dict[int, Cursor] | None:
     """Where the rows of one file leave their partitions; None if one of them does not join on."""
     moved: dict[int, Cursor] = {}
     for row in table.to_pylist():
@@ -153,7 +153,7 @@ def _label(store: FileStore, location: str) -> FlushLabel | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
+class _Predecessor:
     """What a task begins with.
 
     :ivar partitions: still open, moved on to where the files end
@@ -171,21 +171,21 @@ class Predecessor:
         return tuple({**self.adopted, **{item.ordinal: item for item in progress}}.values())
 
 
-def adopt_predecessor(task: RoundTask) -> Predecessor:
+def adopt_predecessor(task: RoundTask) -> _Predecessor:
     """Find and take over the files of earlier attempts at this very task; nothing for a first attempt."""
     if task.label.attempt == 0:
-        return Predecessor(task.label, task.partitions)
+        return _Predecessor(task.label, task.partitions)
     files = [file for file in left_files(task.store, task.folder, ()) if _precedes(file.label, task.label)]
     cursors = {
         work.ordinal: Cursor(work.chain, work.pages, work.token, False, work.records) for work in task.partitions
     }
     adopted, moved, tables = choose(task.store, files, cursors)
     if not adopted:
-        return Predecessor(task.label, task.partitions)
+        return _Predecessor(task.label, task.partitions)
     rows = [row for table in tables for row in table.to_pylist()]
     works = {work.ordinal: work for work in task.partitions}
     progress = {ordinal: _progress(works[ordinal], cursor, rows) for ordinal, cursor in moved.items()}
-    return Predecessor(
+    return _Predecessor(
         label=replace(task.label, sequence=adopted[-1].label.sequence + 1, previous=adopted[-1].name),
         partitions=tuple(_moved(work, progress.get(work.ordinal)) for work in task.partitions if _open(work, progress)),
         files=tuple(file.name for file in adopted),

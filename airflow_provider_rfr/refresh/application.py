@@ -27,9 +27,9 @@ from airflow_provider_rfr.refresh.jvm import write_in_background
 
 log = logging.getLogger("airflow_provider_rfr")
 
-EXIT_OK = 0
-GRACE_SECONDS = 30.0
-TOTALS = (
+_EXIT_OK = 0
+_GRACE_SECONDS = 30.0
+_TOTALS = (
     "pages",
     "pages_fetched",
     "pages_refetched",
@@ -83,15 +83,15 @@ class Application:
         """Every failed partition on a line of its own: the error's sentence names the first of them only."""
         if isinstance(error, RefreshFailedError):
             for key, reason in error.failures.items():
-                say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
+                _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
 
     def stop(self, reason: str) -> None:
         """End after the round at hand; without a hurry the process is ended hard."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        say(f"stopping: {reason}; what was read is committed, the next attempt goes on")
-        timer = threading.Timer(self._config.options.round_seconds + GRACE_SECONDS, os._exit, (EXIT_FAILED,))
+        _say(f"stopping: {reason}; what was read is committed, the next attempt goes on")
+        timer = threading.Timer(self._config.options.round_seconds + _GRACE_SECONDS, os._exit, (EXIT_FAILED,))
         timer.daemon = True
         timer.start()
 
@@ -107,7 +107,7 @@ class Application:
             stream,
             catalog,
             self._cluster,
-            report=lambda report: say(progress_line(stream, report)),
+            report=lambda report: _say(_progress_line(stream, report)),
             stopping=self._stopping,
         )
         began, error = datetime.now(timezone.utc), None
@@ -127,12 +127,12 @@ class Application:
         self._session_seconds = round(time.monotonic() - self._began, 3)
         # Spark tells it, too, but at a level that is not logged.
         if (pages := self._cluster.pages) is not None:
-            say(f"Spark UI: {pages}")
+            _say(f"Spark UI: {pages}")
 
     def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
         first = self._figures[0] if self._figures else {}
         phases = {name for item in self._figures for name in item["seconds"]}
-        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in TOTALS}}
+        summary = {**first, **{name: sum(item[name] for item in self._figures) for name in _TOTALS}}
         summary["seconds"] = {
             **{name: round(sum(item["seconds"].get(name, 0) for item in self._figures), 3) for name in sorted(phases)},
             "session_ready": self._session_seconds,
@@ -156,7 +156,7 @@ class Application:
         }
 
 
-def progress_line(stream: str, report: Any) -> str:
+def _progress_line(stream: str, report: Any) -> str:
     """One round for a person."""
     header, seconds = report.header, max(report.seconds, 1e-6)
     rate = report.figures.pages / seconds
@@ -173,10 +173,10 @@ def progress_line(stream: str, report: Any) -> str:
 def exit_code(errors: list[tuple[str, BaseException]]) -> int:
     """0, or what kind of error ended it; a configuration error outweighs the others, since no retry helps."""
     codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
-    return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=EXIT_OK)
+    return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=_EXIT_OK)
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """A line of progress."""
     print(line, flush=True)
 

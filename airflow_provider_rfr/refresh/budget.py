@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from airflow_provider_rfr.exceptions import ReadInterrupted
 
 BEAT_SECONDS = 0.2
-IDLE_SECONDS = 1.0
+_IDLE_SECONDS = 1.0
 SLEPT_SECONDS = 3.0
 
 
@@ -120,7 +120,7 @@ class DriverBudget:
 
     def _uneven(self, now: float) -> bool:
         """Whether a task has stood idle for a while although others have partitions to share."""
-        idle = any(now - since > IDLE_SECONDS for since in self._idle_since.values())
+        idle = any(now - since > _IDLE_SECONDS for since in self._idle_since.values())
         return idle and any(self._queued.values())
 
 
@@ -190,12 +190,12 @@ class BudgetAddress:
     secret: bytes = field(repr=False)
     limited: bool
 
-    def connect(self) -> RemoteBudget:
+    def connect(self) -> _RemoteBudget:
         """Open a connection; raises OSError when the driver is gone."""
-        return RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
+        return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
 
 
-class RemoteBudget:
+class _RemoteBudget:
     """The driver's budget as a task sees it; thread-safe. A driver that is gone ends the round."""
 
     def __init__(self, connection: Connection, limited: bool) -> None:

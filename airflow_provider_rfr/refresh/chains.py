@@ -30,27 +30,27 @@ from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import EmptyPageGuard
 
 
-def token_mark(token: str) -> int:
+def _token_mark(token: str) -> int:
     """Mark of a token's JSON text."""
     return _mark("t" + token)
 
 
-def content_mark(checksum: str) -> int:
+def _content_mark(checksum: str) -> int:
     """Mark of a page's records."""
     return _mark("c" + checksum)
 
 
-def row_marks(
+def _row_marks(
     *, page: int, token_in: str | None, token_out: str | None, record_count: int, checksum: str | None
 ) -> list[tuple[int, str]]:
     """The marks that one page leaves, each with the name that an error gives it."""
     marks = []
     if page == 1 and token_in is not None:
-        marks.append((token_mark(token_in), f"the page token {token_in:.80}"))
+        marks.append((_token_mark(token_in), f"the page token {token_in:.80}"))
     if token_out is not None:
-        marks.append((token_mark(token_out), f"the page token {token_out:.80}"))
+        marks.append((_token_mark(token_out), f"the page token {token_out:.80}"))
     if record_count and checksum is not None:
-        marks.append((content_mark(checksum), "a page with the same records"))
+        marks.append((_content_mark(checksum), "a page with the same records"))
     return marks
 
 
@@ -59,7 +59,7 @@ def marks_of_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
     names = ("page", "token_in", "token_out", "record_count", "checksum")
     marks = array("Q")
     for row in rows:
-        marks.extend(mark for mark, _ in row_marks(**{name: row[name] for name in names}))
+        marks.extend(mark for mark, _ in _row_marks(**{name: row[name] for name in names}))
     return marks.tobytes()
 
 
@@ -67,7 +67,7 @@ def _mark(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-MAX_RESTARTS = 3
+_MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Chain:
         )
 
     def _repeated(self, row: PageRow) -> str | None:
-        marks = row_marks(
+        marks = _row_marks(
             page=row.page,
             token_in=row.token_in,
             token_out=row.token_out,
@@ -283,7 +283,7 @@ class Chain:
         return None
 
 
-FULL_BYTES = 32 * 1024 * 1024
+_FULL_BYTES = 32 * 1024 * 1024
 
 
 class Scheduler:
@@ -353,7 +353,7 @@ class Scheduler:
             if self._frozen or request.chain_number != chain.number:
                 return
             expired = isinstance(error, TokenExpiredError) and (request.number != 1 or request.token is not None)
-            if expired and chain.restarts < MAX_RESTARTS and request.number <= chain.pages + 1:
+            if expired and chain.restarts < _MAX_RESTARTS and request.number <= chain.pages + 1:
                 self.figures += TaskFigures(refetched=chain.pages)
                 chain.restart()
             elif expired and request.number > chain.pages + 1:
@@ -450,7 +450,7 @@ class Scheduler:
             self._ready_bytes += figures.bytes
             self.figures += figures
             self._closing |= self.figures.bytes >= self._max_bytes
-            if self._ready_bytes >= FULL_BYTES:
+            if self._ready_bytes >= _FULL_BYTES:
                 self.full.set()
         if self._waiting or self._closing:
             self._changed.notify_all()

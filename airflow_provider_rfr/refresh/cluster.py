@@ -57,7 +57,7 @@ def without_pandas() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def keep_spark_from_testing() -> None:
+def _keep_spark_from_testing() -> None:
     """Answer for ``pyspark.testing.utils``, which Spark asks at its first call whether there is NumPy.
 
     The real module imports pandas and unittest for that answer, a second of a short refresh. No NumPy value is handed
@@ -85,7 +85,7 @@ class TaskPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFailure:
+class _TaskFailure:
     """An error that ended a task, and would end it again."""
 
     error: BaseException
@@ -171,7 +171,7 @@ class Cluster:
             rdd = context.parallelize(list(items), len(items))
             results: list[R] = rdd.mapPartitionsWithIndex(_each(function)).collect()
         for result in results:
-            if isinstance(result, TaskFailure):
+            if isinstance(result, _TaskFailure):
                 raise result.error
         return results
 
@@ -185,7 +185,7 @@ class Cluster:
             from pyspark import SparkConf, SparkContext
 
             if self._preload:
-                keep_spark_from_testing()
+                _keep_spark_from_testing()
             if "PYSPARK_GATEWAY_PORT" in os.environ:
                 # Started by spark-submit: its settings are in the JVM, and a SparkConf sees them only once connected.
                 SparkContext._ensure_initialized()
@@ -197,7 +197,7 @@ class Cluster:
             self._context = SparkContext.getOrCreate(conf)
             self._warm_up(self._context)
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            self._error = spark_error(error)
+            self._error = _spark_error(error)
         finally:
             self.ready.set()
 
@@ -234,10 +234,10 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - raised again, as what caused it
-        raise spark_error(error) from None
+        raise _spark_error(error) from None
 
 
-def spark_error(error: BaseException) -> BaseException:
+def _spark_error(error: BaseException) -> BaseException:
     """What went wrong in a call of the JVM, in one sentence; errors that are not Spark's stay as they are."""
     kind = type(error)
     if isinstance(error, (ConnectionError, EOFError)) or kind.__name__ == "Py4JNetworkError":
@@ -259,8 +259,8 @@ def _import_task_modules(place: TaskPlace, item: int) -> int:
     return len(publish_task.__name__)
 
 
-def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R | TaskFailure]]:
-    def run(index: int, items: Iterator[T]) -> Iterator[R | TaskFailure]:
+def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R | _TaskFailure]]:
+    def run(index: int, items: Iterator[T]) -> Iterator[R | _TaskFailure]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -271,6 +271,6 @@ def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]],
             except Exception as error:
                 if may_pass(error):
                     raise
-                yield TaskFailure(task_error(error))
+                yield _TaskFailure(task_error(error))
 
     return run

@@ -24,7 +24,7 @@ class PublishMode(str, Enum):
     APPEND = "append"
 
 
-class OnSourceChange(str, Enum):
+class _OnSourceChange(str, Enum):
     """What a resume does when a committed page reads differently now."""
 
     RESTART = "restart"
@@ -32,14 +32,14 @@ class OnSourceChange(str, Enum):
     ACCEPT = "accept"
 
 
-class OnTypeError(str, Enum):
+class _OnTypeError(str, Enum):
     """What the publish does with a value that does not fit its column."""
 
     FAIL = "fail"
     NULL = "null"
 
 
-class OnSchemaChange(str, Enum):
+class _OnSchemaChange(str, Enum):
     """Whether the publish may change the table's columns: add, widen, and replace where all rows are replaced."""
 
     EVOLVE = "evolve"
@@ -101,11 +101,11 @@ class RefreshOptions(_Document):
     round_seconds: float = Field(default=30.0, gt=0)
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     requests_per_second: float | None = Field(default=None, gt=0)
-    on_source_change: OnSourceChange = OnSourceChange.RESTART
+    on_source_change: _OnSourceChange = _OnSourceChange.RESTART
     on_repeated_page: OnRepeatedPage = OnRepeatedPage.FAIL
-    on_type_error: OnTypeError = OnTypeError.FAIL
+    on_type_error: _OnTypeError = _OnTypeError.FAIL
     max_offenders: int = Field(default=10, ge=1, le=1000)
-    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
+    on_schema_change: _OnSchemaChange = _OnSchemaChange.EVOLVE
     allow_empty: bool = False
     max_shrink: float | None = Field(default=0.5, ge=0, le=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)
@@ -125,11 +125,11 @@ class RefreshOptions(_Document):
         return self
 
 
-class ReferredSecret(SecretStr):
+class _ReferredSecret(SecretStr):
     """A secret that the document only refers to, and so declares to be one."""
 
 
-class LakeDocument(_Document):
+class _LakeDocument(_Document):
     """The catalog: its name and PyIceberg's properties."""
 
     name: str = "rfr"
@@ -148,10 +148,10 @@ class LakeDocument(_Document):
 
     def referred_secrets(self) -> list[str]:
         """Values that the document only refers to."""
-        return [value.get_secret_value() for value in self.properties.values() if isinstance(value, ReferredSecret)]
+        return [value.get_secret_value() for value in self.properties.values() if isinstance(value, _ReferredSecret)]
 
 
-class SourceDocument(_Document):
+class _SourceDocument(_Document):
     """Where streams come from: exactly one of ``class``, ``file`` and ``definition``."""
 
     class_path: str | None = Field(default=None, alias="class")
@@ -161,7 +161,7 @@ class SourceDocument(_Document):
     secrets: dict[str, Any] = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="after")
-    def _one_origin(self) -> SourceDocument:
+    def _one_origin(self) -> _SourceDocument:
         if sum(x is not None for x in (self.class_path, self.file, self.definition)) != 1:
             raise ValueError("name exactly one of class, file and definition")
         return self
@@ -171,7 +171,7 @@ class SourceDocument(_Document):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
-class Supervisor(_Document):
+class _Supervisor(_Document):
     """The process on whose behalf the refresh runs; the driver ends when it is gone."""
 
     pid: int
@@ -179,7 +179,7 @@ class Supervisor(_Document):
     host: str
 
 
-class AirflowRun(_Document):
+class _AirflowRun(_Document):
     """The task that runs the refresh, as webhooks name it.
 
     :ivar map_index: -1 where the task is not mapped
@@ -193,7 +193,7 @@ class AirflowRun(_Document):
     logical_date: str | None = None
 
 
-class Address(_Document):
+class _Address(_Document):
     """Where an API was or is, and as whom it is asked.
 
     :ivar upstream: names another API than there was before at the connection
@@ -204,7 +204,7 @@ class Address(_Document):
     upstream: str | None = None
 
 
-class RunDocument(_Document):
+class _RunDocument(_Document):
     """Who runs: ``key`` names one run of one task, the same over its retries.
 
     :ivar materialization_name: what webhooks call the target; None for its table name
@@ -212,21 +212,21 @@ class RunDocument(_Document):
     """
 
     key: str | None = None
-    supervisor: Supervisor | None = None
-    airflow: AirflowRun | None = None
+    supervisor: _Supervisor | None = None
+    airflow: _AirflowRun | None = None
     materialization_name: str | None = None
-    moved: list[Address] = []
+    moved: list[_Address] = []
 
 
 class RefreshConfig(_Document):
     """The whole document."""
 
-    source: SourceDocument
+    source: _SourceDocument
     streams: list[str] = Field(min_length=1)
     target: str
-    lake: LakeDocument
+    lake: _LakeDocument
     options: RefreshOptions = RefreshOptions()
-    run: RunDocument = RunDocument()
+    run: _RunDocument = _RunDocument()
 
     @model_validator(mode="after")
     def _one_target_each(self) -> RefreshConfig:
@@ -291,7 +291,7 @@ def _with_secrets(document: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if isinstance(run, Mapping) and run.get("airflow"):
         return whole
     made: Callable[[str], Any]
-    for part, field, made in (("source", "secrets", str), ("lake", "properties", ReferredSecret)):
+    for part, field, made in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
         holder = whole.get(part)
         if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
             whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", made, problems)}

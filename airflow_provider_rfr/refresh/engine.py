@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NAMED_FAILURES = 20
-BUSY_POLL_SECONDS = 2.0
+_NAMED_FAILURES = 20
+_BUSY_POLL_SECONDS = 2.0
 
 
 class Refresh:
@@ -166,7 +166,7 @@ class Refresh:
             if not told:
                 log.info("%s; waiting for it, since on_busy is wait", why)
                 told = True
-            if self._stopping.wait(BUSY_POLL_SECONDS):
+            if self._stopping.wait(_BUSY_POLL_SECONDS):
                 raise RefreshStoppedError(f"{self.figures.stream}: stopped while it waited: {why}")
             self._ledger.look_again()
             self._target.reload()
@@ -237,7 +237,7 @@ class Refresh:
             self.figures.pages_skipped = rounds.figures.skipped
             self._take_header()
         if book.failed:
-            raise failure(self.figures.stream, book)
+            raise _failure(self.figures.stream, book)
         if book.open_ordinals():
             raise RefreshStoppedError(
                 f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done;"
@@ -291,15 +291,15 @@ class Refresh:
         return Phase(self.figures.seconds, name)
 
 
-def failure(stream: str, book: PartitionBook) -> BaseException:
+def _failure(stream: str, book: PartitionBook) -> BaseException:
     """The attempt's error: the cause itself where there is one for all, else the list of partitions."""
     kinds = {type(error) for error in book.failed.values()}
     first = next(iter(book.failed.values()))
     if len(kinds) == 1 and not isinstance(first, (SourceError, SourceChangedError)):
         return first
     failures = {book.keys[ordinal]: _reason(error) for ordinal, error in book.failed.items()}
-    named = "; ".join(f"{key}: {reason}" for key, reason in list(failures.items())[:NAMED_FAILURES])
-    more = f"; and {len(failures) - NAMED_FAILURES} more, each in the log" if len(failures) > NAMED_FAILURES else ""
+    named = "; ".join(f"{key}: {reason}" for key, reason in list(failures.items())[:_NAMED_FAILURES])
+    more = f"; and {len(failures) - _NAMED_FAILURES} more, each in the log" if len(failures) > _NAMED_FAILURES else ""
     error = RefreshFailedError(
         f"{stream}: {len(failures)} of {len(book)} partitions could not be read, what was read is kept: {named}{more}",
         failures,

@@ -90,23 +90,23 @@ class FlushWriter:
         self.label = FlushLabel(**{**asdict(self.label), "sequence": self.label.sequence + 1, "previous": name})
 
 
-PATIENCE_SECONDS = 0.05
-SHARE_OF_SECONDS = 0.02
-SHARE_OF_PAGES = 0.02
-YOUNG_SHARE_OF_PAGES = 0.005
-YOUNG_PAGES = 5_000
+_PATIENCE_SECONDS = 0.05
+_SHARE_OF_SECONDS = 0.02
+_SHARE_OF_PAGES = 0.02
+_YOUNG_SHARE_OF_PAGES = 0.005
+_YOUNG_PAGES = 5_000
 
 
-def pages_due(done: float) -> float:
+def _pages_due(done: float) -> float:
     """So many waiting pages are flushed.
 
     Near 2 % of those done in a long refresh. Half a percent of the first thousands: there the pages in flight and the
     overlap checks take the larger part of what a kill may cost.
     """
-    return max(YOUNG_SHARE_OF_PAGES * done, SHARE_OF_PAGES * (done - YOUNG_PAGES))
+    return max(_YOUNG_SHARE_OF_PAGES * done, _SHARE_OF_PAGES * (done - _YOUNG_PAGES))
 
 
-class WaitingPages(Protocol):
+class _WaitingPages(Protocol):
     """Pages that were read and are in no file yet.
 
     :ivar full: set when they should not wait any longer
@@ -139,7 +139,7 @@ class Flusher(threading.Thread):
     :param read_pages: this task's share of the pages that the attempt had read before
     """
 
-    def __init__(self, writer: FlushWriter, pages: WaitingPages, *, read_seconds: float, read_pages: float) -> None:
+    def __init__(self, writer: FlushWriter, pages: _WaitingPages, *, read_seconds: float, read_pages: float) -> None:
         super().__init__(name="rfr-flush", daemon=True)
         self._writer = writer
         self._pages = pages
@@ -168,7 +168,7 @@ class Flusher(threading.Thread):
         """
         if not self._due() or self._over or self.error is not None:
             return
-        if not self._busy.acquire(timeout=PATIENCE_SECONDS if self._at_risk() else 0):
+        if not self._busy.acquire(timeout=_PATIENCE_SECONDS if self._at_risk() else 0):
             return
         try:
             if self._due():
@@ -189,10 +189,10 @@ class Flusher(threading.Thread):
             self._flush()
 
     def _interval(self) -> float:
-        return SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
+        return _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
 
     def _share(self) -> float:
-        return pages_due(self._pages_before + self._pages.taken)
+        return _pages_due(self._pages_before + self._pages.taken)
 
     def _due(self) -> bool:
         waiting = self._pages.waiting

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import LedgerError
 
 PREFIX = "rfr."
-FORMAT = 1
+_FORMAT = 1
 GENERATION_KEY = PREFIX + "generation"
 
 
@@ -83,7 +83,7 @@ class LedgerHeader:
         """Snapshot summary properties."""
         values = {key: _to_text(value) for key, value in asdict(self).items() if value is not None}
         return {
-            PREFIX + "format": str(FORMAT),
+            PREFIX + "format": str(_FORMAT),
             **{PREFIX + key.replace("_", "-"): text for key, text in values.items()},
         }
 
@@ -101,9 +101,9 @@ def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
     """
     if summary is None or GENERATION_KEY not in summary:
         return None
-    if summary.get(PREFIX + "format") != str(FORMAT):
+    if summary.get(PREFIX + "format") != str(_FORMAT):
         raise LedgerError(
-            f"the ledger was written in format {summary.get(PREFIX + 'format')!r}, this version reads {FORMAT}"
+            f"the ledger was written in format {summary.get(PREFIX + 'format')!r}, this version reads {_FORMAT}"
         )
     try:
         values = {name: parse(summary[key]) for name, (key, parse) in _FIELDS.items() if key in summary}

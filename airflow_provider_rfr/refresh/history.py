@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REFRESHES: Final = "rfr_system.refresh_history"
-COMMITS: Final = "rfr_system.commit_history"
-MOST_FAILURES: Final = 1000
+_REFRESHES: Final = "rfr_system.refresh_history"
+_COMMITS: Final = "rfr_system.commit_history"
+_MOST_FAILURES: Final = 1000
 
 
 def record_attempt(
@@ -49,18 +49,18 @@ def record_attempt(
         return
     try:
         row = _attempt(config, figures, header, began, error, secrets)
-        append_once(catalog, REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=_scope(row))
+        append_once(catalog, _REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=_scope(row))
         if error is None:
-            record_commits(catalog, figures.target)
+            _record_commits(catalog, figures.target)
     except Exception as failure:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning("%s: its history can't be written (%s); the refresh is not affected", figures.target, failure)
 
 
-def record_commits(catalog: Catalog, target: str) -> int:
+def _record_commits(catalog: Catalog, target: str) -> int:
     """Tell of every commit of the target that its history lacks, also of those whose driver died; returns how many."""
     found = CommitLog.load(catalog, target)
     rows = [row for each in (found.commits() if found else []) if (row := _commit(target, each)) is not None]
-    return append_once(catalog, COMMITS, rows, keys=("commit_id",), scope={"target": target})
+    return append_once(catalog, _COMMITS, rows, keys=("commit_id",), scope={"target": target})
 
 
 def _scope(row: Mapping[str, Any]) -> dict[str, str | int]:
@@ -118,7 +118,7 @@ def outcome(error: BaseException | None, *, refused: bool) -> str:
 
 def _failures(error: BaseException | None, secrets: Sequence[str]) -> Iterator[dict[str, str]]:
     if isinstance(error, RefreshFailedError):
-        for key, reason in list(error.failures.items())[:MOST_FAILURES]:
+        for key, reason in list(error.failures.items())[:_MOST_FAILURES]:
             yield {"partition": key, "reason": redact(reason, secrets)}
 
 

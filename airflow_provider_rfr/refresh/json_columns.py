@@ -266,7 +266,7 @@ def _list_writer(write: _Write | None) -> _Write | None:
     return write_items
 
 
-class Report(Protocol):
+class _Report(Protocol):
     """Takes what can't be kept as it is."""
 
     def __call__(self, path: str, value: Any, expected: str) -> None:
@@ -276,7 +276,7 @@ class Report(Protocol):
         """A number that becomes its nearest double."""
 
 
-Coercer = Callable[[Any, Report], Any]
+_Coercer = Callable[[Any, _Report], Any]
 
 _INFINITE = (float("inf"), float("-inf"))  # what Python reads a number beyond the doubles as
 _BEYOND_INT64 = 2.0**64
@@ -288,11 +288,11 @@ _TIME = re.compile(rf"{_CLOCK}(?:[Zz]|[+-]00:?00)?", re.ASCII)
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ]00:00(?::00)?(?:\.0+)?(?:[Zz]|[+-]00:?00)?)?", re.ASCII)
 
 
-def record_coercer(schema: pa.Schema) -> Coercer:
+def record_coercer(schema: pa.Schema) -> _Coercer:
     """A function that brings one parsed record into the schema's columns; undeclared fields are left out."""
     columns = _struct(list(schema), "")
 
-    def coerce(record: Any, report: Report) -> Any:
+    def coerce(record: Any, report: _Report) -> Any:
         if isinstance(record, dict):
             return columns(record, report)
         report("$", record, "object")
@@ -309,7 +309,7 @@ def json_text(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
 
 
-def _coercer(field: pa.Field, path: str) -> Coercer:
+def _coercer(field: pa.Field, path: str) -> _Coercer:
     if is_json_text(field):
         return _json
     kind = field.type
@@ -323,11 +323,11 @@ def _coercer(field: pa.Field, path: str) -> Coercer:
     return _scalar(convert, expected, path)
 
 
-def _struct(fields: list[pa.Field], path: str) -> Coercer:
+def _struct(fields: list[pa.Field], path: str) -> _Coercer:
     prefix = f"{path}." if path else ""
     columns = [(field.name, _coercer(field, prefix + field.name)) for field in fields]
 
-    def coerce(value: Any, report: Report) -> Any:
+    def coerce(value: Any, report: _Report) -> Any:
         if not isinstance(value, dict):
             return report(path, value, "object")
         return {name: column(inner, report) for name, column in columns if (inner := value.get(name)) is not None}
@@ -335,8 +335,8 @@ def _struct(fields: list[pa.Field], path: str) -> Coercer:
     return coerce
 
 
-def _list(element: Coercer, path: str) -> Coercer:
-    def coerce(value: Any, report: Report) -> Any:
+def _list(element: _Coercer, path: str) -> _Coercer:
+    def coerce(value: Any, report: _Report) -> Any:
         if not isinstance(value, list):
             return report(path, value, "array")
         return [None if item is None else element(item, report) for item in value]
@@ -344,8 +344,8 @@ def _list(element: Coercer, path: str) -> Coercer:
     return coerce
 
 
-def _scalar(convert: Callable[[Any], Any], expected: str, path: str) -> Coercer:
-    def coerce(value: Any, report: Report) -> Any:
+def _scalar(convert: Callable[[Any], Any], expected: str, path: str) -> _Coercer:
+    def coerce(value: Any, report: _Report) -> Any:
         try:
             return convert(value)
         except (TypeError, ValueError, ArithmeticError):
@@ -354,7 +354,7 @@ def _scalar(convert: Callable[[Any], Any], expected: str, path: str) -> Coercer:
     return coerce
 
 
-def _json(value: Any, report: Report) -> Any:
+def _json(value: Any, report: _Report) -> Any:
     return json_text(value)
 
 
@@ -370,8 +370,8 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return convert
 
 
-def _number(path: str) -> Coercer:
-    def coerce(value: Any, report: Report) -> Any:
+def _number(path: str) -> _Coercer:
+    def coerce(value: Any, report: _Report) -> Any:
         try:
             number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _INFINITE[0]
         except OverflowError:

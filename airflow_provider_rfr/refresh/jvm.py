@@ -23,22 +23,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SWITCH = "RFR_CLASS_ARCHIVE"
+_SWITCH = "RFR_CLASS_ARCHIVE"
 """Environment variable: ``off`` neither writes nor uses the archive."""
-FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def driver_java_options() -> list[str]:
     """Options for a driver on this machine, for ``spark.driver.extraJavaOptions``. Never for an executor."""
-    archive = archive_path()
+    archive = _archive_path()
     if archive is None or not archive.is_file():
-        return list(FAST_START)
-    return [*FAST_START, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        return list(_FAST_START)
+    return [*_FAST_START, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
-def archive_path() -> Path | None:
+def _archive_path() -> Path | None:
     """Where this Java's and this Spark's class archive lies or would lie; None without Java or Spark, or if off."""
-    if os.environ.get(SWITCH, "").lower() in ("off", "0", "false"):
+    if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
     java, jars = _java(), _spark_jars()
     if java is None or jars is None:
@@ -70,9 +70,9 @@ def _spark_jars() -> Path | None:
     return jars if jars.is_dir() else None
 
 
-def write_archive() -> Path | None:
+def _write_archive() -> Path | None:
     """Write it where it is missing; returns its path, or None where Java or Spark is missing."""
-    archive = archive_path()
+    archive = _archive_path()
     if archive is None or archive.is_file():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def write_archive() -> Path | None:
     with _alone(archive.with_suffix(".lock")) as alone:
         if not alone:
             return None
-        _run_small_job([*FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
+        _run_small_job([*_FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
         if not draft.is_file():
             return None
         draft.replace(archive)
@@ -89,7 +89,7 @@ def write_archive() -> Path | None:
 
 def write_in_background() -> subprocess.Popen[bytes] | None:
     """Have another process write it where it is missing; None where there is nothing to do."""
-    archive = archive_path()
+    archive = _archive_path()
     if archive is None or archive.is_file():
         return None
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_GATEWAY")}
@@ -134,6 +134,6 @@ def _run_small_job(options: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    path = write_archive()
+    path = _write_archive()
     print(f"class archive: {path}" if path else "no class archive: Java or Spark was not found")
     sys.exit(0)

@@ -31,8 +31,8 @@ from airflow_provider_rfr.refresh.partitions import OPENING_COLUMNS, PartitionBo
 
 log = logging.getLogger(__name__)
 
-COMMIT_ID = "rfr.commit-id"
-OPENING_PREFIX = "open-"
+_COMMIT_ID = "rfr.commit-id"
+_OPENING_PREFIX = "open-"
 _OPENING_ROWS_A_FILE = 50_000
 _TRIES = 8
 _TRIM_EVERY = 8
@@ -251,7 +251,7 @@ class Ledger:
         while chunk := list(islice(rows, _OPENING_ROWS_A_FILE)):
             keys.extend(row.partition_key for row in chunk)
             values.extend(row.slice or "{}" for row in chunk)
-            location = f"{folder}/{OPENING_PREFIX}{uuid.uuid4().hex}.parquet"
+            location = f"{folder}/{_OPENING_PREFIX}{uuid.uuid4().hex}.parquet"
             table = rows_to_table(chunk, ledger_arrow_schema())
             self._table.store.write_parquet(location, table, footer="{}", statistics=STATISTICS)
             yield location
@@ -273,14 +273,14 @@ class Ledger:
     def _commit_once(self, locations: Sequence[str], header: LedgerHeader) -> None:
         commit_id = uuid.uuid4().hex
         try:
-            self._table.commit(locations, header.generation, {**header.to_summary(), COMMIT_ID: commit_id})
+            self._table.commit(locations, header.generation, {**header.to_summary(), _COMMIT_ID: commit_id})
         except (CommitConflictError, LedgerError):
             raise
         except Exception as error:
             # The catalog did not answer, so the commit may have happened; or a newer attempt trimmed what we built on.
             before = self._table.snapshot_id
             self._table.reload()
-            if (self._table.summary(GENERATION_KEY) or {}).get(COMMIT_ID) != commit_id:
+            if (self._table.summary(GENERATION_KEY) or {}).get(_COMMIT_ID) != commit_id:
                 if self._table.snapshot_id == before:
                     raise
                 raise CommitConflictError(str(error)) from error
@@ -331,7 +331,7 @@ def _previous_rows(before: LedgerHeader | None) -> int | None:
 
 
 def _is_opening(location: str) -> bool:
-    return location.rpartition("/")[2].startswith(OPENING_PREFIX)
+    return location.rpartition("/")[2].startswith(_OPENING_PREFIX)
 
 
 def _all_cursors(book: PartitionBook) -> dict[int, Cursor]:

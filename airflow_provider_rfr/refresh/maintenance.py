@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEDGER_SECONDS: Final = 7 * 86400.0
+_LEDGER_SECONDS: Final = 7 * 86400.0
 """For how long a part's ledger is kept after its last commit, or for ``resume_within`` where that is longer."""
 _LOOKS: Final = 20
 
@@ -40,7 +40,7 @@ class PartLedger:
     header: LedgerHeader | None
     idle: float
 
-    def may_go(self, seconds: float, resume_within: float = LEDGER_SECONDS) -> bool:
+    def may_go(self, seconds: float, resume_within: float = _LEDGER_SECONDS) -> bool:
         """Whether it has been idle for so long, and an unfinished one for so long that nobody resumes it."""
         published = self.header is not None and self.header.state is RefreshState.PUBLISHED
         return self.idle > (seconds if published else max(seconds, resume_within))
@@ -52,7 +52,7 @@ def keep_house(catalog: Catalog, options: RefreshOptions, figures: RefreshFigure
         return
     try:
         _expire(catalog, options, figures)
-        seconds = max(LEDGER_SECONDS, options.resume_within)
+        seconds = max(_LEDGER_SECONDS, options.resume_within)
         if options.replace_where is not None:
             drop_part_ledgers(catalog, figures.target, seconds, seconds, looks=_LOOKS)
     except Exception as error:
@@ -99,7 +99,7 @@ def drop_part_ledgers(
     catalog: Catalog,
     target: str,
     seconds: float,
-    resume_within: float = LEDGER_SECONDS,
+    resume_within: float = _LEDGER_SECONDS,
     *,
     looks: int | None = None,
 ) -> list[PartLedger]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 def process_started(pid: int) -> int | None:
@@ -44,7 +44,7 @@ def watch_supervisor(pid: int, started: int, host: str, stop: Callable[[str], No
     def poll() -> None:
         waiting = threading.Event()
         while is_alive(pid, started):
-            waiting.wait(POLL_SECONDS)
+            waiting.wait(_POLL_SECONDS)
         stop(f"the process {pid} that this refresh ran for is gone")
 
     threading.Thread(target=poll, name="rfr-watchdog", daemon=True).start()

@@ -63,7 +63,7 @@ from airflow_provider_rfr.refresh.publish_task import (
 from airflow_provider_rfr.streams.core import Stream
 
 
-def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
+def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
     """Raise :class:`PublishRefusedError` where a guard forbids to publish ``rows`` after ``previous``."""
     if rows == 0:
         if options.allow_empty:
@@ -83,7 +83,7 @@ def check_guards(options: RefreshOptions, *, rows: int, previous: int | None) ->
         )
 
 
-def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
+def _type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
     """The error that lists the first offenders."""
     lines = [
         f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
@@ -98,10 +98,10 @@ def type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> Type
     )
 
 
-IMAGE = f"airflow-provider-rfr:{__version__}"
+_IMAGE = f"airflow-provider-rfr:{__version__}"
 
 
-def commit_summary(
+def _commit_summary(
     ledger: str,
     header: LedgerHeader,
     *,
@@ -138,7 +138,7 @@ def commit_summary(
     return {**{PREFIX + key: str(value) for key, value in values.items()}, **event.to_summary()}
 
 
-def commit_event(
+def _commit_event(
     ledger: str,
     header: LedgerHeader,
     config: RefreshConfig,
@@ -160,7 +160,7 @@ def commit_event(
         flow_run_id=commit_id,
         generation=header.generation,
         collection_names=collections_of([binding]),
-        connector_image=IMAGE,
+        connector_image=_IMAGE,
         flow_published_at_min=begin,
         flow_published_at_max=end,
         bindings=(binding,),
@@ -199,7 +199,7 @@ def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome
     )
 
 
-def published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
+def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
     """What the target shows of this generation, None where it is not published.
 
     :raises FencedError: a newer attempt published it, or a newer generation
@@ -251,8 +251,8 @@ class Publisher:
         """Check, type, write, commit; raises before the commit, or not at all."""
         header = self._header()
         staged = self._check_staged()
-        check_guards(self._options, rows=staged, previous=header.previous_rows)
-        if (found := published_already(self._target, self._ledger.id, header)) is not None:
+        _check_guards(self._options, rows=staged, previous=header.previous_rows)
+        if (found := _published_already(self._target, self._ledger.id, header)) is not None:
             return found
         for _ in range(_TRIES):
             try:
@@ -285,7 +285,7 @@ class Publisher:
         self._check_results(results, staged)
         written = [file for result in results for file in result.written]
         written, removed = self._without_duplicates(tasks, written, staged)
-        check_guards(self._options, rows=staged - removed, previous=self._header().previous_rows)
+        _check_guards(self._options, rows=staged - removed, previous=self._header().previous_rows)
         self._ledger.check_epoch()
         return written, removed
 
@@ -361,7 +361,7 @@ class Publisher:
         offenders = [item for result in results for item in result.offenders]
         count = sum(result.offender_count for result in results)
         if count and self._options.on_type_error.value == "fail":
-            raise type_mismatch(offenders[: self._options.max_offenders], count)
+            raise _type_mismatch(offenders[: self._options.max_offenders], count)
         outside = sum(result.outside_filter for result in results)
         if outside:
             raise PublishRefusedError(
@@ -406,15 +406,15 @@ class Publisher:
         files = [file.file.describe(target.layout) for file in written]
         stream, mode = self._stream.name, self._options.mode.value
         binding = Binding(self._target.name, stream, rows, sum(file.file.size for file in written))
-        event = commit_event(self._ledger.id, header, self._config, binding, self._fetched)
+        event = _commit_event(self._ledger.id, header, self._config, binding, self._fetched)
         counts = {"rows": rows, "removed": removed, "skipped": self._skipped}
-        summary = commit_summary(self._ledger.id, header, stream=stream, mode=mode, event=event, **counts)
+        summary = _commit_summary(self._ledger.id, header, stream=stream, mode=mode, event=event, **counts)
         for attempt in range(_TRIES):
             # Whoever took over meanwhile may not have published yet, so that the target can't tell.
             self._ledger.check_epoch()
             # What was loaded before the files were written may have expired.
             self._target.reload()
-            if (found := published_already(self._target, self._ledger.id, header)) is not None:
+            if (found := _published_already(self._target, self._ledger.id, header)) is not None:
                 return found
             try:
                 with naming(target.folder):

@@ -28,8 +28,8 @@ from airflow_provider_rfr.lake.inference import InferredSchema, infer_records, m
 from airflow_provider_rfr.lake.target import RowFilter
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, type_pages
 
-KEY_BYTES = 16
-EXTRACTED_AT = "_rfr_extracted_at"
+_KEY_BYTES = 16
+_EXTRACTED_AT = "_rfr_extracted_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def key_columns(
     return paths
 
 
-def write_keys(store: FileStore, location: str, table: pa.Table, key_columns: Sequence[Sequence[str]]) -> None:
+def _write_keys(store: FileStore, location: str, table: pa.Table, key_columns: Sequence[Sequence[str]]) -> None:
     """Write the companion of a data file: key and time of each of its rows, in the file's order."""
-    times = table[EXTRACTED_AT].cast(pa.int64()).to_numpy()
+    times = table[_EXTRACTED_AT].cast(pa.int64()).to_numpy()
     body = _keys(table, key_columns).tobytes() + times.tobytes()
     store.write(location, len(times).to_bytes(8, "big") + body)
 
@@ -94,9 +94,9 @@ def _keys(table: pa.Table, key_columns: Sequence[Sequence[str]]) -> np.ndarray[A
     keys = bytearray()
     for values in zip(*columns, strict=True):
         if None in values:
-            keys += bytes(KEY_BYTES)
+            keys += bytes(_KEY_BYTES)
         else:
-            keys += hashlib.blake2b(orjson.dumps(values, default=str), digest_size=KEY_BYTES).digest()
+            keys += hashlib.blake2b(orjson.dumps(values, default=str), digest_size=_KEY_BYTES).digest()
     return np.frombuffer(bytes(keys), dtype=np.uint64).reshape(-1, 2)
 
 
@@ -111,13 +111,13 @@ def _column(table: pa.Table, path: Sequence[str]) -> Any:
 
 def _read_keys(data: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     count = int.from_bytes(data[:8], "big")
-    end = 8 + count * KEY_BYTES
+    end = 8 + count * _KEY_BYTES
     return np.frombuffer(data[8:end], dtype=np.uint64).reshape(-1, 2), np.frombuffer(data[end:], dtype=np.int64)
 
 
-PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
-MAX_BATCH_BYTES = 64 * 1024 * 1024
-MAX_FILE_BYTES = 256 * 1024 * 1024
+_PAGE_COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "record_count", "fetched_at", "records")
+_MAX_BATCH_BYTES = 64 * 1024 * 1024
+_MAX_FILE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +188,11 @@ def run_publish_task(task: PublishTask) -> PublishResult:
         )
         _count(task, typed, pages, ordinals, counts)
         held.append(typed.table)
-        if sum(table.nbytes for table in held) >= MAX_FILE_BYTES:
-            written.extend(write_files(task, pa.concat_tables(held)))
+        if sum(table.nbytes for table in held) >= _MAX_FILE_BYTES:
+            written.extend(_write_files(task, pa.concat_tables(held)))
             held = []
     if held and not (counts.offender_count and task.on_type_error == "fail"):
-        written.extend(write_files(task, pa.concat_tables(held)))
+        written.extend(_write_files(task, pa.concat_tables(held)))
     return PublishResult(tuple(written), counts.rows, tuple(counts.offenders), counts.offender_count, counts.outside)
 
 
@@ -204,20 +204,20 @@ def batches(
     ordinals: list[int] = []
     size = 0
     for location in files:
-        for ordinal, page in live_pages(store, location, live_chains):
+        for ordinal, page in _live_pages(store, location, live_chains):
             pages.append(page)
             ordinals.append(ordinal)
             size += len(page.records)
-            if size >= MAX_BATCH_BYTES:
+            if size >= _MAX_BATCH_BYTES:
                 yield pages, ordinals
                 pages, ordinals, size = [], [], 0
     if pages:
         yield pages, ordinals
 
 
-def live_pages(store: FileStore, location: str, live_chains: Mapping[int, int]) -> Iterator[tuple[int, LedgerPage]]:
+def _live_pages(store: FileStore, location: str, live_chains: Mapping[int, int]) -> Iterator[tuple[int, LedgerPage]]:
     """The pages of one ledger file that count and have records."""
-    table = store.read_table(location, PAGE_COLUMNS)
+    table = store.read_table(location, _PAGE_COLUMNS)
     records = table["records"].combine_chunks() if table.num_rows else None
     small = table.drop_columns(["records"])
     small = small.set_column(
@@ -264,14 +264,14 @@ def _as_mapping(offender: Any) -> Mapping[str, Any]:
     return {name: getattr(offender, name) for name in offender.__slots__}
 
 
-def write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
+def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
     """Write rows as data files, each with its keys where there is a primary key."""
     found = []
     for file, rows in task.target.write(table):
         keys = None
         if task.key_columns:
             keys = f"{task.scratch}/{uuid.uuid4().hex}.keys"
-            write_keys(task.store, keys, rows, task.key_columns)
+            _write_keys(task.store, keys, rows, task.key_columns)
         found.append(WrittenFile(file, keys))
     return found
 
@@ -281,7 +281,7 @@ def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list
     table = load_file(task.target.store, file.file.location, task.target.layout)
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(rows)] = False
-    return write_files(task, table.filter(pa.array(keep)))
+    return _write_files(task, table.filter(pa.array(keep)))
 
 
 @dataclass(frozen=True, slots=True)

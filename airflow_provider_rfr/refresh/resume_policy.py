@@ -38,14 +38,14 @@ from airflow_provider_rfr.streams.core import Stream
 
 log = logging.getLogger(__name__)
 
-ROUNDS_OF_SILENCE = 3
-LEAST_SILENCE_SECONDS = 30.0
-CLOCKS_APART_SECONDS = 300.0
+_ROUNDS_OF_SILENCE = 3
+_LEAST_SILENCE_SECONDS = 30.0
+_CLOCKS_APART_SECONDS = 300.0
 
 
-def silence_seconds(options: RefreshOptions) -> float:
+def _silence_seconds(options: RefreshOptions) -> float:
     """For so long an attempt that lives may commit nothing to its ledger."""
-    return max(LEAST_SILENCE_SECONDS, ROUNDS_OF_SILENCE * options.round_seconds)
+    return max(_LEAST_SILENCE_SECONDS, _ROUNDS_OF_SILENCE * options.round_seconds)
 
 
 class OtherRun:
@@ -87,17 +87,17 @@ class OtherRun:
         )
         if self._options.on_busy is OnBusy.FAIL:
             raise RefreshBusyError(f"{told}; let it end, or set on_busy to wait or take_over")
-        return f"{told}, unless it commits nothing for {silence_seconds(self._options):.0f} s"
+        return f"{told}, unless it commits nothing for {_silence_seconds(self._options):.0f} s"
 
     def _is_alive(self, header: LedgerHeader, now: datetime | None) -> bool:
         """Whether another run is at it; to be asked again and again."""
-        if header.state is not RefreshState.OPEN or same_task(header.run_key, self._run_key):
+        if header.state is not RefreshState.OPEN or _same_task(header.run_key, self._run_key):
             return False
         if header.committed_at != self._seen:
             self._seen, self._since = header.committed_at, self._clock()
-        longest = silence_seconds(self._options)
+        longest = _silence_seconds(self._options)
         age = ((now or datetime.now(timezone.utc)) - header.committed_at).total_seconds()
-        return self._clock() - self._since <= longest and age <= longest + CLOCKS_APART_SECONDS
+        return self._clock() - self._since <= longest and age <= longest + _CLOCKS_APART_SECONDS
 
 
 class SignsOfLife:
@@ -105,7 +105,7 @@ class SignsOfLife:
 
     def __init__(self, ledger: Ledger, options: RefreshOptions) -> None:
         self._ledger = ledger
-        self._seconds = silence_seconds(options) / 2
+        self._seconds = _silence_seconds(options) / 2
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rfr-signs-of-life", daemon=True)
 
@@ -132,7 +132,7 @@ class SignsOfLife:
                 log.debug("no sign of life can be given now", exc_info=True)
 
 
-def same_task(holder: str | None, run_key: str | None) -> bool:
+def _same_task(holder: str | None, run_key: str | None) -> bool:
     """Whether both are the same task of the same run; the last part of a key counts its clears."""
     if holder is None or run_key is None:
         return holder is run_key

@@ -29,10 +29,10 @@ from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 
-UNWIND_SECONDS = 0.5
+_UNWIND_SECONDS = 0.5
 
 
-def read_pages(
+def _read_pages(
     task: RoundTask,
     stream: PagedStream,
     scheduler: Scheduler,
@@ -60,7 +60,7 @@ def read_pages(
         thread.start()
     _watch(task, scheduler, _Command(budget, limiter, closing, stop), threads)
     stop.set()
-    _join(threads, time.monotonic() + UNWIND_SECONDS)
+    _join(threads, time.monotonic() + _UNWIND_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Reader:
         self.flush()
 
 
-MAX_SOURCES_KEPT = 8
+_MAX_SOURCES_KEPT = 8
 _idle_streams: dict[bytes, list[PagedStream]] = {}
 
 
@@ -176,7 +176,7 @@ def _read_and_flush(task: RoundTask, stream: PagedStream, budget: Budget, closin
     )
     flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
     flusher.start()
-    read_pages(task, stream, scheduler, budget, closing, flusher.flush_if_due)
+    _read_pages(task, stream, scheduler, budget, closing, flusher.flush_if_due)
     progress = scheduler.progress()
     flusher.finish()
     return TaskResult(tuple(writer.files), left.merged(progress), scheduler.figures + left.figures)
@@ -196,6 +196,6 @@ def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
     try:
         yield stream
     finally:
-        if len(_idle_streams) > MAX_SOURCES_KEPT:
+        if len(_idle_streams) > _MAX_SOURCES_KEPT:
             _idle_streams.clear()
         _idle_streams.setdefault(key, []).append(stream)

@@ -39,7 +39,7 @@ from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.refresh.round_task import run_round_task
 
 
-class SideLaneBudget:
+class _SideLaneBudget:
     """Without the round's end: the side lane outlives rounds."""
 
     def __init__(self, budget: DriverBudget) -> None:
@@ -52,7 +52,7 @@ class SideLaneBudget:
         return False
 
 
-class HeadStartBudget(SideLaneBudget):
+class _HeadStartBudget(_SideLaneBudget):
     """Ends when Spark is ready; where every partition has its reader by then, it may take as long again.
 
     The first job of a Spark application takes a second. It would take it from readers who are about to end by
@@ -80,10 +80,10 @@ class HeadStartBudget(SideLaneBudget):
 
 log = logging.getLogger(__name__)
 
-SIDE_LANE = 1_000_000
-HEAD_START = 1_000_001
-MAX_PARTITIONS_A_TASK = 5_000
-SIDE_LANE_THREADS = 32
+_SIDE_LANE = 1_000_000
+_HEAD_START = 1_000_001
+_MAX_PARTITIONS_A_TASK = 5_000
+_SIDE_LANE_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ class Rounds:
         if not ordinals or self._cluster.ready.is_set():
             return
         limits = self._limits(self._options.concurrency, 1, seconds=None)
-        task = self._task(HEAD_START, ordinals[:MAX_PARTITIONS_A_TASK], limits)
-        budget = HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > MAX_PARTITIONS_A_TASK)
+        task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], limits)
+        budget = _HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
         self._commit([run_round_task(task, budget, self._stopping)])
 
     def _spark_round(self, address: BudgetAddress) -> None:
@@ -190,7 +190,7 @@ class Rounds:
         if not count:
             return []
         threads = [len(range(index, self._options.concurrency, count)) for index in range(count)]
-        shares = [ordinals[index::count][:MAX_PARTITIONS_A_TASK] for index in range(count)]
+        shares = [ordinals[index::count][:_MAX_PARTITIONS_A_TASK] for index in range(count)]
         return [
             self._task(index, share, self._limits(threads[index], count, seconds=self._options.round_seconds))
             for index, share in enumerate(shares)
@@ -198,13 +198,13 @@ class Rounds:
 
     def _send_to_lane(self) -> None:
         """Partitions whose page overran the last round: the driver waits for it, and no executor does."""
-        ordinals = sorted(n for n in self._book.overran if n not in self._book.failed)[:SIDE_LANE_THREADS]
+        ordinals = sorted(n for n in self._book.overran if n not in self._book.failed)[:_SIDE_LANE_THREADS]
         if self._lane is not None or not ordinals:
             return
         limits = replace(self._limits(len(ordinals), 1, seconds=BEAT_SECONDS), linger=float("inf"))
-        task = self._task(SIDE_LANE, ordinals, limits)
+        task = self._task(_SIDE_LANE, ordinals, limits)
         self._lane_ordinals = frozenset(ordinals)
-        self._lane = self._pool.submit(run_round_task, task, SideLaneBudget(self._budget), None)
+        self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget), None)
 
     def _commit_lane(self) -> None:
         """Commit what the side lane has read, before anything is planned from where it began."""

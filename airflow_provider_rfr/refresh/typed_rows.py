@@ -44,7 +44,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offender:
+class _Offender:
     """A value that does not fit its column.
 
     :ivar record: its number in the page, from 1
@@ -60,7 +60,7 @@ class Offender:
     expected: str
 
 
-class PageReader:
+class _PageReader:
     """Rewrites pages so that they fit, and keeps what did not.
 
     :ivar offenders: the first of them
@@ -71,7 +71,7 @@ class PageReader:
         self._coerce = record_coercer(schema)
         self._max_offenders = max_offenders
         self.note_changes = note_changes
-        self.offenders: list[Offender] = []
+        self.offenders: list[_Offender] = []
         self.offender_count = 0
         self.changes: dict[int, str] = {}
 
@@ -101,7 +101,7 @@ class PageReader:
         record: dict[str, Any] = self._coerce(value, report)
         return record
 
-    def offend(self, offender: Offender) -> None:
+    def offend(self, offender: _Offender) -> None:
         """Count a value that does not fit, and keep it if it is one of the first."""
         self.offender_count += 1
         if len(self.offenders) < self._max_offenders:
@@ -112,14 +112,14 @@ class PageReader:
 class _RecordReport:
     """What could not be kept of one record; see :class:`~.json_coercion.Report`."""
 
-    reader: PageReader
+    reader: _PageReader
     partition: str
     page: int
     record: int
     changes: list[dict[str, str]] = field(default_factory=list)
 
     def __call__(self, path: str, value: Any, expected: str) -> None:
-        self.reader.offend(Offender(self.partition, self.page, self.record, path, _shortened(value), expected))
+        self.reader.offend(_Offender(self.partition, self.page, self.record, path, _shortened(value), expected))
         if self.reader.note_changes:
             reason = f"expected {expected}, got {_kind(value)}"
             self.changes.append({"field": path, "change": "NULLED", "reason": reason})
@@ -145,7 +145,7 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-MAX_BATCH_BYTES = 256 * 1024 * 1024
+_MAX_BATCH_BYTES = 256 * 1024 * 1024
 _SHRINK, _GROW = 8, 2
 
 
@@ -178,7 +178,7 @@ class TypedRows:
     """
 
     table: pa.Table
-    offenders: tuple[Offender, ...] = ()
+    offenders: tuple[_Offender, ...] = ()
     offender_count: int = 0
 
 
@@ -199,7 +199,7 @@ def type_pages(
         take any value as JSON text
     :raises LedgerError: a page does not hold as many lines as it says
     """
-    typist = _Typist(schema, PageReader(schema, max_offenders, note_changes=on_type_error == "null"))
+    typist = _Typist(schema, _PageReader(schema, max_offenders, note_changes=on_type_error == "null"))
     pieces = [piece for batch in _batches(pages) for piece in typist.read(batch)]
     found = pa.concat_tables(pieces) if pieces else _empty(schema)
     system = _system_columns(pages, generation, typist.reader.changes, typist.rows)
@@ -210,7 +210,7 @@ def type_pages(
 @dataclass(slots=True)
 class _Typist:
     schema: pa.Schema
-    reader: PageReader
+    reader: _PageReader
     write_texts: Any = field(init=False)
     doubles: bool = field(init=False)
     rows: int = 0
@@ -265,7 +265,7 @@ def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
     for page in pages:
         if not page.record_count and not len(page.records):
             continue
-        if batch and size + len(page.records) > MAX_BATCH_BYTES:
+        if batch and size + len(page.records) > _MAX_BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(page)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from airflow_provider_rfr.refresh.cluster import without_pandas
 
 
-def preload() -> None:
+def _preload() -> None:
     """Import what every refresh's tasks need; a short one, read while Spark started, has no tasks but the publish's."""
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
@@ -17,7 +17,7 @@ def preload() -> None:
 
 
 if __name__ == "__main__":
-    preload()
+    _preload()
     from pyspark.daemon import manager
 
     manager()

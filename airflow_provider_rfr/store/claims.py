@@ -85,12 +85,12 @@ class Window(NamedTuple):
     event: str
 
 
-Merge = Callable[[EndpointRow, Sequence[str]], Window]
+_Merge = Callable[[EndpointRow, Sequence[str]], Window]
 """One delivery for several events, the oldest first; raises ValueError where one of them can't be read."""
 
 
 def claim(
-    connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: Merge
+    connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: _Merge
 ) -> list[Claim]:
     """Claim what is due, the oldest first.
 
@@ -103,7 +103,7 @@ def claim(
     if wish.interval:
         query = query.where(or_(_D.started_at.is_not(None), _D.commits > 1))
     if wish.strict:
-        query = query.where(~is_behind())
+        query = query.where(~_is_behind())
     if wish.probe:
         query = query.order_by(None).order_by(_D.failures.desc(), _D.due_at, _D.sequence)
     rows = list(connection.execute(query.limit(wish.room)))
@@ -126,7 +126,7 @@ def _is_free(now: int) -> ColumnElement[bool]:
     return or_(_D.lease_until.is_(None), _D.lease_until < now)
 
 
-def is_behind() -> ColumnElement[bool]:
+def _is_behind() -> ColumnElement[bool]:
     """An older delivery is not done: under way, waiting for its retry, or dead where that is to hold things up."""
     older = DELIVERIES.alias("older")
     # The states first, so that the index leads past all that is delivered.
@@ -135,7 +135,7 @@ def is_behind() -> ColumnElement[bool]:
 
 
 def _next_window(
-    connection: Connection, now: int, wish: Wish, endpoint: EndpointRow, merge: Merge
+    connection: Connection, now: int, wish: Wish, endpoint: EndpointRow, merge: _Merge
 ) -> Sequence[Row[Any]]:
     """The delivery of all that came since the endpoint was last fired; none while its interval lasts."""
     # The lock makes two deliverers open one window, not two.
@@ -159,12 +159,12 @@ def _next_window(
 
 
 def _has_undone(connection: Connection, endpoint: EndpointRow, sequence: int) -> bool:
-    ahead = select(func.count()).where(_D.endpoint_id == endpoint.id, _D.sequence == sequence, is_behind())
+    ahead = select(func.count()).where(_D.endpoint_id == endpoint.id, _D.sequence == sequence, _is_behind())
     return bool(connection.execute(ahead).scalar_one())
 
 
 def _merged(
-    connection: Connection, now: int, endpoint: EndpointRow, rows: Sequence[Row[Any]], merge: Merge
+    connection: Connection, now: int, endpoint: EndpointRow, rows: Sequence[Row[Any]], merge: _Merge
 ) -> Sequence[Row[Any]]:
     try:
         window = merge(endpoint, [row.event for row in rows])
@@ -343,7 +343,7 @@ def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> li
     query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
     query = query.where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending").group_by(_D.endpoint_id, fresh)
     if wish.strict:
-        query = query.where(~is_behind())
+        query = query.where(~_is_behind())
     return list(connection.execute(query))
 
 

@@ -20,7 +20,7 @@ RUNNING: Final = "running"
 DEFERRED: Final = "deferred"
 STALLED: Final = "stalled"
 IDLE: Final = "idle"
-UNREAD: Final = "unread"
+_UNREAD: Final = "unread"
 """The hash of a copy that is yet to be read."""
 _SILENT: Final = 600_000
 """Milliseconds without a word after which a task is dead: it says every two seconds that it lives."""
@@ -120,7 +120,7 @@ def register_use(
         connection.execute(insert(USES).values(consumer=task.consumer, **names, **values))
     else:
         connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
-    unread = [UsedConnection(name, name, UNREAD) for name in dict.fromkeys(conn_ids)]
+    unread = [UsedConnection(name, name, _UNREAD) for name in dict.fromkeys(conn_ids)]
     note_copies(connection, task, values["token"], unread)
     made = load_use(connection, task)
     assert made is not None
@@ -185,7 +185,7 @@ def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: 
         is_copy = and_(_H.consumer == task.consumer, _H.conn_id == conn_id)
         changed = connection.execute(update(USE_HASHES).where(is_copy).values(wanted_hash=wanted)).rowcount
         if not changed:
-            row = {"consumer": task.consumer, "conn_id": conn_id, "via": conn_id, "running_hash": UNREAD}
+            row = {"consumer": task.consumer, "conn_id": conn_id, "via": conn_id, "running_hash": _UNREAD}
             connection.execute(insert(USE_HASHES).values(**row, wanted_hash=wanted))
 
 

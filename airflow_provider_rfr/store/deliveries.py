@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
-WITHOUT_ATTEMPT: Final = ("cancelled", "merged")
+_WITHOUT_ATTEMPT: Final = ("cancelled", "merged")
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c
 _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
@@ -43,7 +43,7 @@ def ended_without_attempt(connection: Connection, lake: str, since: int) -> list
     query = (
         select(*_OF_THE_DELIVERY, _D.ended_at)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake, _D.state.in_(WITHOUT_ATTEMPT), _D.attempts == 0, _D.ended_at >= since)
+        .where(_E.lake == lake, _D.state.in_(_WITHOUT_ATTEMPT), _D.attempts == 0, _D.ended_at >= since)
         .order_by(_D.ended_at, _D.id)
     )
     return _rows(connection, query)
@@ -54,7 +54,7 @@ def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
 
 
 _KEY: Final = ("lake", "target", "trigger", "block")
-LONGEST_REST: Final = 25 * 3600 * 1000
+_LONGEST_REST: Final = 25 * 3600 * 1000
 """Milliseconds. A rest that ends later was written by a clock that ran ahead, and does not count."""
 
 
@@ -116,7 +116,7 @@ class EndpointRow:
 
     def rests(self, now: int) -> bool:
         """Whether nothing is sent for the moment."""
-        return self.resting_until is not None and now < self.resting_until <= now + LONGEST_REST
+        return self.resting_until is not None and now < self.resting_until <= now + _LONGEST_REST
 
     def is_open(self, now: int) -> bool:
         """Whether deliveries may be claimed."""
@@ -185,7 +185,7 @@ def _row(found: RowMapping) -> EndpointRow:
     return EndpointRow(key=key, **values)
 
 
-STATES: Final = ("pending", "delivered", "dead", "cancelled", "merged")
+_STATES: Final = ("pending", "delivered", "dead", "cancelled", "merged")
 REPLAYABLE: Final = ("dead", "cancelled", "delivered")
 CANCELLABLE: Final = ("pending", "dead")
 
@@ -329,7 +329,7 @@ def attempts_of(connection: Connection, delivery_id: str) -> list[Attempt]:
 def count_states(connection: Connection, selection: Selection) -> dict[str, int]:
     """Deliveries by state; states without any are there with 0."""
     query = _joined(select(_D.state, func.count()), selection).group_by(_D.state)
-    found = dict.fromkeys(STATES, 0)
+    found = dict.fromkeys(_STATES, 0)
     return {**found, **{row[0]: row[1] for row in connection.execute(query)}}
 
 
@@ -390,7 +390,7 @@ def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], 
     pending = update(DELIVERIES).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
     late = pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease)
     connection.execute(late)
-    connection.execute(pending.where(_D.due_at > now + LONGEST_REST).values(due_at=now))
+    connection.execute(pending.where(_D.due_at > now + _LONGEST_REST).values(due_at=now))
 
 
 def delete_ended(connection: Connection, before: int, selection: Selection) -> int:

@@ -35,8 +35,8 @@ class DeployState(str, Enum):
     """It did not finish, and another one after it did."""
 
 
-OPEN: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
-UNFINISHED: Final = (*OPEN, DeployState.SUPERSEDED.value)
+_OPEN: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
+_UNFINISHED: Final = (*_OPEN, DeployState.SUPERSEDED.value)
 
 
 class StepState(str, Enum):
@@ -48,7 +48,7 @@ class StepState(str, Enum):
     FAILED = "failed"
 
 
-TOUCHED: Final = (StepState.STARTED.value, StepState.DONE.value, StepState.FAILED.value)
+_TOUCHED: Final = (StepState.STARTED.value, StepState.DONE.value, StepState.FAILED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +121,27 @@ def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
 
 def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
     """Deploys that neither finished nor were followed by another one, the newest first."""
-    of = (_D.project == project) & _D.state.in_(OPEN)
+    of = (_D.project == project) & _D.state.in_(_OPEN)
     rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at.desc(), _D.deploy_id))
     return tuple(_deploy(row) for row in rows)
 
 
 def touched(connection: Connection, project: str) -> frozenset[str]:
     """Ids of objects that unfinished deploys began to change."""
-    begun = _S.state.in_(TOUCHED) & _S.uuid.is_not(None)
-    of = (_D.project == project) & _D.state.in_(UNFINISHED) & begun
+    begun = _S.state.in_(_TOUCHED) & _S.uuid.is_not(None)
+    of = (_D.project == project) & _D.state.in_(_UNFINISHED) & begun
     return frozenset(connection.execute(select(_S.uuid).join(DEPLOYS).where(of)).scalars())
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
     """Deploys of which what they left may still be used."""
-    of = (_D.project == project) & _D.state.in_(UNFINISHED)
+    of = (_D.project == project) & _D.state.in_(_UNFINISHED)
     return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
 
 
 def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
     """Steps of unfinished deploys that were begun, and of which nobody said how they ended."""
-    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value)) & _D.state.in_(UNFINISHED)
+    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value)) & _D.state.in_(_UNFINISHED)
     rows = connection.execute(
         select(STEPS).join(DEPLOYS).where((_D.project == project) & begun).order_by(_S.deploy_id, _S.seq)
     )
@@ -171,7 +171,7 @@ def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
 
 def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
     """Write down what is going to be done. Others that did not finish are given up."""
-    others = (_D.project == opening.project) & _D.state.in_(OPEN)
+    others = (_D.project == opening.project) & _D.state.in_(_OPEN)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
     for seq, uuid, name, action in opening.steps:
@@ -181,7 +181,7 @@ def open_deploy(connection: Connection, opening: Opening, *, token: int, now: in
 
 def abandon_others(connection: Connection, project: str, deploy_id: str) -> None:
     """After a deploy that finished, what others left is its own business no more."""
-    others = (_D.project == project) & _D.state.in_(UNFINISHED) & (_D.deploy_id != deploy_id)
+    others = (_D.project == project) & _D.state.in_(_UNFINISHED) & (_D.deploy_id != deploy_id)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.ABANDONED.value))
 
 

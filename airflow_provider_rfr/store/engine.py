@@ -68,10 +68,10 @@ def instant(milliseconds: int) -> datetime:
 
 T = TypeVar("T")
 
-TABLE_MODULES: Final = (tables, tables, tables)
+_TABLE_MODULES: Final = (tables, tables, tables)
 """They put their tables into METADATA when they are imported."""
 
-BUSY_SECONDS: Final = 30.0
+_BUSY_SECONDS: Final = 30.0
 _TABLES_LOCK: Final = 0x5246_5253
 _REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
 _READING: Final = "rfr_reading"
@@ -179,7 +179,7 @@ def _new_engine(address: URL) -> Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if address.get_backend_name() == "sqlite":
         _make_file(str(address.database))
-        options["connect_args"] = {"timeout": BUSY_SECONDS}
+        options["connect_args"] = {"timeout": _BUSY_SECONDS}
     else:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
         if address.get_driver_name() == "psycopg2":
@@ -204,11 +204,11 @@ def _make_file(path: str) -> None:
 def _set_up_sqlite(connection: Any, record: object) -> None:
     # The driver's own idea of when transactions begin would take the write lock too late.
     connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
     # A killed process loses nothing by it; after a power cut the newest commits may be missing, never a part of one.
     connection.execute("PRAGMA synchronous = NORMAL")
-    end = time.monotonic() + BUSY_SECONDS
+    end = time.monotonic() + _BUSY_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -29,7 +29,7 @@ SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseState:
+class _LeaseState:
     """Who may deploy.
 
     :ivar token: of the last holder; 0 if there never was one
@@ -42,10 +42,10 @@ class LeaseState:
     since: int | None = None
 
 
-def lease_state(connection: Connection, project: str) -> LeaseState:
+def lease_state(connection: Connection, project: str) -> _LeaseState:
     """The lease as it is."""
     row = connection.execute(select(LEASES).where(_L.project == project)).one_or_none()
-    return LeaseState(0) if row is None else LeaseState(row.token, row.holder, row.until, row.since)
+    return _LeaseState(0) if row is None else _LeaseState(row.token, row.holder, row.until, row.since)
 
 
 def force_unlock(store: ControlStore, project: str, token: int) -> None:
@@ -162,7 +162,7 @@ def acquire(
 
 def _take(
     store: ControlStore, connection: Connection, project: str, holder: str, seconds: float
-) -> tuple[int, bool] | LeaseState:
+) -> tuple[int, bool] | _LeaseState:
     now = store.now(connection)
     values = {"holder": holder[:255], "until": now + int(seconds * 1000), "since": now}
     row = _locked(connection, project)
@@ -170,7 +170,7 @@ def _take(
         connection.execute(insert(LEASES).values(project=project, token=1, **values))
         return 1, False
     if row.until is not None and row.until > now:
-        return LeaseState(row.token, row.holder, row.until, row.since)
+        return _LeaseState(row.token, row.holder, row.until, row.since)
     connection.execute(update(LEASES).where(_L.project == project).values(token=row.token + 1, **values))
     return row.token + 1, row.until is not None
 

@@ -196,13 +196,13 @@ LEASES: Final = Table(
     Column("since", BigInteger),
 )
 
-CONSUMER_LENGTH: Final = 800
+_CONSUMER_LENGTH: Final = 800
 
 # One task of one run that uses connections: a refresh, a sink. It goes when a later run takes its place.
 USES: Final = Table(
     "rfr_connection_uses",
     METADATA,
-    Column("consumer", String(CONSUMER_LENGTH), primary_key=True),
+    Column("consumer", String(_CONSUMER_LENGTH), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("dag_id", String(250), nullable=False),
     Column("run_id", String(250), nullable=False),

@@ -231,7 +231,7 @@ class _Change(NamedTuple):
     after: State
 
 
-class PartitionStates:
+class _PartitionStates:
     """The log, and the newest state of each partition by its key."""
 
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ class SubstreamResumableFullRefreshCursor:
         partition_key: Callable[[Mapping[str, Any]], str] = canonical_json,
     ) -> None:
         self._key = partition_key
-        self._states = PartitionStates()
+        self._states = _PartitionStates()
         for partition, cursor in _entries(state):
             self._states.record(partition_key(partition), partition, cursor)
 

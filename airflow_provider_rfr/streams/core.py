@@ -43,7 +43,7 @@ class Limiter(Protocol):
         """Let everybody who shares the budget wait: the API said "too many requests"."""
 
 
-class Unlimited:
+class _Unlimited:
     """A budget that never runs out, and forgets penalties: who got the 429 waits alone."""
 
     def acquire(self) -> None:
@@ -61,7 +61,7 @@ class ReadContext:
     :ivar stop: once set, reads end at the next request or sleep
     """
 
-    limiter: Limiter = field(default_factory=Unlimited)
+    limiter: Limiter = field(default_factory=_Unlimited)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def sleep(self, seconds: float) -> None:
@@ -111,9 +111,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-STATE_VERSION: Final = 1
-COMPLETE_SENTINEL: Final[Mapping[str, Any]] = {"__ab_full_refresh_sync_complete": True}
-NO_CURSOR_SENTINEL: Final[Mapping[str, Any]] = {"__ab_no_cursor_state_message": True}
+_STATE_VERSION: Final = 1
+_COMPLETE_SENTINEL: Final[Mapping[str, Any]] = {"__ab_full_refresh_sync_complete": True}
+_NO_CURSOR_SENTINEL: Final[Mapping[str, Any]] = {"__ab_no_cursor_state_message": True}
 _VERSIONED_KEYS: Final = frozenset({"version", "state", "token"})
 
 
@@ -149,9 +149,9 @@ State: TypeAlias = NotStarted | NextPage | Complete
 def dump_state(state: State) -> dict[str, Any]:
     """The JSON form that is stored; ``load_state`` reads it back to an equal state."""
     if isinstance(state, NextPage):
-        return {"version": STATE_VERSION, "state": "next_page", "token": state.token}
+        return {"version": _STATE_VERSION, "state": "next_page", "token": state.token}
     name = "complete" if isinstance(state, Complete) else "not_started"
-    return {"version": STATE_VERSION, "state": name}
+    return {"version": _STATE_VERSION, "state": name}
 
 
 def load_state(value: Any) -> State:
@@ -169,9 +169,9 @@ def load_state(value: Any) -> State:
         return NotStarted()
     if not isinstance(value, Mapping):
         return NextPage(value)
-    if not value or value == NO_CURSOR_SENTINEL:
+    if not value or value == _NO_CURSOR_SENTINEL:
         return NotStarted()
-    if value == COMPLETE_SENTINEL:
+    if value == _COMPLETE_SENTINEL:
         return Complete()
     if {"version", "state"} <= value.keys() <= _VERSIONED_KEYS:
         return _load_versioned(value)
@@ -190,7 +190,7 @@ def flat_state(state: State) -> dict[str, Any]:
     if isinstance(state, NotStarted):
         return {}
     if isinstance(state, Complete):
-        return dict(COMPLETE_SENTINEL)
+        return dict(_COMPLETE_SENTINEL)
     token = state.token
     if isinstance(token, Mapping) and not _has_a_meaning_of_its_own(token):
         return dict(token)
@@ -200,7 +200,7 @@ def flat_state(state: State) -> dict[str, Any]:
 def _has_a_meaning_of_its_own(token: Mapping[str, Any]) -> bool:
     return (
         not token
-        or token in (COMPLETE_SENTINEL, NO_CURSOR_SENTINEL)
+        or token in (_COMPLETE_SENTINEL, _NO_CURSOR_SENTINEL)
         or {"version", "state"} <= token.keys() <= _VERSIONED_KEYS
         or token.keys() == {"next_page_token"}
     )
@@ -208,10 +208,10 @@ def _has_a_meaning_of_its_own(token: Mapping[str, Any]) -> bool:
 
 def _load_versioned(value: Mapping[str, Any]) -> State:
     version, name = value["version"], value["state"]
-    if version != STATE_VERSION or isinstance(version, bool):
+    if version != _STATE_VERSION or isinstance(version, bool):
         raise ConfigurationError(
             "stream_state.version",
-            f"{version!r} is unknown; this release reads version {STATE_VERSION}",
+            f"{version!r} is unknown; this release reads version {_STATE_VERSION}",
             "use the release that wrote the state, or start again with force_restart",
         )
     if name == "next_page" and value.get("token") is not None:
@@ -225,7 +225,7 @@ def _load_versioned(value: Mapping[str, Any]) -> State:
     )
 
 
-RESERVED_KEYS = frozenset({"partition", "cursor_slice"})
+_RESERVED_KEYS = frozenset({"partition", "cursor_slice"})
 
 
 class SliceError(ConfigurationError, ValueError):
@@ -292,7 +292,7 @@ def legacy_slice(stream_slice: StreamSlice) -> dict[str, Any]:
 
     :raises SliceError: the partition uses one of those two names
     """
-    taken = RESERVED_KEYS & stream_slice.partition.keys()
+    taken = _RESERVED_KEYS & stream_slice.partition.keys()
     if taken:
         raise SliceError(
             f"a slice may not have the key {sorted(taken)[0]!r}, which is reserved",

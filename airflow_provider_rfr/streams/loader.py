@@ -19,8 +19,8 @@ from airflow_provider_rfr.streams.rest.build import build_streams
 from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
-ORIGINS: Final = ("class", "file", "definition")
-_KEYS: Final = (*ORIGINS, "config", "secrets")
+_ORIGINS: Final = ("class", "file", "definition")
+_KEYS: Final = (*_ORIGINS, "config", "secrets")
 _IMPORT_PATH: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _CLASS_REMEDY: Final = "write package.module:Name, importable where the refresh runs"
 
@@ -62,7 +62,7 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
         return dict(source)
     file = str(source["file"]) if origin == "file" else None
     document = read_document(file) if file else source["definition"]
-    inlined = {key: value for key, value in source.items() if key not in ORIGINS}
+    inlined = {key: value for key, value in source.items() if key not in _ORIGINS}
     return {"definition": whole_definition(document, file=file), **inlined}
 
 
@@ -72,7 +72,7 @@ def _origin(source: Mapping[str, Any]) -> str:
     for key in source:
         if key not in _KEYS:
             raise ConfigurationError(f"source.{key}", "unknown field", nearest(str(key), _KEYS))
-    named = [key for key in ORIGINS if source.get(key) is not None]
+    named = [key for key in _ORIGINS if source.get(key) is not None]
     if len(named) != 1:
         problem = f"has {' and '.join(named)}" if named else "says not where its streams are"
         raise ConfigurationError("source", problem, "name exactly one of class, file and definition")

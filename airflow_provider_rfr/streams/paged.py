@@ -264,7 +264,7 @@ class _Adapter(PagedStream):
         return type(self), (self._stream,)
 
 
-class OnePageASlice(_Adapter):
+class _OnePageASlice(_Adapter):
     """A stream that can only be read slice by slice: each slice is its one page."""
 
     def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
@@ -277,7 +277,7 @@ class OnePageASlice(_Adapter):
         return Page(self._records(stream, stream_slice, None))
 
 
-class StatePages(_Adapter):
+class _StatePages(_Adapter):
     """A stream that keeps the position of its next page in ``state`` (see StateMixin).
 
     A stream that leaves its state empty after a read has no more pages: that is how the first protocol
@@ -302,10 +302,10 @@ class StatePages(_Adapter):
         return Page(records, Complete() if isinstance(after, NotStarted) else after)
 
     def private_copy(self) -> Stream:
-        return StatePages(self._stream.private_copy(), self._stream_state)
+        return _StatePages(self._stream.private_copy(), self._stream_state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StatePages, (self._stream, self._stream_state)
+        return _StatePages, (self._stream, self._stream_state)
 
 
 def _get_state(stream: Any) -> Any:
@@ -331,11 +331,11 @@ def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -
             "source", f"{stream!r} is not a Stream", "subclass airflow_provider_rfr.streams.Stream"
         )
     if keeps_page_state(stream):
-        return StatePages(stream, stream_state=stream_state)
-    return OnePageASlice(stream)
+        return _StatePages(stream, stream_state=stream_state)
+    return _OnePageASlice(stream)
 
 
-def read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
+def _read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
     """All records of all slices and pages, and nothing else: how a parent is read for its children."""
     paged = as_paged(stream)
     for stream_slice in paged.stream_slices():

@@ -64,7 +64,7 @@ from airflow_provider_rfr.streams.paged import (
 )
 
 
-class StreamStatus(Enum):
+class _StreamStatus(Enum):
     """How far the reading of a stream is.  COMPLETE and INCOMPLETE are final."""
 
     STARTED = "STARTED"
@@ -73,7 +73,7 @@ class StreamStatus(Enum):
     INCOMPLETE = "INCOMPLETE"
 
 
-class SyncMode(Enum):
+class _SyncMode(Enum):
     """What the reader of a stream asks for."""
 
     FULL_REFRESH = "full_refresh"
@@ -81,7 +81,7 @@ class SyncMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordMessage:
+class _RecordMessage:
     """One record."""
 
     stream: str
@@ -90,7 +90,7 @@ class RecordMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class StateMessage:
+class _StateMessage:
     """Everything that the state covers was yielded before it.
 
     :ivar state: immutable; ``dict(state)`` is its JSON form
@@ -104,16 +104,16 @@ class StateMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class StatusMessage:
+class _StatusMessage:
     """A stream went over to another status."""
 
     stream: str
-    status: StreamStatus
+    status: _StreamStatus
     namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorMessage:
+class _ErrorMessage:
     """Why a stream ended INCOMPLETE."""
 
     stream: str
@@ -121,16 +121,16 @@ class ErrorMessage:
     namespace: str | None = None
 
 
-Message: TypeAlias = RecordMessage | StateMessage | StatusMessage | ErrorMessage | LogMessage
+_Message: TypeAlias = _RecordMessage | _StateMessage | _StatusMessage | _ErrorMessage | LogMessage
 
 log = logging.getLogger(__name__)
 
-PageCursor = ResumableFullRefreshCursor | SubstreamResumableFullRefreshCursor
-Items = Iterable[Mapping[str, Any] | LogMessage]
+_PageCursor = ResumableFullRefreshCursor | SubstreamResumableFullRefreshCursor
+_Items = Iterable[Mapping[str, Any] | LogMessage]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPlan:
+class _ReadPlan:
     """What the read loop needs to know of a stream.
 
     :ivar read: the records of a slice that the reader returned
@@ -139,25 +139,25 @@ class ReadPlan:
     """
 
     reader: CheckpointReader
-    read: Callable[[Mapping[str, Any]], Items]
+    read: Callable[[Mapping[str, Any]], _Items]
     state: Callable[[], Any]
     abandon: Callable[[], None] | None = None
 
 
-def read_plan(stream: Stream, sync_mode: SyncMode, stream_state: Mapping[str, Any]) -> ReadPlan:
+def _read_plan(stream: Stream, sync_mode: _SyncMode, stream_state: Mapping[str, Any]) -> _ReadPlan:
     """:raises ConfigurationError: the stream can't be read in this mode, or not from this state"""
-    if sync_mode is SyncMode.INCREMENTAL:
+    if sync_mode is _SyncMode.INCREMENTAL:
         return _incremental(stream, stream_state)
     if _is_read_by_page(stream):
         return _by_page(stream, stream_state)
 
-    def read(stream_slice: Mapping[str, Any]) -> Items:
+    def read(stream_slice: Mapping[str, Any]) -> _Items:
         return checked_records(stream, stream.read_records(stream_slice, None))
 
-    return ReadPlan(FullRefreshCheckpointReader(unique_slices(stream)), read, lambda: None)
+    return _ReadPlan(FullRefreshCheckpointReader(unique_slices(stream)), read, lambda: None)
 
 
-def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> PageCursor | None:
+def _page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> _PageCursor | None:
     """The cursor that keeps a stream's pages; None for a stream whose pages nobody could resume at.
 
     :param divided: the stream has slices that differ
@@ -169,7 +169,7 @@ def _is_read_by_page(stream: Stream) -> bool:
     return isinstance(stream, PagedStream) or keeps_page_state(stream)
 
 
-def _cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None) -> PageCursor:
+def _cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None) -> _PageCursor:
     if divided:
         return SubstreamResumableFullRefreshCursor(stream_state, stream.partition_key)
     return ResumableFullRefreshCursor(stream_state)
@@ -190,7 +190,7 @@ def unique_slices(stream: Stream) -> Iterator[StreamSlice]:
             log.warning("%s: partition %s is listed twice and read once", stream.name, key)
 
 
-def _incremental(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
+def _incremental(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadPlan:
     if isinstance(stream, PagedStream) or not stream.cursor_field or not has_settable_state(stream):
         raise ConfigurationError(
             f"{stream.name}.sync_mode", "the stream can't be read incrementally", "read it in full"
@@ -199,14 +199,14 @@ def _incremental(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
     if stream_state:
         stateful.state = dict(stream_state)
 
-    def read(stream_slice: Mapping[str, Any]) -> Items:
+    def read(stream_slice: Mapping[str, Any]) -> _Items:
         return checked_records(stream, stream.read_records(stream_slice, stream_state))
 
     reader = IncrementalCheckpointReader(stream_state, unique_slices(stream))
-    return ReadPlan(reader, read, lambda: stateful.state)
+    return _ReadPlan(reader, read, lambda: stateful.state)
 
 
-def _by_page(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
+def _by_page(stream: Stream, stream_state: Mapping[str, Any]) -> _ReadPlan:
     slices = unique_slices(stream)
     first = list(islice(slices, 2))  # two tell whether the stream is divided, and cost few requests
     slices = chain(first, slices)
@@ -215,23 +215,23 @@ def _by_page(stream: Stream, stream_state: Mapping[str, Any]) -> ReadPlan:
     cursor = _cursor(stream, divided, stream_state)
     pages = _Pages(paged, cursor)
     if not divided and paged is not stream:
-        return ReadPlan(ResumableFullRefreshCheckpointReader(stream_state), pages.read, pages.state)
+        return _ReadPlan(ResumableFullRefreshCheckpointReader(stream_state), pages.read, pages.state)
     reader_class = CursorBasedCheckpointReader if paged is stream else LegacyCursorBasedCheckpointReader
     reader = reader_class(cursor, slices, read_state_from_cursor=True)
-    return ReadPlan(reader, pages.read, pages.state, reader.abandon if divided else None)
+    return _ReadPlan(reader, pages.read, pages.state, reader.abandon if divided else None)
 
 
 class _Pages:
     """Reads a slice's page, and moves the cursor once all of the page's records were taken."""
 
-    def __init__(self, stream: PagedStream, cursor: PageCursor) -> None:
+    def __init__(self, stream: PagedStream, cursor: _PageCursor) -> None:
         self._stream = stream
         self._cursor = cursor
         self._at: StreamSlice = StreamSlice()
         self._guard: RepeatedTokenGuard | None = None
         self._ends = EmptyPageGuard(stream.page_size, resumed=False)
 
-    def read(self, stream_slice: Mapping[str, Any]) -> Items:
+    def read(self, stream_slice: Mapping[str, Any]) -> _Items:
         at, state = _position(stream_slice)
         if isinstance(state, Complete):
             return
@@ -262,10 +262,10 @@ def _position(stream_slice: Mapping[str, Any]) -> tuple[StreamSlice, State]:
     return StreamSlice(stream_slice["partition"]), load_state(stream_slice["cursor_slice"])
 
 
-StreamId: TypeAlias = tuple[str, str | None]
+_StreamId: TypeAlias = tuple[str, str | None]
 
 
-class ConnectorStateManager:
+class _ConnectorStateManager:
     """Looks states up by stream name and namespace.
 
     :param states: messages of type STREAM, or a single one of type GLOBAL, in the protocol's JSON form;
@@ -274,10 +274,10 @@ class ConnectorStateManager:
         no single stream can go on from
     """
 
-    def __init__(self, states: Iterable[Mapping[str, Any] | StateMessage] | None = None) -> None:
-        self._states: dict[StreamId, Mapping[str, Any]] = {}
+    def __init__(self, states: Iterable[Mapping[str, Any] | _StateMessage] | None = None) -> None:
+        self._states: dict[_StreamId, Mapping[str, Any]] = {}
         for message in states or ():
-            if isinstance(message, StateMessage):
+            if isinstance(message, _StateMessage):
                 self.update_state_for_stream(message.stream, message.namespace, message.state)
             else:
                 for name, namespace, state in _stream_states(message):
@@ -289,15 +289,15 @@ class ConnectorStateManager:
 
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
         """Replace the state; what the caller does to ``state`` later has no effect."""
-        self._states[name, namespace] = frozen_state(state)
+        self._states[name, namespace] = _frozen_state(state)
 
-    def create_state_message(self, name: str, namespace: str | None = None, record_count: int = 0) -> StateMessage:
+    def create_state_message(self, name: str, namespace: str | None = None, record_count: int = 0) -> _StateMessage:
         """The stream's state as a message, ``{}`` if there is none."""
         state = self._states.get((name, namespace), {})
-        return StateMessage(name, frozen_state(state), record_count, namespace)
+        return _StateMessage(name, _frozen_state(state), record_count, namespace)
 
 
-def frozen_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _frozen_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state as it is now, whatever its stream does to it later."""
     return state if isinstance(state, StatesSnapshot) else copy.deepcopy(dict(state))
 
@@ -327,7 +327,7 @@ def _stream_state(entry: Any) -> tuple[str, str | None, Mapping[str, Any]]:
     return descriptor["name"], descriptor.get("namespace"), entry.get("stream_state") or {}
 
 
-class StateEmitter:
+class _StateEmitter:
     """The states of one stream.
 
     A state equal to the one before, without a record between them, is not emitted.
@@ -340,7 +340,7 @@ class StateEmitter:
         self,
         stream: str,
         namespace: str | None,
-        manager: ConnectorStateManager,
+        manager: _ConnectorStateManager,
         seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -352,25 +352,25 @@ class StateEmitter:
         self._emitted_at = clock()
         self._records = 0
         self._last: Mapping[str, Any] | None = None
-        self._held: StateMessage | None = None
+        self._held: _StateMessage | None = None
 
     def count_record(self) -> None:
         """One record was yielded."""
         self._records += 1
 
-    def offer(self, state: Mapping[str, Any] | None) -> Iterator[StateMessage]:
+    def offer(self, state: Mapping[str, Any] | None) -> Iterator[_StateMessage]:
         """Take a state, None being none; yields it, holds it back, or drops it as already emitted."""
         if state is None or (not self._records and state == self._last):
             return
-        self._last = frozen_state(state)
+        self._last = _frozen_state(state)
         held = self._held.record_count if self._held else 0
-        self._held = StateMessage(self._stream, self._last, held + self._records, self._namespace)
+        self._held = _StateMessage(self._stream, self._last, held + self._records, self._namespace)
         self._records = 0
         self._manager.update_state_for_stream(self._stream, self._namespace, self._last)
         if self._clock() - self._emitted_at >= self._seconds:
             yield from self.flush()
 
-    def flush(self) -> Iterator[StateMessage]:
+    def flush(self) -> Iterator[_StateMessage]:
         """The state that is held back, if any."""
         held, self._held = self._held, None
         if held is not None:
@@ -379,7 +379,7 @@ class StateEmitter:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class _ReadOptions:
     """How streams are read.
 
     :ivar checkpoint_interval: an incremental stream emits its state after each so many records too,
@@ -389,23 +389,23 @@ class ReadOptions:
     :ivar clock: in seconds
     """
 
-    sync_mode: SyncMode = SyncMode.FULL_REFRESH
+    sync_mode: _SyncMode = _SyncMode.FULL_REFRESH
     checkpoint_interval: int | None = None
     checkpoint_seconds: float = 0.0
     guard: Callable[[], None] | None = None
     clock: Callable[[], float] = time.monotonic
 
 
-DEFAULT_OPTIONS = ReadOptions()
+_DEFAULT_OPTIONS = _ReadOptions()
 
 
-def read_stream(
+def _read_stream(
     stream: Stream,
-    options: ReadOptions = DEFAULT_OPTIONS,
+    options: _ReadOptions = _DEFAULT_OPTIONS,
     *,
     stream_state: Mapping[str, Any] | None = None,
-    state_manager: ConnectorStateManager | None = None,
-) -> Iterator[RecordMessage | StateMessage | LogMessage]:
+    state_manager: _ConnectorStateManager | None = None,
+) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
     """Records, and after each page or slice the state that covers them.
 
     A failing partition of a stream that is read by page keeps its state, and the others are read; any
@@ -416,11 +416,11 @@ def read_stream(
     :raises RefreshFailedError: partitions failed
     :raises ReadInterrupted: the stream's context was stopped
     """
-    manager = ConnectorStateManager() if state_manager is None else state_manager
+    manager = _ConnectorStateManager() if state_manager is None else state_manager
     state = manager.get_stream_state(stream.name, stream.namespace) if stream_state is None else stream_state
-    emitter = StateEmitter(stream.name, stream.namespace, manager, options.checkpoint_seconds, options.clock)
+    emitter = _StateEmitter(stream.name, stream.namespace, manager, options.checkpoint_seconds, options.clock)
     try:
-        plan = read_plan(stream, options.sync_mode, state)
+        plan = _read_plan(stream, options.sync_mode, state)
         yield from _read_slices(stream, plan, emitter, options)
     except Exception:
         yield from emitter.flush()
@@ -429,8 +429,8 @@ def read_stream(
 
 
 def _read_slices(
-    stream: Stream, plan: ReadPlan, emitter: StateEmitter, options: ReadOptions
-) -> Iterator[RecordMessage | StateMessage | LogMessage]:
+    stream: Stream, plan: _ReadPlan, emitter: _StateEmitter, options: _ReadOptions
+) -> Iterator[_RecordMessage | _StateMessage | LogMessage]:
     failures: dict[str, Exception] = {}
     interval = _MidSlice(plan, options)
     while (stream_slice := plan.reader.next()) is not None:
@@ -457,18 +457,18 @@ def _read_slices(
 
 
 def _item(
-    stream: Stream, item: Mapping[str, Any] | LogMessage, emitter: StateEmitter, options: ReadOptions
-) -> Iterator[RecordMessage | LogMessage]:
+    stream: Stream, item: Mapping[str, Any] | LogMessage, emitter: _StateEmitter, options: _ReadOptions
+) -> Iterator[_RecordMessage | LogMessage]:
     if isinstance(item, LogMessage):
         yield item
         return
     emitter.count_record()
-    yield RecordMessage(stream.name, item, stream.namespace)
+    yield _RecordMessage(stream.name, item, stream.namespace)
     if options.guard is not None:
         options.guard()
 
 
-def _checkpoint(plan: ReadPlan, emitter: StateEmitter) -> Iterator[StateMessage]:
+def _checkpoint(plan: _ReadPlan, emitter: _StateEmitter) -> Iterator[_StateMessage]:
     plan.reader.observe(plan.state())
     yield from emitter.offer(plan.reader.get_checkpoint())
 
@@ -476,9 +476,9 @@ def _checkpoint(plan: ReadPlan, emitter: StateEmitter) -> Iterator[StateMessage]
 class _MidSlice:
     """States inside a slice; only an incremental stream has any that could be resumed from."""
 
-    def __init__(self, plan: ReadPlan, options: ReadOptions) -> None:
+    def __init__(self, plan: _ReadPlan, options: _ReadOptions) -> None:
         self._plan = plan
-        incremental = options.sync_mode is SyncMode.INCREMENTAL
+        incremental = options.sync_mode is _SyncMode.INCREMENTAL
         self._interval = options.checkpoint_interval if incremental else None
         self._records = 0
 
@@ -491,12 +491,12 @@ class _MidSlice:
         return self._plan.reader.get_checkpoint()
 
 
-def read_streams(
+def _read_streams(
     streams: Iterable[Stream],
-    options: ReadOptions = DEFAULT_OPTIONS,
+    options: _ReadOptions = _DEFAULT_OPTIONS,
     *,
-    state_manager: ConnectorStateManager | None = None,
-) -> Iterator[Message]:
+    state_manager: _ConnectorStateManager | None = None,
+) -> Iterator[_Message]:
     """Stream after stream, each with its statuses; a failing one does not stop the others.
 
     :raises RefreshFailedError: at the end, naming every stream that failed
@@ -504,30 +504,30 @@ def read_streams(
     """
     failures: dict[str, Exception] = {}
     for stream in streams:
-        yield StatusMessage(stream.name, StreamStatus.STARTED, stream.namespace)
+        yield _StatusMessage(stream.name, _StreamStatus.STARTED, stream.namespace)
         try:
             yield from _read_with_status(stream, options, state_manager)
         except ReadInterrupted:
-            yield StatusMessage(stream.name, StreamStatus.INCOMPLETE, stream.namespace)
+            yield _StatusMessage(stream.name, _StreamStatus.INCOMPLETE, stream.namespace)
             raise
         except Exception as error:  # noqa: BLE001 - told as a message, and raised at the end
-            yield StatusMessage(stream.name, StreamStatus.INCOMPLETE, stream.namespace)
-            yield ErrorMessage(stream.name, error, stream.namespace)
+            yield _StatusMessage(stream.name, _StreamStatus.INCOMPLETE, stream.namespace)
+            yield _ErrorMessage(stream.name, error, stream.namespace)
             failures[f"{stream.namespace}.{stream.name}" if stream.namespace else stream.name] = error
         else:
-            yield StatusMessage(stream.name, StreamStatus.COMPLETE, stream.namespace)
+            yield _StatusMessage(stream.name, _StreamStatus.COMPLETE, stream.namespace)
     if failures:
         raise _failed("streams could not be read", failures)
 
 
 def _read_with_status(
-    stream: Stream, options: ReadOptions, state_manager: ConnectorStateManager | None
-) -> Iterator[Message]:
+    stream: Stream, options: _ReadOptions, state_manager: _ConnectorStateManager | None
+) -> Iterator[_Message]:
     running = False
-    for message in read_stream(stream, options, state_manager=state_manager):
-        if not running and isinstance(message, RecordMessage):
+    for message in _read_stream(stream, options, state_manager=state_manager):
+        if not running and isinstance(message, _RecordMessage):
             running = True
-            yield StatusMessage(stream.name, StreamStatus.RUNNING, stream.namespace)
+            yield _StatusMessage(stream.name, _StreamStatus.RUNNING, stream.namespace)
         yield message
 
 

@@ -106,15 +106,15 @@ class Ending:
 
 T = TypeVar("T")
 
-TIDY_SECONDS = 60.0
+_TIDY_SECONDS = 60.0
 """What a driver gets for its cleaning up once the ledger says that everything is published."""
-LOST_SECONDS = 900.0
+_LOST_SECONDS = 900.0
 """As long as a publish may be silent."""
-SURE_LOOKS = 2
+_SURE_LOOKS = 2
 """A manager that fails over may not know a driver for a moment."""
 
 
-class RefreshWatch:
+class _RefreshWatch:
     """Follows one refresh. Losing sight of either ledger or driver ends nothing; losing both for long does.
 
     Connections are read again after each failure: somebody may have corrected them.
@@ -150,8 +150,8 @@ class RefreshWatch:
             return Ending(End.DRIVER_OVER, report)
         if self._is_published():
             self._published = now if self._published is None else self._published
-            return Ending(End.PUBLISHED, report) if now - self._published >= TIDY_SECONDS else None
-        return Ending(End.LOST, report) if now - self._heard >= LOST_SECONDS else None
+            return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
+        return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None
 
     def stop(self) -> None:
         """End the driver.
@@ -183,7 +183,7 @@ class RefreshWatch:
 
     def _is_over(self, report: DriverReport) -> bool:
         self._gone = self._gone + 1 if report.state is DriverState.GONE else 0
-        return report.state in OVER and (report.state is not DriverState.GONE or self._gone >= SURE_LOOKS)
+        return report.state in OVER and (report.state is not DriverState.GONE or self._gone >= _SURE_LOOKS)
 
     def _is_published(self) -> bool:
         states = [self._known.get(table) for table in self._refresh.tables.values()]
@@ -221,7 +221,7 @@ class RefreshWatch:
         return found
 
 
-FIRST_WAIT = 2.0
+_FIRST_WAIT = 2.0
 # Threads of our own: a catalog that hangs must not take those of other triggers.
 _THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
 
@@ -254,7 +254,7 @@ class RefreshTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is an end. Every look is in a thread."""
         watch, lines = self._watch()
-        wait = min(FIRST_WAIT, self.poll_interval)
+        wait = min(_FIRST_WAIT, self.poll_interval)
         while True:
             ending, left = await _in_thread(watch.look), self._seconds_left()
             self._say(lines)
@@ -272,7 +272,7 @@ class RefreshTrigger(BaseTrigger):
         watch, lines = self._watch()
         await self._stop(watch, lines, "the task was marked or cleared")
 
-    async def _stop(self, watch: RefreshWatch, lines: list[str], why: str) -> None:
+    async def _stop(self, watch: _RefreshWatch, lines: list[str], why: str) -> None:
         driver = self.refresh["driver"]["driver_id"]
         self.log.info("Ending the driver %s: %s; what was read is kept", driver, why)
         try:
@@ -281,10 +281,10 @@ class RefreshTrigger(BaseTrigger):
             self.log.warning("It could not be ended (%s); the next attempt fences it", type(error).__name__)
         self._say(lines)
 
-    def _watch(self) -> tuple[RefreshWatch, list[str]]:
+    def _watch(self) -> tuple[_RefreshWatch, list[str]]:
         """A watch, and the lines that it has for people: a task's log is written from the event loop."""
         lines: list[str] = []
-        return RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append), lines
+        return _RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append), lines
 
     def _say(self, lines: list[str]) -> None:
         for line in lines:

@@ -30,11 +30,21 @@ from airflow_provider_rfr.webhooks.calls import Call, TokenKeeper, webhook_heade
 from airflow_provider_rfr.webhooks.templates import content_type, render_body
 from airflow_provider_rfr.webhooks.variables import template_variables
 
-MINUTE, HOUR = 60.0, 3600.0
-QUICK_LIMIT: Final = 30.0
-STANDARD: Final = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
-LONGEST_WAIT: Final = 24 * HOUR
-LONGEST_ASKED: Final = {"quick": HOUR, "standard": LONGEST_WAIT}
+_MINUTE, _HOUR = 60.0, 3600.0
+_QUICK_LIMIT: Final = 30.0
+_STANDARD: Final = (
+    5.0,
+    5 * _MINUTE,
+    30 * _MINUTE,
+    2 * _HOUR,
+    5 * _HOUR,
+    10 * _HOUR,
+    14 * _HOUR,
+    20 * _HOUR,
+    24 * _HOUR,
+)
+_LONGEST_WAIT: Final = 24 * _HOUR
+_LONGEST_ASKED: Final = {"quick": _HOUR, "standard": _LONGEST_WAIT}
 """Seconds: a server that asks for more is asked again after so long."""
 
 _JITTER = 0.2
@@ -44,15 +54,15 @@ _LARGEST_EXPONENT = 10
 
 def quick(failures: int) -> float:
     """1, 2, 4, 8, 16, 30, 30 ... seconds after so many failures (from 1)."""
-    return min(QUICK_LIMIT, 2.0 ** min(max(0, failures - 1), _LARGEST_EXPONENT))
+    return min(_QUICK_LIMIT, 2.0 ** min(max(0, failures - 1), _LARGEST_EXPONENT))
 
 
 def standard(failures: int) -> float:
     """The waits of Standard Webhooks: 5 s, 5 min, 30 min, 2 h, 5 h ... a day."""
-    return STANDARD[min(max(1, failures), len(STANDARD)) - 1]
+    return _STANDARD[min(max(1, failures), len(_STANDARD)) - 1]
 
 
-SCHEDULES: Final[Mapping[str, Callable[[int], float]]] = {"quick": quick, "standard": standard}
+_SCHEDULES: Final[Mapping[str, Callable[[int], float]]] = {"quick": quick, "standard": standard}
 
 
 def wait_before(
@@ -63,11 +73,11 @@ def wait_before(
     :param failures: attempts that failed, from 1
     :param asked: by the server, from :func:`retry_after`
     """
-    wait = SCHEDULES[schedule](failures) * (1 + _JITTER * (chance() - 0.5))
+    wait = _SCHEDULES[schedule](failures) * (1 + _JITTER * (chance() - 0.5))
     if asked is not None:
         # A little later than asked, or all who were asked the same come at once.
-        wait = max(wait, min(asked, LONGEST_ASKED[schedule]) * (1 + 0.05 * chance()))
-    return min(wait, LONGEST_WAIT)
+        wait = max(wait, min(asked, _LONGEST_ASKED[schedule]) * (1 + 0.05 * chance()))
+    return min(wait, _LONGEST_WAIT)
 
 
 def rest_after(failing: int) -> float:
@@ -101,13 +111,13 @@ def retry_after(header: str | None, now: float) -> float | None:
     return seconds if isfinite(seconds) and seconds > 0 else None
 
 
-GONE = 410
+_GONE = 410
 _RETRIED = frozenset({408, 429})
 _FORBIDDEN = 403
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class _Verdict:
     """How an attempt ended.
 
     :ivar ending: ``RETRY`` for what may be repeated; whether it still is, the delivery's budget decides
@@ -123,7 +133,7 @@ class Verdict:
     asked: float | None = None
 
 
-def judge(call: Call, outcome: Answer | NoAnswer, now: float) -> Verdict:
+def _judge(call: Call, outcome: Answer | NoAnswer, now: float) -> _Verdict:
     """Redirects are never delivery. Not repeated: what the endpoint's ``success`` says is delivered, and statuses
     from 400 to 499 but 408 and 429, and 403 where it is a rate limit, as GitHub says it.
 
@@ -131,21 +141,21 @@ def judge(call: Call, outcome: Answer | NoAnswer, now: float) -> Verdict:
     """
     if isinstance(outcome, NoAnswer):
         ending = Ending.DEAD if outcome.permanent else Ending.RETRY
-        return Verdict(ending, outcome.reason, outcome.detail)
+        return _Verdict(ending, outcome.reason, outcome.detail)
     status = outcome.status
     if not 300 <= status < 400 and call.endpoint.success.accepts(status, outcome.body):
-        return Verdict(Ending.DELIVERED, status=status)
+        return _Verdict(Ending.DELIVERED, status=status)
     asked = _asked(outcome, now)
-    if status == GONE:
-        return Verdict(Ending.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
+    if status == _GONE:
+        return _Verdict(Ending.DEAD, "gone", f"HTTP {status}: {call.host} wants no more calls", status)
     if 300 <= status < 400:
-        return Verdict(Ending.RETRY, "redirect", _redirect(call, outcome), status, asked)
+        return _Verdict(Ending.RETRY, "redirect", _redirect(call, outcome), status, asked)
     is_limit = status in _RETRIED or (status == _FORBIDDEN and asked is not None)
     if 400 <= status < 500 and not is_limit:
-        return Verdict(Ending.DEAD, "http", f"HTTP {status}", status)
+        return _Verdict(Ending.DEAD, "http", f"HTTP {status}", status)
     if 200 <= status < 300:
-        return Verdict(Ending.RETRY, "answer", f"HTTP {status}, but the answer is not what counts as success", status)
-    return Verdict(Ending.RETRY, "http", f"HTTP {status}", status, asked)
+        return _Verdict(Ending.RETRY, "answer", f"HTTP {status}, but the answer is not what counts as success", status)
+    return _Verdict(Ending.RETRY, "http", f"HTTP {status}", status, asked)
 
 
 def _asked(answer: Answer, now: float) -> float | None:
@@ -184,14 +194,14 @@ def attempt(
     try:
         body = _body(call, claim, key)
         digest = hashlib.sha256(body).hexdigest()
-        outcome = exchange(call, claim.delivery_id, body, client, tokens, int(at))
-        verdict = judge(call, outcome, at)
+        outcome = _exchange(call, claim.delivery_id, body, client, tokens, int(at))
+        verdict = _judge(call, outcome, at)
     except TemplateError as error:
-        outcome, verdict = _NOTHING, Verdict(Ending.DEAD, "template", str(error))
+        outcome, verdict = _NOTHING, _Verdict(Ending.DEAD, "template", str(error))
     except _UnreadableEvent:
-        outcome, verdict = _NOTHING, Verdict(Ending.DEAD, "event", "the event in the control store can't be read")
+        outcome, verdict = _NOTHING, _Verdict(Ending.DEAD, "event", "the event in the control store can't be read")
     except Exception as error:  # noqa: BLE001 - of one delivery, which others must not suffer for; its text may tell secrets
-        outcome, verdict = _NOTHING, Verdict(Ending.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
+        outcome, verdict = _NOTHING, _Verdict(Ending.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
     kept = call.masker.kept(outcome.body) if isinstance(outcome, Answer) else None
     result = Result(
         claim=claim,
@@ -214,7 +224,7 @@ class _UnreadableEvent(Exception):
     pass
 
 
-def exchange(
+def _exchange(
     call: Call, delivery_id: str, body: bytes, client: Client, tokens: TokenKeeper | None, timestamp: int
 ) -> Answer | NoAnswer:
     """Send the body with all its headers; a token that is refused is fetched again, once."""
@@ -261,12 +271,12 @@ def _body(call: Call, claim: Claim, key: EndpointKey) -> bytes:
     return render_body(call.endpoint, variables)
 
 
-def _budgeted(call: Call, key: EndpointKey, result: Result, verdict: Verdict, now: float) -> Result:
+def _budgeted(call: Call, key: EndpointKey, result: Result, verdict: _Verdict, now: float) -> Result:
     """The failed attempt, with its next one or with the end of them."""
     endpoint, claim = call.endpoint, result.claim
     failures, schedule = claim.failures + 1, endpoint.retry.schedule.value
     wait = wait_before(schedule, failures, verdict.asked)
-    result = replace(result, asked=int(min(verdict.asked or 0.0, LONGEST_ASKED[schedule]) * 1000))
+    result = replace(result, asked=int(min(verdict.asked or 0.0, _LONGEST_ASKED[schedule]) * 1000))
     log.warning("%s: attempt %s at %s failed: %s", key, claim.attempt, call.host, result.detail)
     if verdict.ending is Ending.RETRY:
         limit = endpoint.retry.max_elapsed

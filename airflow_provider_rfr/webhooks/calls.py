@@ -273,10 +273,10 @@ def _at(answer: Answer, pointer: str) -> str | None:
     return value if usable and value else None
 
 
-ID_HEADER, TIME_HEADER, SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
+_ID_HEADER, _TIME_HEADER, _SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 
-def signature(key: bytes, delivery_id: str, timestamp: int, body: bytes) -> str:
+def _signature(key: bytes, delivery_id: str, timestamp: int, body: bytes) -> str:
     """One signature, version 1: HMAC with SHA-256 over id, time and body."""
     content = f"{delivery_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode("ascii")
@@ -287,7 +287,7 @@ def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, bod
 
     :param keys: secrets, the newest first; without any there is no signature, and the other headers all the same
     """
-    headers = {ID_HEADER: delivery_id, TIME_HEADER: str(timestamp)}
+    headers = {_ID_HEADER: delivery_id, _TIME_HEADER: str(timestamp)}
     if keys:
-        headers[SIGNATURE_HEADER] = " ".join(signature(key, delivery_id, timestamp, body) for key in keys)
+        headers[_SIGNATURE_HEADER] = " ".join(_signature(key, delivery_id, timestamp, body) for key in keys)
     return headers

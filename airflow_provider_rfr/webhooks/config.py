@@ -38,27 +38,27 @@ from airflow_provider_rfr.webhooks.config_errors import (
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.fields import NONSENSITIVE, holds_sealed_text, plain_tree
 
-LARGEST_FILE = 4 * 1024 * 1024
+_LARGEST_FILE = 4 * 1024 * 1024
 
 
-def read_document(path: str | Path) -> Any:
+def _read_document(path: str | Path) -> Any:
     """The file's content: JSON by its suffix, else YAML.
 
     :raises DocumentError: there is no such file, or it is neither
     """
     file = Path(path)
     try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise DocumentError(f"has more than {LARGEST_FILE} bytes")
+        if file.stat().st_size > _LARGEST_FILE:
+            raise DocumentError(f"has more than {_LARGEST_FILE} bytes")
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise DocumentError("is not in UTF-8") from None
     except OSError as error:
         raise DocumentError(f"can't be read: {error.strerror or type(error).__name__}") from None
-    return parse_document(text, is_json=file.suffix.lower() == ".json")
+    return _parse_document(text, is_json=file.suffix.lower() == ".json")
 
 
-def parse_document(text: str, *, is_json: bool = False) -> Any:
+def _parse_document(text: str, *, is_json: bool = False) -> Any:
     """The content of a file with this text; raises :class:`DocumentError`."""
     try:
         return json.loads(text, object_pairs_hook=_once) if is_json else read_yaml(text)
@@ -171,10 +171,10 @@ def parse_triggers(
     try:
         return TriggerBlock.model_validate(unwrapped(document))
     except ValidationError as error:
-        raise TriggerConfigError(problems_of(error, where)) from None
+        raise TriggerConfigError(_problems_of(error, where)) from None
 
 
-def load_triggers(path: str | Path) -> TriggerBlock:
+def _load_triggers(path: str | Path) -> TriggerBlock:
     """Read the block of a YAML or JSON file, at its top or below a key ``triggers``.
 
     :raises TriggerConfigError: the file can't be read, or with every problem of the block
@@ -185,7 +185,7 @@ def load_triggers(path: str | Path) -> TriggerBlock:
 def load_document(path: str | Path) -> Any:
     """The file's content, whatever it is; raises :class:`TriggerConfigError` where it is neither YAML nor JSON."""
     try:
-        return read_document(path)
+        return _read_document(path)
     except DocumentError as error:
         raise TriggerConfigError([TriggerProblem("", str(path), str(error))]) from None
 
@@ -199,7 +199,7 @@ def unwrapped(document: Any) -> Any:
     return document
 
 
-def problems_of(error: ValidationError, where: str = "triggers") -> list[TriggerProblem]:
+def _problems_of(error: ValidationError, where: str = "triggers") -> list[TriggerProblem]:
     """What the user reads."""
     prefix = () if where == "triggers" else (where,)
     found = []

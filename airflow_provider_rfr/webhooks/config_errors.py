@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-KIND = "mistake"
+_KIND = "mistake"
 _LONGEST_SHOWN_KEY = 40
 _SHOWN_KEY = re.compile(r"[\w.\-]+", re.ASCII)
 _LIKE_A_SECRET = ("whsec_", "xox", "ghp_", "github_pat_", "sk_", "eyJ")
@@ -77,7 +77,7 @@ def mistake(
     :param at: place below the validated value
     """
     context = {"problem": problem, "remedy": remedy, "whole": whole, "at": tuple(at)}
-    return PydanticCustomError(KIND, "{problem}", context)
+    return PydanticCustomError(_KIND, "{problem}", context)
 
 
 def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
@@ -108,7 +108,7 @@ def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> I
     """The mistake as pydantic collects it; what was written is not kept."""
     context = dict(error.context or {})
     place = (*location, *context.pop("at", ()))
-    return InitErrorDetails(type=PydanticCustomError(KIND, "{problem}", context), loc=place, input=None)
+    return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
 
 
 def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
@@ -152,7 +152,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _mistake_of(item: Mapping[str, Any], fields: list[str]) -> PydanticCustomError:
     kind, context = item["type"], dict(item.get("ctx", {}))
-    if kind == KIND:
+    if kind == _KIND:
         return mistake(**context)
     if kind == "extra_forbidden":
         return mistake("unknown field", nearest(str(item["loc"][-1]), fields))
@@ -203,7 +203,7 @@ def _fault(name: str) -> str | None:
     return None if wrong is None else f"{quoted(wrong)} is invalid"
 
 
-DURATION_PATTERN = r"^\d+(s|m|h|d)$"
+_DURATION_PATTERN = r"^\d+(s|m|h|d)$"
 _FORM = re.compile(r"([0-9]{1,9})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -252,7 +252,7 @@ def between(shortest: str, longest: str) -> Callable[[Any], Duration]:
     return check
 
 
-DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN})
+DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": _DURATION_PATTERN})
 Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA]
 """Any duration up to a month."""
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DELIVERIES: Final = "rfr_system.delivery_history"
+_DELIVERIES: Final = "rfr_system.delivery_history"
 KEYS: Final = ("delivery_id", "attempt")
-WINDOW: Final = timedelta(days=2)
+_WINDOW: Final = timedelta(days=2)
 """How far back is looked for what nobody told yet; an attempt is told when its round of delivery ends."""
 
 
@@ -33,16 +33,16 @@ def record_deliveries(store: ControlStore, catalog: Catalog, lake: str, hosts: M
     :param lake: the catalog's name, by which the store knows it
     :param hosts: scheme and host of endpoints
     """
-    since = datetime.now(timezone.utc) - WINDOW
+    since = datetime.now(timezone.utc) - _WINDOW
     try:
-        if load_table(catalog, DELIVERIES) is None:
+        if load_table(catalog, _DELIVERIES) is None:
             return 0
         with store.read() as connection:
             milliseconds = int(since.timestamp() * 1000)
             tried = attempts_since(connection, lake, milliseconds)
             untried = ended_without_attempt(connection, lake, milliseconds)
         rows = [*(_attempt(each, lake, hosts) for each in tried), *(_untried(each, lake, hosts) for each in untried)]
-        return append_once(catalog, DELIVERIES, rows, keys=KEYS, scope={"lake": lake}, since=("attempted_at", since))
+        return append_once(catalog, _DELIVERIES, rows, keys=KEYS, scope={"lake": lake}, since=("attempted_at", since))
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         told = type(error).__name__  # Its text may tell the catalog's credentials.
         log.warning("the history of deliveries can't be written (%s); the deliveries are not affected", told)

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Opening:
+class _Opening:
     """What there is to work with.
 
     :ivar rows: of the endpoints that are configured and enabled
@@ -67,7 +67,7 @@ class Opening:
     skipped: dict[EndpointKey, int] = field(default_factory=dict)
 
 
-def look_around(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], longest_lease: int) -> Opening:
+def _look_around(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], longest_lease: int) -> _Opening:
     """The endpoints' rows, mended where a clock ran ahead.
 
     :param longest_lease: milliseconds; no lease is longer
@@ -79,7 +79,7 @@ def look_around(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], 
     ids = [row.id for row in rows.values()]
     if ids:
         store.run(lambda connection: mend_times(connection, store.now(connection), ids, longest_lease))
-    return Opening(rows, skipped)
+    return _Opening(rows, skipped)
 
 
 def _skipped(connection: Connection, endpoints: Mapping[EndpointKey, Endpoint]) -> Iterable[tuple[EndpointKey, int]]:
@@ -95,7 +95,7 @@ def _skipped(connection: Connection, endpoints: Mapping[EndpointKey, Endpoint]) 
                     yield row.key, number
 
 
-def enable_moved(
+def _enable_moved(
     store: ControlStore, rows: Mapping[EndpointKey, EndpointRow], call_of: Callable[[EndpointKey], Call]
 ) -> None:
     """Enable endpoints whose address was gone, and that have another one since."""
@@ -119,7 +119,7 @@ def enable(store: ControlStore, ids: Iterable[int]) -> int:
     return store.run(lambda connection: change_endpoints(connection, wanted, failing=0, **values))
 
 
-def merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
+def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
     """One delivery for these events, the oldest first; its id follows from the first and the last commit.
 
     :raises ValueError: one of them can't be read
@@ -250,7 +250,7 @@ class Round:
         for lane, condition in changed.items():
             change_endpoints(connection, lane.keys, **_values(lane, condition, now))
         rows = endpoints_with_ids(connection, [each for lane in asked for each in lane.keys])
-        return lost, [claim(connection, now, self._owner, lane.wish(), rows, merge_events) for lane in asked]
+        return lost, [claim(connection, now, self._owner, lane.wish(), rows, _merge_events) for lane in asked]
 
 
 def _values(lane: Lane, condition: Condition, now: int) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def _failure(done: Done, result: Result) -> Failure | None:
     return Failure(key.trigger, lane.host, detail, lane.endpoint.on_failure.value, is_refusal)
 
 
-LEASE_SLACK: Final = 20.0
+_LEASE_SLACK: Final = 20.0
 _LEAST_SLACK: Final = 1.0
 _NAP: Final = 30.0
 _SHORTEST_NAP: Final = 0.05
@@ -310,7 +310,7 @@ class Courier:
         on_dead: Notifier | None = None,
         leaves_telling: bool = False,
         clock: Clock | None = None,
-        lease_slack: float = LEASE_SLACK,
+        lease_slack: float = _LEASE_SLACK,
     ) -> None:
         if lease_slack < _LEAST_SLACK:
             raise ConfigurationError("lease_slack", f"{lease_slack} is too little", f"at least {_LEAST_SLACK} seconds")
@@ -356,7 +356,7 @@ class Courier:
         """
         self._stopped.set()
 
-    def _work(self, round_: Round, opening: Opening, until_empty: bool, patience: float | None) -> None:
+    def _work(self, round_: Round, opening: _Opening, until_empty: bool, patience: float | None) -> None:
         end = None if patience is None else self._clock.monotonic() + patience
         while not self._stopped.is_set():
             if round_.step() or round_.in_hand:
@@ -376,14 +376,14 @@ class Courier:
         else:
             self._clock.sleep(seconds)
 
-    def _look_around(self) -> Opening:
+    def _look_around(self) -> _Opening:
         longest = int((_LONGEST_TIMEOUT + self._slack) * 1000)
-        opening = look_around(self._store, self._endpoints, longest)
+        opening = _look_around(self._store, self._endpoints, longest)
         for key, number in opening.skipped.items():
             if key not in self._warned:
                 self._warned.add(key)
                 log.warning("%s is not in the configuration any more; %s deliveries stay pending", key, number)
-        enable_moved(self._store, opening.rows, lambda key: self._resolve(self._endpoints[key])[0])
+        _enable_moved(self._store, opening.rows, lambda key: self._resolve(self._endpoints[key])[0])
         return opening
 
     def _lanes(self, rows: Mapping[EndpointKey, EndpointRow], done: SimpleQueue[Done]) -> list[Lane]:
@@ -416,12 +416,12 @@ class Courier:
         sign = json.dumps([step.url, dict(step.body), endpoint.name, sorted(endpoint.allowed_hosts), call.verify])
         return call, self._tokens.setdefault(sign, TokenKeeper(step, call.guard, call.verify))
 
-    def _tell(self, opening: Opening) -> list[str]:
+    def _tell(self, opening: _Opening) -> list[str]:
         if self._on_dead is None or not opening.rows:
             return []
         return tell_of_deaths(self._store, [row.id for row in opening.rows.values()], self._on_dead)
 
-    def _summed_up(self, round_: Round, opening: Opening) -> Tally:
+    def _summed_up(self, round_: Round, opening: _Opening) -> Tally:
         tally = round_.tally
         tally.skipped = sum(opening.skipped.values())
         with self._store.read() as connection:

@@ -59,18 +59,18 @@ from airflow_provider_rfr.webhooks.fields import (
 )
 from airflow_provider_rfr.webhooks.presets import AnyPreset, Preset, preset_named
 
-METHODS = ("POST", "PUT", "PATCH")
-SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1, 300
+_METHODS = ("POST", "PUT", "PATCH")
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1, 300
 
 
-class Schedule(str, Enum):
+class _Schedule(str, Enum):
     """Waits between attempts: seconds, or up to days."""
 
     QUICK = "quick"
     STANDARD = "standard"
 
 
-class OnFailure(str, Enum):
+class _OnFailure(str, Enum):
     """What happens once an event can't be delivered to the endpoint."""
 
     BLOCK = "block"
@@ -85,7 +85,7 @@ class Ordering(str, Enum):
     STRICT = "strict"
 
 
-DEFAULT_ATTEMPTS = {Schedule.QUICK: 3, Schedule.STANDARD: 10}
+_DEFAULT_ATTEMPTS = {_Schedule.QUICK: 3, _Schedule.STANDARD: 10}
 
 
 class Retry(TriggerModel):
@@ -94,7 +94,7 @@ class Retry(TriggerModel):
     :ivar max_elapsed: time since the first attempt after which no further one is made; None for no such limit
     """
 
-    schedule: Schedule = Field(default=Schedule.QUICK, json_schema_extra=NONSENSITIVE)
+    schedule: _Schedule = Field(default=_Schedule.QUICK, json_schema_extra=NONSENSITIVE)
     max_elapsed: Annotated[Duration, PlainValidator(between("1s", "30d")), DURATION_SCHEMA] | None = Field(
         default=None, json_schema_extra=NONSENSITIVE
     )
@@ -135,21 +135,21 @@ class Signing(TriggerModel):
         return tuple(map(signing_key, self.secrets))
 
 
-def check_method(value: Any) -> str:
+def _check_method(value: Any) -> str:
     """One of the methods that carry a body; a sealed one is told once it is opened."""
-    if isinstance(value, str) and (value in METHODS or is_sealed_text(value)):
+    if isinstance(value, str) and (value in _METHODS or is_sealed_text(value)):
         return value
-    raise mistake(f"must be {', '.join(METHODS[:-1])} or {METHODS[-1]}")
+    raise mistake(f"must be {', '.join(_METHODS[:-1])} or {_METHODS[-1]}")
 
 
-def check_timeout(value: Any) -> Duration:
+def _check_timeout(value: Any) -> Duration:
     """Time for one attempt, from connecting to the answer's end."""
     duration = read_duration(value)
     _check_seconds(duration)
     return duration
 
 
-def check_timeout_seconds(value: int) -> int:
+def _check_timeout_seconds(value: int) -> int:
     """The same as a number of seconds."""
     _check_seconds(value)
     return value
@@ -157,13 +157,15 @@ def check_timeout_seconds(value: int) -> int:
 
 def _check_seconds(seconds: float) -> None:
     if seconds <= 0:
-        raise mistake("timeout must be greater than 0", f"write {SHORTEST_TIMEOUT}s to {LONGEST_TIMEOUT}s", whole=True)
-    if seconds > LONGEST_TIMEOUT:
-        raise mistake(f"timeout must be at most {LONGEST_TIMEOUT}s", whole=True)
+        raise mistake(
+            "timeout must be greater than 0", f"write {_SHORTEST_TIMEOUT}s to {_LONGEST_TIMEOUT}s", whole=True
+        )
+    if seconds > _LONGEST_TIMEOUT:
+        raise mistake(f"timeout must be at most {_LONGEST_TIMEOUT}s", whole=True)
 
 
-LONGEST_TEMPLATE = 64 * 1024
-MOST_ATTEMPTS = 100
+_LONGEST_TEMPLATE = 64 * 1024
+_MOST_ATTEMPTS = 100
 _ONE_OF_TWO = (
     ("url", "connection"),
     ("payload", "payloadTemplate"),
@@ -186,7 +188,7 @@ def _timeout(data: Mapping[str, Any]) -> Duration:
 def _attempts(data: Mapping[str, Any]) -> int:
     if data["max_retries"] is not None:
         return int(data["max_retries"]) + 1
-    return DEFAULT_ATTEMPTS[data["retry"].schedule]
+    return _DEFAULT_ATTEMPTS[data["retry"].schedule]
 
 
 def _success(data: Mapping[str, Any]) -> Success:
@@ -226,27 +228,27 @@ class Endpoint(TriggerModel):
     connection: Annotated[str, AfterValidator(check_connection)] | None = None
     preset: str | None = None
     parameters: Preset | None = Field(default=None, alias="with", validate_default=True)
-    method: Annotated[str, PlainValidator(check_method), WithJsonSchema({"enum": list(METHODS), "type": "string"})] = (
-        METHODS[0]
-    )
+    method: Annotated[
+        str, PlainValidator(_check_method), WithJsonSchema({"enum": list(_METHODS), "type": "string"})
+    ] = _METHODS[0]
     headers: dict[str, Text] = Field(default_factory=dict, max_length=MOST_HEADERS)
     expose_headers: tuple[Annotated[str, AfterValidator(_header_name)], ...] = ()
-    payload_template: str | None = Field(default=None, max_length=LONGEST_TEMPLATE, json_schema_extra=NONSENSITIVE)
+    payload_template: str | None = Field(default=None, max_length=_LONGEST_TEMPLATE, json_schema_extra=NONSENSITIVE)
     payload: Annotated[Any, AfterValidator(plain_tree)] = Field(default=None, json_schema_extra=NONSENSITIVE)
-    timeout_secs: Annotated[StrictInt, AfterValidator(check_timeout_seconds)] | None = Field(
+    timeout_secs: Annotated[StrictInt, AfterValidator(_check_timeout_seconds)] | None = Field(
         default=None, json_schema_extra=NONSENSITIVE
     )
-    timeout: Annotated[Duration, PlainValidator(check_timeout), DURATION_SCHEMA] = Field(
+    timeout: Annotated[Duration, PlainValidator(_check_timeout), DURATION_SCHEMA] = Field(
         default_factory=_timeout, json_schema_extra={**NONSENSITIVE, "default": "30s"}
     )
     retry: Retry = Field(default=Retry(), json_schema_extra=NONSENSITIVE)
-    max_retries: StrictInt | None = Field(default=None, ge=0, lt=MOST_ATTEMPTS, json_schema_extra=NONSENSITIVE)
+    max_retries: StrictInt | None = Field(default=None, ge=0, lt=_MOST_ATTEMPTS, json_schema_extra=NONSENSITIVE)
     max_attempts: StrictInt = Field(
-        default_factory=_attempts, ge=0, le=MOST_ATTEMPTS, json_schema_extra={**NONSENSITIVE, "default": 3}
+        default_factory=_attempts, ge=0, le=_MOST_ATTEMPTS, json_schema_extra={**NONSENSITIVE, "default": 3}
     )
     written_interval: Wait | None = Field(default=None, alias="interval", json_schema_extra=NONSENSITIVE)
     when: When = Field(default=When(), json_schema_extra=NONSENSITIVE)
-    on_failure: OnFailure = Field(default=OnFailure.DEAD_LETTER, json_schema_extra=NONSENSITIVE)
+    on_failure: _OnFailure = Field(default=_OnFailure.DEAD_LETTER, json_schema_extra=NONSENSITIVE)
     success: Success = Field(default_factory=_success)
     signing: Signing | None = None
     ordering: Ordering = Field(default=Ordering.NONE, json_schema_extra=NONSENSITIVE)

@@ -71,7 +71,7 @@ def _failed(result: Result) -> bool | None:
 
 log = logging.getLogger(__name__)
 
-DEPTH: Final = 16
+_DEPTH: Final = 16
 _WIDTH: Final = 4
 _PATIENCE: Final = 0.05
 _SLOW: Final = 0.025
@@ -80,7 +80,7 @@ _ASK_AT_LEAST: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class _Ticket:
     """A claim on its way to a thread.
 
     :ivar until: by the monotonic clock: it must not be sent so late that the answer may come after this
@@ -125,7 +125,7 @@ class Lane:
         self._done = done
         self._clock = clock
         self._slack = slack
-        self._tickets: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._tickets: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._taken_at = 0.0
         self._pace = 0.0
@@ -141,7 +141,7 @@ class Lane:
     @property
     def depth(self) -> int:
         """How many claims it may have in hand; one while it is to be found out whether anybody is there."""
-        return 1 if is_probed(self.condition.failing) else DEPTH
+        return 1 if is_probed(self.condition.failing) else _DEPTH
 
     def wish(self) -> Wish:
         """What the lane can take now."""
@@ -159,7 +159,7 @@ class Lane:
         until = claimed_at + self.lease - self._slack / 4
         for claim in claims:
             self.in_hand += 1
-            self._tickets.put(Ticket(claim, until))
+            self._tickets.put(_Ticket(claim, until))
         if claims and not self._threads:
             self._start_thread()
 
@@ -229,7 +229,7 @@ class Lane:
             self._done.put(Done(self, result))
         client.close()
 
-    def _made(self, ticket: Ticket, client: Client) -> Result:
+    def _made(self, ticket: _Ticket, client: Client) -> Result:
         claim = ticket.claim
         try:
             call, tokens = self.resolved()

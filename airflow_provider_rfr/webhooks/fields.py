@@ -31,8 +31,8 @@ from airflow_provider_rfr import __version__
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.webhooks.config_errors import TriggerModel, details, mistake, refusal
 
-HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
-HEADER_VALUE = "placeholder"
+_HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
+_HEADER_VALUE = "placeholder"
 _BEGAN = datetime(2024, 1, 1, tzinfo=timezone.utc)
 _NAMES = ("acmeCo/example/collection", "acmeCo/example/another")
 
@@ -48,7 +48,7 @@ class Trial:
 
     words: str
     event: CommitEvent
-    header: str = HEADER_VALUE
+    header: str = _HEADER_VALUE
     hostile: bool = False
 
 
@@ -58,7 +58,7 @@ def trials() -> tuple[Trial, ...]:
         Trial("with 1 collection", _event(1)),
         Trial("with no collections", _event(0)),
         Trial("with 2 collections", _event(2)),
-        Trial("with quotes and a line break in a value", _hostile(_event(2)), f'{HEADER_VALUE}"\\', hostile=True),
+        Trial("with quotes and a line break in a value", _hostile(_event(2)), f'{_HEADER_VALUE}"\\', hostile=True),
         Trial("outside Airflow", replace(_event(1), dag_id="", dag_run_id="", task_id="", map_index=None)),
     )
 
@@ -96,20 +96,20 @@ def _event(collections: int) -> CommitEvent:
 def _hostile(event: CommitEvent) -> CommitEvent:
     return replace(
         event,
-        materialization_name=HOSTILE,
-        target=HOSTILE,
-        connector_image=HOSTILE,
-        collection_names=tuple(HOSTILE + name for name in event.collection_names),
-        bindings=tuple(replace(each, table=HOSTILE, collection=HOSTILE) for each in event.bindings),
-        dag_id=HOSTILE,
-        dag_run_id=HOSTILE,
-        task_id=HOSTILE,
+        materialization_name=_HOSTILE,
+        target=_HOSTILE,
+        connector_image=_HOSTILE,
+        collection_names=tuple(_HOSTILE + name for name in event.collection_names),
+        bindings=tuple(replace(each, table=_HOSTILE, collection=_HOSTILE) for each in event.bindings),
+        dag_id=_HOSTILE,
+        dag_run_id=_HOSTILE,
+        task_id=_HOSTILE,
     )
 
 
-SIGNING_PREFIX = "whsec_"
-SIGNING_BYTES = (24, 64)
-SECRET_SCHEMA: dict[str, Any] = {"type": "string", "secret": True}
+_SIGNING_PREFIX = "whsec_"
+_SIGNING_BYTES = (24, 64)
+_SECRET_SCHEMA: dict[str, Any] = {"type": "string", "secret": True}
 _SEALED = re.compile(r"ENC\[AES256_GCM,[^\]]*\]")
 
 
@@ -135,14 +135,14 @@ def signing_key(secret: SecretStr) -> bytes:
     :raises ValueError: it is of another form
     """
     text = secret.get_secret_value()
-    if not text.startswith(SIGNING_PREFIX):
+    if not text.startswith(_SIGNING_PREFIX):
         raise ValueError("no signing secret")
     # binascii's message would show where the text stops to be base64.
     try:
-        key = base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True)
+        key = base64.b64decode(text.removeprefix(_SIGNING_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("no signing secret") from None
-    if not SIGNING_BYTES[0] <= len(key) <= SIGNING_BYTES[1]:
+    if not _SIGNING_BYTES[0] <= len(key) <= _SIGNING_BYTES[1]:
         raise ValueError("no signing secret")
     return key
 
@@ -164,25 +164,27 @@ def _signs(secret: SecretStr) -> SecretStr:
         try:
             signing_key(secret)
         except ValueError:
-            low, high = SIGNING_BYTES
+            low, high = _SIGNING_BYTES
             raise mistake(
-                "is no signing secret", f"write {SIGNING_PREFIX} and the base64 of {low} to {high} random bytes"
+                "is no signing secret", f"write {_SIGNING_PREFIX} and the base64 of {low} to {high} random bytes"
             ) from None
     return secret
 
 
-Text = Annotated[SecretStr, BeforeValidator(_text_only), WithJsonSchema(SECRET_SCHEMA)]
+Text = Annotated[SecretStr, BeforeValidator(_text_only), WithJsonSchema(_SECRET_SCHEMA)]
 """A secret that may be empty."""
 
-Secret = Annotated[SecretStr, BeforeValidator(_text_only), AfterValidator(_not_empty), WithJsonSchema(SECRET_SCHEMA)]
+Secret = Annotated[SecretStr, BeforeValidator(_text_only), AfterValidator(_not_empty), WithJsonSchema(_SECRET_SCHEMA)]
 
-SigningSecret = Annotated[SecretStr, BeforeValidator(_text_only), AfterValidator(_signs), WithJsonSchema(SECRET_SCHEMA)]
+SigningSecret = Annotated[
+    SecretStr, BeforeValidator(_text_only), AfterValidator(_signs), WithJsonSchema(_SECRET_SCHEMA)
+]
 
-LONGEST_URL = 4096
-LONGEST_HEADER = 8192
+_LONGEST_URL = 4096
+_LONGEST_HEADER = 8192
 MOST_HEADERS = 100
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-OURS = frozenset(
+_OURS = frozenset(
     {
         "connection",
         "content-length",
@@ -262,7 +264,7 @@ def check_host_pattern(text: str) -> str:
     try:
         ipaddress.ip_network(text.strip("[]"), strict=False)
     except ValueError:
-        if not is_host_name(text) and not _is_host_with_port(text):
+        if not _is_host_name(text) and not _is_host_with_port(text):
             raise mistake(
                 "is no host name, address or network",
                 "write e.g. airflow.internal, airflow.internal:8080, 10.1.2.3 or 10.0.0.0/8, without scheme",
@@ -276,7 +278,7 @@ def _is_host_with_port(text: str) -> bool:
         return False
     if host.startswith("[") and host.endswith("]"):
         return isinstance(_address(host[1:-1]), ipaddress.IPv6Address)
-    return is_host_name(host)
+    return _is_host_name(host)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -286,7 +288,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def is_host_name(text: str) -> bool:
+def _is_host_name(text: str) -> bool:
     """Whether a resolver could be asked for it."""
     try:
         ascii_text = text.encode("idna").decode("ascii") if not text.isascii() else text
@@ -299,7 +301,7 @@ def is_host_name(text: str) -> bool:
 def _name_fault(name: str, seen: set[str]) -> PydanticCustomError | None:
     if not TOKEN.fullmatch(name):
         return mistake("is no header name", "write letters, digits and hyphens, and the value after the colon")
-    if name.lower() in OURS:
+    if name.lower() in _OURS:
         return mistake("is set by the delivery itself", "leave it out")
     return mistake("stands twice", "case makes no other header of it") if name.lower() in seen else None
 
@@ -307,8 +309,8 @@ def _name_fault(name: str, seen: set[str]) -> PydanticCustomError | None:
 def _value_fault(text: str) -> PydanticCustomError | None:
     if is_sealed_text(text):
         return None
-    if len(text) > LONGEST_HEADER:
-        return mistake(f"must have at most {LONGEST_HEADER} characters")
+    if len(text) > _LONGEST_HEADER:
+        return mistake(f"must have at most {_LONGEST_HEADER} characters")
     if text != text.strip(" \t"):
         return mistake("begins or ends with a space", "leave it out")
     if any(ord(each) < 0x20 and each != "\t" for each in text) or "\x7f" in text:
@@ -321,8 +323,8 @@ def _value_fault(text: str) -> PydanticCustomError | None:
 def _check_address(text: str) -> None:
     if not text:
         raise _invalid("it is empty")
-    if len(text) > LONGEST_URL:
-        raise _invalid(f"it has more than {LONGEST_URL} characters")
+    if len(text) > _LONGEST_URL:
+        raise _invalid(f"it has more than {_LONGEST_URL} characters")
     if "{{" in text:
         raise _invalid("it is no template", "write the address as it is")
     if _NOT_IN_A_URL.search(text) or not text.isprintable():
@@ -361,15 +363,15 @@ def _is_host(parts: SplitResult) -> bool:
         except ValueError:
             return False
         return True
-    return is_host_name(host)
+    return _is_host_name(host)
 
 
 def _invalid(detail: str, remedy: str = "") -> PydanticCustomError:
     return mistake(f"invalid URL: {detail}", remedy, whole=True)
 
 
-DEEPEST = 40
-MOST_VALUES = 20_000
+_DEEPEST = 40
+_MOST_VALUES = 20_000
 _LARGEST = 10**300
 _IN_QUOTES = "put it in quotes"
 
@@ -408,9 +410,9 @@ class _Copy:
 
     def of(self, value: Any, place: tuple[str | int, ...]) -> Any:
         self._count += 1
-        if self._count > MOST_VALUES:
-            return self._refuse((), f"has more than {MOST_VALUES} values") if self._count == MOST_VALUES + 1 else None
-        if len(place) > DEEPEST:
+        if self._count > _MOST_VALUES:
+            return self._refuse((), f"has more than {_MOST_VALUES} values") if self._count == _MOST_VALUES + 1 else None
+        if len(place) > _DEEPEST:
             return self._refuse_depth(place)
         if isinstance(value, SecretStr):
             return value.get_secret_value()
@@ -438,7 +440,7 @@ class _Copy:
 
     def _refuse_depth(self, place: tuple[str | int, ...]) -> None:
         if not self._deep:
-            self._refuse(place[:3], f"is nested deeper than {DEEPEST} levels")
+            self._refuse(place[:3], f"is nested deeper than {_DEEPEST} levels")
         self._deep = True
 
     def _refuse(self, place: tuple[str | int, ...], problem: str, remedy: str = "") -> None:
@@ -480,7 +482,7 @@ def _pointer(value: str) -> str:
     return value
 
 
-Status = Annotated[
+_Status = Annotated[
     int | str,
     BeforeValidator(_status),
     WithJsonSchema(
@@ -502,7 +504,7 @@ class Success(TriggerModel):
     :ivar equals: ... and to be this value, if it is given
     """
 
-    status: tuple[Status, ...] = Field(default=("2xx",), min_length=1, max_length=50)
+    status: tuple[_Status, ...] = Field(default=("2xx",), min_length=1, max_length=50)
     pointer: Annotated[str, AfterValidator(_pointer)] | None = Field(default=None, max_length=1000)
     equals: Annotated[Any, AfterValidator(plain_tree)] = None
 

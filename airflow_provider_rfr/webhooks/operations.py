@@ -43,7 +43,7 @@ from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class TestAnswer:
+class _TestAnswer:
     """What came of a test fire; nothing of it is secret.
 
     :ivar answer: at most 2 KB, masked
@@ -159,7 +159,7 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
     return enable(store, ids)
 
 
-def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
+def _oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
     """Age of the oldest pending delivery; 0 for none."""
     with store.read() as connection:
         made = oldest_pending(connection, Selection(lake=lake, table=table))
@@ -202,7 +202,7 @@ def test_fire(
     *,
     connections: Connections = no_connections,  # noqa: PT028 - it is no test
     allowed_hosts: Iterable[str] = (),  # noqa: PT028
-) -> TestAnswer:
+) -> _TestAnswer:
     """Call the endpoint once, now, with an id of its own; the store hears nothing of it.
 
     :raises ConfigurationError: it can't be found out how to call it
@@ -225,7 +225,7 @@ def test_fire(
         result = attempt(call, claim, key, client, tokens, SystemClock())
     finally:
         client.close()
-    return TestAnswer(
+    return _TestAnswer(
         delivered=result.ending is Ending.DELIVERED,
         delivery_id=claim.delivery_id,
         status=result.status,

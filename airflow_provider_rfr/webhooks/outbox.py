@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_ID = 255
-MOST_PLACES = 50
+_MOST_PLACES = 50
 
 StartFrom = Literal["latest", "earliest"]
 
@@ -55,7 +55,7 @@ def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str =
     return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
 
 
-def since_property(endpoint_name: str) -> str:
+def _since_property(endpoint_name: str) -> str:
     """The table property that says from which sequence number on the endpoint (``block/trigger``) is owed commits."""
     return f"rfr.webhooks.{endpoint_name}.since"
 
@@ -99,7 +99,7 @@ def _met(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str] | N
         )
     return {
         "address": address,
-        "places": json.dumps([*(each for each in places if each != place), place][-MOST_PLACES:]),
+        "places": json.dumps([*(each for each in places if each != place), place][-_MOST_PLACES:]),
     }
 
 
@@ -150,7 +150,7 @@ def enrol_table(
         name: str(number)
         for key, number in since.items()
         if _is_earlier(number, _kept(commits, key))
-        for name in (since_property(key.name), _hold(key))
+        for name in (_since_property(key.name), _hold(key))
     }
     if new:
         # Before the rows, so that there is no moment in which the store alone knows it.
@@ -236,7 +236,7 @@ def _is_earlier(number: int, kept: int | None) -> bool:
 
 
 def _kept(commits: CommitLog, key: EndpointKey) -> int | None:
-    text = commits.properties.get(since_property(key.name), "")
+    text = commits.properties.get(_since_property(key.name), "")
     return int(text) if text.isdecimal() and text.isascii() else None
 
 

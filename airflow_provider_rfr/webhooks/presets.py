@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from airflow_provider_rfr.webhooks.config_errors import TriggerModel, mistake, nearest
 from airflow_provider_rfr.webhooks.fields import Secret, Success, check_header_value, is_sealed_text, plain_tree
 
-BEARER = ("Authorization", "Bearer {}")
+_BEARER = ("Authorization", "Bearer {}")
 _LONGEST_NAME = 500
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _PATH = re.compile(r"/[A-Za-z0-9._~/\-]*")
@@ -75,18 +75,18 @@ def _path(value: str) -> str:
     return value
 
 
-Name = Annotated[int | str, BeforeValidator(_name), WithJsonSchema({"type": ["string", "integer"]})]
+_Name = Annotated[int | str, BeforeValidator(_name), WithJsonSchema({"type": ["string", "integer"]})]
 """What the receiver calls it; never a template."""
 
-Number = Annotated[int | str, BeforeValidator(_number), WithJsonSchema({"type": ["integer", "string"]})]
+_Number = Annotated[int | str, BeforeValidator(_number), WithJsonSchema({"type": ["integer", "string"]})]
 """A number that the receiver gave."""
 
-UrlPath = Annotated[str, AfterValidator(_path)]
+_UrlPath = Annotated[str, AfterValidator(_path)]
 
-Token = Annotated[Secret, AfterValidator(check_header_value)]
+_Token = Annotated[Secret, AfterValidator(check_header_value)]
 """A secret that is sent in a header."""
 
-Tree = Annotated[Any, AfterValidator(plain_tree)]
+_Tree = Annotated[Any, AfterValidator(plain_tree)]
 """JSON whose string leaves are templates."""
 
 
@@ -153,14 +153,14 @@ class Preset(TriggerModel):
         return body
 
 
-class TokenPreset(Preset):
+class _TokenPreset(Preset):
     """A preset whose receiver takes a token; without ``token`` it is the connection's password.
 
     :ivar token: sent in the header of the receiver's choice
     """
 
-    credential: ClassVar[tuple[str, str] | None] = BEARER
-    token: Token | None = None
+    credential: ClassVar[tuple[str, str] | None] = _BEARER
+    token: _Token | None = None
 
 
 def segment(name: object) -> str:
@@ -168,14 +168,14 @@ def segment(name: object) -> str:
     return quote(str(name), safe="")
 
 
-def without_nothing(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nothing(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The entries that are given."""
     return {key: value for key, value in tree.items() if value is not None}
 
 
 def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
     if not place:
-        return fitted_text(body, most)
+        return _fitted_text(body, most)
     first, rest = place[0], place[1:]
     if isinstance(body, list):
         return [_fitted(each, rest, most) for each in body] if first == "*" else body
@@ -184,7 +184,7 @@ def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
     return {key: _fitted(each, rest, most) if first in ("*", key) else each for key, each in body.items()}
 
 
-def fitted_text(value: Any, most: int | None) -> str:
+def _fitted_text(value: Any, most: int | None) -> str:
     """The value as text of at most so many characters; what is cut ends in ``…``, and with no half of an entity."""
     if not isinstance(value, str):
         value = "" if value is None else json.dumps(value, ensure_ascii=False)
@@ -193,7 +193,7 @@ def fitted_text(value: Any, most: int | None) -> str:
     return _HALF_ENTITY.sub("", value[: most - 1]) + "…"
 
 
-EVENT: Mapping[str, Any] = {
+_EVENT: Mapping[str, Any] = {
     "delivery_id": "{{delivery_id}}",
     "materialization": "{{materialization_name}}",
     "collections": "{{collection_names}}",
@@ -204,10 +204,10 @@ EVENT: Mapping[str, Any] = {
     "committed_at": "{{committed_at}}",
 }
 """What the receiver hears of the commit, unless the user says what."""
-LINE = "{{materialization_name}}: {{totals.documents}} documents committed ({{delivery_id}})"
+_LINE = "{{materialization_name}}: {{totals.documents}} documents committed ({{delivery_id}})"
 
 
-class AirflowDagRun(Preset):
+class _AirflowDagRun(Preset):
     """Starts a DAG run of Airflow 3, whose run id is the delivery id: a repeat is answered with 409.
 
     :ivar conf: of the run
@@ -218,17 +218,17 @@ class AirflowDagRun(Preset):
 
     kind: ClassVar[str] = "airflow-dag-run"
     accepted: ClassVar[Success] = Success(status=("2xx", 409))
-    credential: ClassVar[tuple[str, str] | None] = BEARER
+    credential: ClassVar[tuple[str, str] | None] = _BEARER
     texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("note",): 1000}
     idempotent: ClassVar[str] = "dag_run_id"
 
-    dag_id: Name
-    conf: Tree = None
+    dag_id: _Name
+    conf: _Tree = None
     note: str | None = None
     username: Secret | None = None
     password: Secret | None = None
-    token: Token | None = None
-    token_path: UrlPath = "/auth/token"
+    token: _Token | None = None
+    token_path: _UrlPath = "/auth/token"
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
@@ -247,7 +247,7 @@ class AirflowDagRun(Preset):
 
     def payload(self) -> Any:
         """The key ``logical_date`` is required, though it may be null."""
-        conf = dict(EVENT) if self.conf is None else self.conf
+        conf = dict(_EVENT) if self.conf is None else self.conf
         run = {"logical_date": None, "dag_run_id": "{{delivery_id}}", "conf": conf}
         return {**run, "note": self.note} if self.note is not None else run
 
@@ -260,7 +260,7 @@ class AirflowDagRun(Preset):
         return TokenStep(f"{base.rstrip('/')}{self.token_path}", {"username": login, "password": password})
 
 
-class DbtCloud(TokenPreset):
+class _DbtCloud(_TokenPreset):
     """Starts a job of dbt Cloud, which knows no idempotency key: a repeated delivery is a second run."""
 
     kind: ClassVar[str] = "dbt-cloud"
@@ -274,9 +274,9 @@ class DbtCloud(TokenPreset):
         ("git_sha",): None,
     }
 
-    account_id: Name
-    job_id: Name
-    cause: str = LINE
+    account_id: _Name
+    job_id: _Name
+    cause: str = _LINE
     steps_override: list[str] | None = None
     schema_override: str | None = None
     git_branch: str | None = None
@@ -289,17 +289,17 @@ class DbtCloud(TokenPreset):
     def payload(self) -> Any:
         """The cause, and what the run does otherwise than the job says."""
         names = ("cause", "steps_override", "schema_override", "git_branch", "git_sha")
-        return without_nothing({name: getattr(self, name) for name in names})
+        return _without_nothing({name: getattr(self, name) for name in names})
 
 
-class Databricks(TokenPreset):
+class _Databricks(_TokenPreset):
     """Runs a job of Databricks; the same token of idempotency gives back the run that is there."""
 
     kind: ClassVar[str] = "databricks"
     texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("job_parameters", "*"): None}
     idempotent: ClassVar[str] = "idempotency_token"
 
-    job_id: Number
+    job_id: _Number
     job_parameters: dict[str, str] | None = None
 
     def path(self) -> str:
@@ -309,19 +309,19 @@ class Databricks(TokenPreset):
     def payload(self) -> Any:
         """Parameters are text, and none are sent unless they are given: a job may take them in another way."""
         run = {"job_id": self.job_id, "idempotency_token": "{{delivery_id}}", "job_parameters": self.job_parameters}
-        return without_nothing(run)
+        return _without_nothing(run)
 
 
-class Prefect(TokenPreset):
+class Prefect(_TokenPreset):
     """Starts a flow run of a Prefect deployment; the same idempotency key gives back the run that is there."""
 
     kind: ClassVar[str] = "prefect"
     texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("name",): None, ("tags", "*"): None}
     idempotent: ClassVar[str] = "idempotency_key"
 
-    deployment_id: Name
+    deployment_id: _Name
     name: str | None = None
-    parameters: Tree = None
+    parameters: _Tree = None
     tags: list[str] | None = None
 
     def path(self) -> str:
@@ -331,10 +331,10 @@ class Prefect(TokenPreset):
     def payload(self) -> Any:
         """Parameters only where they are given: a flow refuses those it has not."""
         given = {"name": self.name, "parameters": self.parameters, "tags": self.tags}
-        return {**without_nothing(given), "idempotency_key": "{{delivery_id}}"}
+        return {**_without_nothing(given), "idempotency_key": "{{delivery_id}}"}
 
 
-LAUNCH = """
+_LAUNCH = """
 mutation LaunchRun($executionParams: ExecutionParams!) {
   launchRun(executionParams: $executionParams) {
     __typename
@@ -345,7 +345,7 @@ mutation LaunchRun($executionParams: ExecutionParams!) {
 """.strip()
 
 
-class Dagster(TokenPreset):
+class Dagster(_TokenPreset):
     """Launches a run of a Dagster job; Dagster answers 200 to failures too, so the answer's body decides.
 
     Dagster knows no idempotency key: the run's tag ``rfr/delivery_id`` shows a repeat.
@@ -360,10 +360,10 @@ class Dagster(TokenPreset):
         ("variables", "executionParams", "executionMetadata", "tags", "*", "value"): None
     }
 
-    repository_location_name: Name
-    repository_name: Name = "__repository__"
-    job_name: Name
-    run_config: Tree = None
+    repository_location_name: _Name
+    repository_name: _Name = "__repository__"
+    job_name: _Name
+    run_config: _Tree = None
     tags: dict[str, str] | None = None
 
     def path(self) -> str:
@@ -383,14 +383,14 @@ class Dagster(TokenPreset):
             "runConfigData": {} if self.run_config is None else self.run_config,
             "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
         }
-        return {"query": LAUNCH, "operationName": "LaunchRun", "variables": {"executionParams": parameters}}
+        return {"query": _LAUNCH, "operationName": "LaunchRun", "variables": {"executionParams": parameters}}
 
 
-MOST_GITHUB_KEYS = 10
-MOST_SLACK_TEXT = 3000
-MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2000}
+_MOST_GITHUB_KEYS = 10
+_MOST_SLACK_TEXT = 3000
+_MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2000}
 """Characters of a text object, in blocks of that type or below that name."""
-SEVERITIES = ("info", "warning", "error", "critical")
+_SEVERITIES = ("info", "warning", "error", "critical")
 
 
 class Slack(Preset):
@@ -399,8 +399,8 @@ class Slack(Preset):
     kind: ClassVar[str] = "slack"
     texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("text",): 40_000}
 
-    text: str = LINE
-    blocks: Tree = None
+    text: str = _LINE
+    blocks: _Tree = None
 
     def payload(self) -> Any:
         """Text, and blocks if they are given."""
@@ -414,7 +414,7 @@ class Slack(Preset):
         """Text objects of blocks have limits of their own."""
         fitted = super().fitted(body)
         if isinstance(fitted, Mapping) and "blocks" in fitted:
-            return {**fitted, "blocks": _cut_blocks(fitted["blocks"], MOST_SLACK_TEXT)}
+            return {**fitted, "blocks": _cut_blocks(fitted["blocks"], _MOST_SLACK_TEXT)}
         return fitted
 
 
@@ -424,13 +424,13 @@ def _cut_blocks(node: Any, most: int) -> Any:
         return [_cut_blocks(each, most) for each in node]
     if not isinstance(node, Mapping):
         return node
-    most = MOST_SLACK_TEXTS.get(node.get("type"), most)
+    most = _MOST_SLACK_TEXTS.get(node.get("type"), most)
     if node.get("type") in ("mrkdwn", "plain_text"):
-        return {**node, "text": fitted_text(node.get("text"), most)}
-    return {name: _cut_blocks(each, MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
+        return {**node, "text": _fitted_text(node.get("text"), most)}
+    return {name: _cut_blocks(each, _MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
 
 
-class GitHub(TokenPreset):
+class GitHub(_TokenPreset):
     """Dispatches an event of a GitHub repository, or one of its workflows; GitHub can't tell a repeat.
 
     :ivar workflow: file name or id of a workflow; None for an event of the repository
@@ -445,11 +445,11 @@ class GitHub(TokenPreset):
         ("inputs", "*"): None,
     }
 
-    owner: Name
-    repo: Name
+    owner: _Name
+    repo: _Name
     event_type: str = "rfr_commit"
-    client_payload: Tree = None
-    workflow: Name | None = None
+    client_payload: _Tree = None
+    workflow: _Name | None = None
     ref: str | None = None
     inputs: dict[str, str] | None = None
 
@@ -468,8 +468,8 @@ class GitHub(TokenPreset):
         else:
             found = [mistake("goes with workflow", "name the workflow", at=(n,)) for n in of_workflows if n in given]
         payload = written.get("clientPayload")
-        if isinstance(payload, Mapping) and len(payload) > MOST_GITHUB_KEYS:
-            found.append(mistake(f"must have at most {MOST_GITHUB_KEYS} keys", at=("clientPayload",)))
+        if isinstance(payload, Mapping) and len(payload) > _MOST_GITHUB_KEYS:
+            found.append(mistake(f"must have at most {_MOST_GITHUB_KEYS} keys", at=("clientPayload",)))
         return found
 
     def path(self) -> str:
@@ -487,17 +487,17 @@ class GitHub(TokenPreset):
         """An event, or what the workflow takes."""
         if self.workflow is not None:
             return {"ref": self.ref, "inputs": self.inputs or {}}
-        payload = dict(EVENT) if self.client_payload is None else self.client_payload
+        payload = dict(_EVENT) if self.client_payload is None else self.client_payload
         return {"event_type": self.event_type, "client_payload": payload}
 
 
 def _severity(value: str) -> str:
-    if value not in SEVERITIES and not is_sealed_text(value):
-        raise mistake(f"must be {', '.join(SEVERITIES[:-1])} or {SEVERITIES[-1]}")
+    if value not in _SEVERITIES and not is_sealed_text(value):
+        raise mistake(f"must be {', '.join(_SEVERITIES[:-1])} or {_SEVERITIES[-1]}")
     return value
 
 
-class PagerDuty(Preset):
+class _PagerDuty(Preset):
     """An alert by PagerDuty's events API, version 2; the delivery id is its key, so a repeat is the same alert.
 
     :ivar routing_key: of the integration; the body holds it
@@ -514,12 +514,12 @@ class PagerDuty(Preset):
 
     routing_key: Secret
     severity: Annotated[
-        str, AfterValidator(_severity), WithJsonSchema({"enum": list(SEVERITIES), "type": "string"})
+        str, AfterValidator(_severity), WithJsonSchema({"enum": list(_SEVERITIES), "type": "string"})
     ] = "info"
-    summary: str = LINE
+    summary: str = _LINE
     source: str = "{{target}}"
     dedup_key: str = "{{delivery_id}}"
-    custom_details: Tree = None
+    custom_details: _Tree = None
 
     def path(self) -> str:
         """Of alerts."""
@@ -527,7 +527,7 @@ class PagerDuty(Preset):
 
     def payload(self) -> Any:
         """The alert."""
-        details = dict(EVENT) if self.custom_details is None else self.custom_details
+        details = dict(_EVENT) if self.custom_details is None else self.custom_details
         return {
             "routing_key": "{{preset.routing_key}}",
             "event_action": "trigger",
@@ -545,14 +545,14 @@ class PagerDuty(Preset):
         return {"routing_key": self.routing_key}
 
 
-AnyPreset: TypeAlias = AirflowDagRun | DbtCloud | Slack | GitHub | PagerDuty | Databricks | Prefect | Dagster
+AnyPreset: TypeAlias = _AirflowDagRun | _DbtCloud | Slack | GitHub | _PagerDuty | _Databricks | Prefect | Dagster
 PRESETS: Mapping[str, type[Preset]] = MappingProxyType(
     {
         preset.kind: preset
-        for preset in (AirflowDagRun, DbtCloud, Slack, GitHub, PagerDuty, Databricks, Prefect, Dagster)
+        for preset in (_AirflowDagRun, _DbtCloud, Slack, GitHub, _PagerDuty, _Databricks, Prefect, Dagster)
     }
 )
-_ALIASES = {"airflow": AirflowDagRun.kind, "dbt": DbtCloud.kind}
+_ALIASES = {"airflow": _AirflowDagRun.kind, "dbt": _DbtCloud.kind}
 
 
 def preset_named(name: str) -> type[Preset]:

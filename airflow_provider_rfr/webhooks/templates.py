@@ -33,7 +33,7 @@ _DEEPEST = 64
 _Leaf = Callable[[Mapping[str, Any], Budget], Any]
 
 
-class PayloadTemplate:
+class _PayloadTemplate:
     """A payload whose templates have been read. It does not change; threads may render it at once."""
 
     __slots__ = ("_tree",)
@@ -57,17 +57,17 @@ class _TemplateLeaf:
         self.pointer = pointer
 
 
-def compile_payload(tree: Any) -> PayloadTemplate:
+def _compile_payload(tree: Any) -> _PayloadTemplate:
     """The payload, read and checked.
 
     :raises TemplateError: a leaf is no template, or the tree is none of JSON; it names the place as a JSON pointer
     """
-    return PayloadTemplate(_compiled(tree, "", 0))
+    return _PayloadTemplate(_compiled(tree, "", 0))
 
 
-def render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
-    """The payload with these variables. :raises TemplateError: as :class:`PayloadTemplate`"""
-    return compile_payload(tree).render(variables)
+def _render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
+    """The payload with these variables. :raises TemplateError: as :class:`_PayloadTemplate`"""
+    return _compile_payload(tree).render(variables)
 
 
 def _compiled(tree: Any, pointer: str, depth: int) -> Any:
@@ -117,8 +117,8 @@ def _at(pointer: str, problem: str) -> TemplateError:
     return TemplateError(f"the payload at {pointer or 'its top'} is, or holds, {problem}", 1, 1)
 
 
-LARGEST_BODY = 1024 * 1024
-JSON_TYPE = "application/json"
+_LARGEST_BODY = 1024 * 1024
+_JSON_TYPE = "application/json"
 
 
 class NotJsonError(TemplateError):
@@ -136,8 +136,8 @@ def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
         body = _template_body(endpoint.payload_template, names)
     else:
         body = _tree_body(endpoint, names)
-    if len(body) > LARGEST_BODY:
-        raise TemplateError(f"the body has {len(body)} bytes, more than {LARGEST_BODY}", 1, 1)
+    if len(body) > _LARGEST_BODY:
+        raise TemplateError(f"the body has {len(body)} bytes, more than {_LARGEST_BODY}", 1, 1)
     return body
 
 
@@ -159,7 +159,7 @@ def content_type(endpoint: Endpoint) -> str:
     """What the endpoint says, else JSON."""
     own = (value for name, value in endpoint.headers.items() if name.lower() == "content-type")
     found = next(own, None)
-    return JSON_TYPE if found is None else found.get_secret_value()
+    return _JSON_TYPE if found is None else found.get_secret_value()
 
 
 def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,8 +186,8 @@ def _secrets_of(endpoint: Endpoint) -> dict[str, Any]:
 
 def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
     text = compile_template(template, json_mode=True).render(names)
-    if len(text) > LARGEST_BODY:
-        raise TemplateError(f"the body has {len(text)} characters, more than {LARGEST_BODY} bytes", 1, 1)
+    if len(text) > _LARGEST_BODY:
+        raise TemplateError(f"the body has {len(text)} characters, more than {_LARGEST_BODY} bytes", 1, 1)
     value = _parsed(text)
     try:
         return text.encode("utf-8")
@@ -197,7 +197,7 @@ def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
 
 
 def _tree_body(endpoint: Endpoint, names: Mapping[str, Any]) -> bytes:
-    tree = render_payload(payload_tree(endpoint), names)
+    tree = _render_payload(payload_tree(endpoint), names)
     if endpoint.parameters is not None:
         tree = endpoint.parameters.fitted(tree)
     try:

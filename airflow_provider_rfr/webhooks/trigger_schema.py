@@ -19,14 +19,14 @@ from airflow_provider_rfr.webhooks.config import MOST_ENDPOINTS, TriggerBlock
 from airflow_provider_rfr.webhooks.config_errors import LONGEST_NAME, NAME_PATTERN
 from airflow_provider_rfr.webhooks.presets import PRESETS
 
-SCHEMA_FILE = Path(__file__).with_name("trigger_schema.json")
+_SCHEMA_FILE = Path(__file__).with_name("trigger_schema.json")
 _NOTE = re.compile(r"^:ivar (\w+): (.*(?:\n {4,}.*)*)", re.MULTILINE)
 _ROLE = re.compile(r":\w+:`~?\.?(\w+)`")
 _SPELLING = {"parameters": "with", "written_interval": "interval"}
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def trigger_schema() -> dict[str, Any]:
+def _trigger_schema() -> dict[str, Any]:
     """The schema. Names are in ``camelCase``; ``sops`` is not part of it, nor is the list form of ``config``."""
     schema = TriggerBlock.model_json_schema(by_alias=True, mode="validation", schema_generator=_Generator)
     endpoint = schema["$defs"]["Endpoint"]
@@ -39,20 +39,20 @@ def trigger_schema() -> dict[str, Any]:
         "propertyNames": {"pattern": NAME_PATTERN, "maxLength": LONGEST_NAME},
         "maxProperties": MOST_ENDPOINTS,
     }
-    return {"$schema": DIALECT, "title": "Triggers", **_described(schema)}
+    return {"$schema": _DIALECT, "title": "Triggers", **_described(schema)}
 
 
 def schema_text() -> str:
     """The schema as the file holds it."""
-    return json.dumps(trigger_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_trigger_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def is_nonsensitive(pointer: Iterable[str | int], schema: Mapping[str, Any] | None = None) -> bool:
+def _is_nonsensitive(pointer: Iterable[str | int], schema: Mapping[str, Any] | None = None) -> bool:
     """Whether the schema lets this place of a sealed document be changed without opening it.
 
     :param pointer: keys from the block's root, e.g. ``("config", "slack", "timeout")``
     """
-    root = trigger_schema() if schema is None else schema
+    root = _trigger_schema() if schema is None else schema
     nodes: list[Mapping[str, Any]] = [root]
     for part in pointer:
         if any(node.get("nonsensitive") is True for node in nodes):
@@ -107,4 +107,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    _SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins.sinks import targets
-from airflow_provider_rfr.builtins.sinks.run import HeldSink, run_sink
+from airflow_provider_rfr.builtins.sinks.run import _HeldSink, run_sink
 from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
 from airflow_provider_rfr.builtins.spec import SinkSpec
 from airflow_provider_rfr.store.engine import open_store
@@ -60,15 +60,15 @@ class Killer:
         sender.send = wrapped
 
     def around_moving(self) -> None:
-        move = HeldSink.move
+        move = _HeldSink.move
 
-        def wrapped(this: HeldSink, **values: Any) -> None:
+        def wrapped(this: _HeldSink, **values: Any) -> None:
             what = "cursor" if "last_batch" in values else "window" if "window" in values else ""
             self.reached(f"before the {what}")
             move(this, **values)
             self.reached(f"after the {what}")
 
-        HeldSink.move = wrapped  # type: ignore[assignment,method-assign]
+        _HeldSink.move = wrapped  # type: ignore[assignment,method-assign]
 
 
 def main(task: dict[str, Any]) -> None:

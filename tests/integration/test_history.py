@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.refresh.history import COMMITS, REFRESHES
+from airflow_provider_rfr.refresh.history import _COMMITS, _REFRESHES
 from airflow_provider_rfr.store.engine import open_store
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, shop
@@ -36,14 +36,14 @@ def test_attempts_and_commits_are_told_once_each_and_what_was_missed_is_told_lat
 ) -> None:
     source = shop(api) | {"secrets": {"api_key": CANARY}}
     runner.run(runner.config(source=source, streams=["customers"]))
-    assert not lake.has(REFRESHES), "where there are no such tables, nothing is told and nothing fails"
+    assert not lake.has(_REFRESHES), "where there are no such tables, nothing is told and nothing fails"
     deploy_logs(lake, tmp_path)
     second = runner.run(runner.config(source=source, streams=["customers"])).figures
-    (attempt,) = told(lake, REFRESHES, "generation")
+    (attempt,) = told(lake, _REFRESHES, "generation")
     assert (attempt["outcome"], attempt["target"], attempt["stream"]) == ("published", "raw.customers", "customers")
     assert (attempt["generation"], attempt["epoch"]) == (2, second["epoch"])
     assert (attempt["published_rows"], attempt["previous_rows"], attempt["error"]) == (30, 30, None)
-    first_commit, second_commit = told(lake, COMMITS, "sequence")
+    first_commit, second_commit = told(lake, _COMMITS, "sequence")
     assert (first_commit["generation"], second_commit["generation"]) == (1, 2)
     assert second_commit["snapshot_id"] == second["snapshot_id"] == attempt["snapshot_id"]
     assert second_commit["bindings"] == [
@@ -61,11 +61,11 @@ def test_a_failed_attempt_is_told_with_its_partitions_and_without_secrets(
     runner.run(document, expect=1)
     api.set_faults()
     runner.run(document)
-    failed, published = told(lake, REFRESHES, "epoch")
+    failed, published = told(lake, _REFRESHES, "epoch")
     assert (failed["outcome"], published["outcome"]) == ("failed", "published")
     assert failed["generation"] == published["generation"] == 1
     assert failed["partitions_done"] == failed["partitions"] - 1
     (failure,) = failed["failures"]
     assert "403" in failure["reason"]
     assert failed["error_type"] == "RefreshFailedError"
-    assert len(told(lake, COMMITS, "sequence")) == 1
+    assert len(told(lake, _COMMITS, "sequence")) == 1

@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.ledger_table import LEDGER_PROPERTIES, LedgerTable, ledger_arrow_schema, ledger_name
+from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, _ledger_name, ledger_arrow_schema
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import page_row
 from airflow_provider_rfr.refresh.process import process_started
-from airflow_provider_rfr.refresh.status import read_status
+from airflow_provider_rfr.refresh.status import _read_status
 from airflow_provider_rfr.streams.core import Page
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -44,7 +44,7 @@ from tests.soon import PATIENCE
 FAILED, CONFIGURATION = 1, 2
 PAGES, PAGE_RECORDS = 20, 25
 ROUNDS = 120
-MANIFEST_BYTES = int(LEDGER_PROPERTIES["commit.manifest.target-size-bytes"])
+MANIFEST_BYTES = int(_LEDGER_PROPERTIES["commit.manifest.target-size-bytes"])
 
 
 def items_of(*partitions: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated
         assert "2 of 3 partitions could not be read" in error["message"]
         for number in numbers:
             assert re.search(rf'{{"partition":{number}}}: .*no page 10 of {number}', error["message"])
-        status = read_status(lake.settings, f"raw.{name}")
+        status = _read_status(lake.settings, f"raw.{name}")
         assert status is not None
         assert (status.partitions_done, status.pages) == (1, PAGES + 2 * 9)
         assert not lake.has(f"raw.{name}")
@@ -214,7 +214,7 @@ class LedgerWatch(threading.Thread):
     def __init__(self, lake: Lake, target: str) -> None:
         super().__init__(daemon=True)
         self._lake = lake
-        self._name = ledger_name(target)
+        self._name = _ledger_name(target)
         self._over = threading.Event()
         self.most = LedgerSize()
         self.commits: set[int] = set()
@@ -279,7 +279,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
             place = {"generation": 1, "epoch": 1, "ordinal": ordinal, "key": key, "chain": 0, "number": number}
             writer.write([page_row(page, token=token, **place)])
         ledger.commit(writer.files, rounds=number, pages=4 * number)
-        sizes.append(size_of(lake.table(ledger_name("raw.items"))))
+        sizes.append(size_of(lake.table(_ledger_name("raw.items"))))
     for size in sizes:
         size.assert_bounded()
     quarter = ROUNDS // 4
@@ -394,7 +394,7 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
     error = figures_of(output)["error"]
     assert error["type"] == "RefreshStoppedError"
     assert "is gone" in output
-    status = read_status(lake.settings, "raw.items")
+    status = _read_status(lake.settings, "raw.items")
     assert status is not None
     served = api.counts(path="/partitions/*")
     assert status.pages == served["pages"], "pages that were read were not committed"

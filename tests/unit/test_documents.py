@@ -14,7 +14,7 @@ from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config
 from airflow_provider_rfr.streams.rest.document import read_document
-from airflow_provider_rfr.webhooks.config import parse_document
+from airflow_provider_rfr.webhooks.config import _parse_document
 from airflow_provider_rfr.webhooks.sealing import files as sealing
 
 TEXT = """
@@ -63,7 +63,7 @@ def plain(node: Node) -> Any:
     return [plain(each) for each in node.value] if isinstance(node.value, list) else node.value
 
 
-@pytest.mark.parametrize("read", [read_yaml, parse_document, sealing.read_yaml, of_builtins])
+@pytest.mark.parametrize("read", [read_yaml, _parse_document, sealing._read_yaml, of_builtins])
 def test_a_text_means_the_same_to_every_reader(read: Callable[[str], Any]) -> None:
     found = read(TEXT)
     assert found == VALUE

@@ -13,7 +13,7 @@ import pytest
 
 import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import check_java, check_localhost, java_version
+from airflow_provider_rfr.preflight import _check_java, _check_localhost, _java_version
 
 pytestmark = pytest.mark.test
 
@@ -89,7 +89,7 @@ def test_files_that_another_installation_left_are_found_without_importing_them(t
 @pytest.mark.parametrize("tells", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
 def test_java_17_and_21_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
-    check_java()
+    _check_java()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_another_java_is_named_with_its_path(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, tells)))
     with pytest.raises(PreflightError, match=f"{tmp_path}/bin/java is {what}; Spark needs 17 or 21"):
-        check_java()
+        _check_java()
 
 
 def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
@@ -109,21 +109,21 @@ def test_a_java_home_without_java_is_named_and_the_path_is_not_asked(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(java(tmp_path / "other", 'version "17.0.1"') / "bin"), prepend=":")
     with pytest.raises(PreflightError, match=f"no Java was found in JAVA_HOME, {tmp_path}/gone; install Java 17 or 21"):
-        check_java()
+        _check_java()
 
 
 def test_without_java_home_the_path_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PreflightError, match="no Java was found on the path; install Java 17 or 21"):
-        check_java()
+        _check_java()
     monkeypatch.setenv("PATH", str(java(tmp_path / "jdk", 'openjdk version "17.0.1"') / "bin"), prepend=":")
-    check_java()
+    _check_java()
 
 
 def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:
-    assert java_version(str(java(tmp_path, "hello") / "bin" / "java")) is None
-    assert java_version(str(tmp_path / "nothing")) is None
+    assert _java_version(str(java(tmp_path, "hello") / "bin" / "java")) is None
+    assert _java_version(str(tmp_path / "nothing")) is None
 
 
 def test_java_is_asked_without_the_connections_that_this_process_has(
@@ -135,7 +135,7 @@ def test_java_is_asked_without_the_connections_that_this_process_has(
     monkeypatch.setenv("JAVA_HOME", str(home))
     for name in ("AIRFLOW_CONN_LAKE", "AIRFLOW_VAR_KEY", "AIRFLOW__CORE__FERNET_KEY"):
         monkeypatch.setenv(name, "canary-5d1e")
-    check_java()
+    _check_java()
     told = (tmp_path / "environment").read_text()
     assert f"JAVA_HOME={home}" in told
     assert "canary-5d1e" not in told
@@ -145,10 +145,10 @@ def test_a_machine_that_does_not_know_localhost_is_told_which_line_is_missing(mo
     def unknown(host: str, port: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    check_localhost()
+    _check_localhost()
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(PreflightError, match="the host name localhost can't be resolved .*127.0.0.1 localhost"):
-        check_localhost()
+        _check_localhost()
 
 
 def test_a_refresh_by_plain_python_says_what_an_operator_says_where_java_is_missing(tmp_path: Path) -> None:

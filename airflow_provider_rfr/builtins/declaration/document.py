@@ -36,7 +36,7 @@ from airflow_provider_rfr.builtins.spec import (
 from airflow_provider_rfr.documents import plain_value
 from airflow_provider_rfr.exceptions import DeclarationProblem
 
-DEEPEST = 32
+_DEEPEST = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
 
@@ -134,8 +134,8 @@ class _Composer:
 
     def _begin(self, event: Any, line: int) -> None:
         self._check_tag(event, line, "map", "seq")
-        if len(self._open) == DEEPEST:
-            raise YamlProblem(line, f"it is nested more than {DEEPEST} deep")
+        if len(self._open) == _DEEPEST:
+            raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
         self._open.append(_Open(Node(line, {} if isinstance(event, yaml.MappingStartEvent) else [])))
 
     def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
@@ -303,7 +303,7 @@ def _plain(node: Node) -> Any:
     return tuple(map(_plain, node.value)) if isinstance(node.value, list) else node.value
 
 
-FIELDS = (
+_FIELDS = (
     *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
     *("columns", "keys", "partitioning", "properties", "query", "depends_on", "follow_star", "source", "refresh"),
     *("sink", "migrations", "removed"),
@@ -348,7 +348,7 @@ def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bo
     :param flaws: takes what is wrong
     """
     fields = Fields(node, flaws)
-    fields.only(FIELDS)
+    fields.only(_FIELDS)
     if not isinstance(node.value, dict) or not fields.needs("kind", "name"):
         return None
     before = len(flaws)

@@ -31,47 +31,47 @@ from airflow_provider_rfr.builtins.fingerprint import Finding
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, is_plain
 from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
 
-KIND = "instances"
+_KIND = "instances"
 """Of the documents that hold a list."""
 
 
-def is_list(node: Node) -> bool:
+def _is_list(node: Node) -> bool:
     """Whether a document is a list of instances."""
     kind = node.value.get("kind") if isinstance(node.value, dict) else None
-    return kind is not None and kind.value == KIND
+    return kind is not None and kind.value == _KIND
 
 
-def listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
+def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
     """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids.
 
     :param flaws: takes what is wrong
     """
     fields = Fields(node, flaws)
-    fields.only(("kind", "name", KIND))
-    name, inside = fields.text("name"), fields.inside(KIND)
-    if not fields.needs("name", KIND) or name is None or inside is None:
+    fields.only(("kind", "name", _KIND))
+    name, inside = fields.text("name"), fields.inside(_KIND)
+    if not fields.needs("name", _KIND) or name is None or inside is None:
         return None
-    node = node.value[KIND]
+    node = node.value[_KIND]
     inside.needs(*(node.value if isinstance(node.value, dict) else ()))
-    return name, fields.mapping(KIND)
+    return name, fields.mapping(_KIND)
 
 
-def instance_findings(name: str, instances: Mapping[Any, Any]) -> Iterator[Finding]:
+def _instance_findings(name: str, instances: Mapping[Any, Any]) -> Iterator[Finding]:
     """What is wrong with a list, whether it comes from YAML or from Python."""
     if not is_plain(name):
         yield Finding("name", f"{name!r} is no name", "write what per_instance says, e.g. lake")
     for key, called in instances.items():
         if not isinstance(key, str) or not key.strip():
-            yield Finding(KIND, f"the id {key!r} of an instance is no text", "write ID: NAME")
+            yield Finding(_KIND, f"the id {key!r} of an instance is no text", "write ID: NAME")
         elif not isinstance(called, str) or not called.strip():
-            yield Finding(f"{KIND}.{key}", f"the name {called!r} of {key} is no text", "write ID: NAME")
+            yield Finding(f"{_KIND}.{key}", f"the name {called!r} of {key} is no text", "write ID: NAME")
 
 
 GROUP = "airflow_provider_rfr.builtins"
 """Entry points of packages that declare objects: a package whose folder holds YAML files, objects, or a function that
 returns either."""
-SUFFIXES = (".yaml", ".yml")
-DEEPEST = 4
+_SUFFIXES = (".yaml", ".yml")
+_DEEPEST = 4
 """Lists inside lists of sources."""
 
 
@@ -100,7 +100,7 @@ class Collected:
             self._path(Path(source))
         elif isinstance(source, ModuleType):
             self.add([Path(each) for each in getattr(source, "__path__", ())], depth + 1)
-        elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)) and depth < DEEPEST:
+        elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)) and depth < _DEEPEST:
             for each in source:
                 self.add(each, depth + 1)
         else:
@@ -108,7 +108,7 @@ class Collected:
 
     def add_instances(self, name: str, instances: Mapping[str, str], place: Place) -> None:
         """Take in a list of instances: their names by their ids."""
-        found = [(each.problem, each.remedy) for each in instance_findings(name, instances)]
+        found = [(each.problem, each.remedy) for each in _instance_findings(name, instances)]
         if name in self._listed:
             found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
         self.problems += [DeclarationProblem(str(place), name, *each) for each in found]
@@ -120,7 +120,7 @@ class Collected:
         """Take in what this package declares."""
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for each in sorted(folder.iterdir(), key=lambda file: file.name):
-            if each.name.endswith(SUFFIXES):
+            if each.name.endswith(_SUFFIXES):
                 self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}", ours=True)
 
     def add_entry_points(self) -> None:
@@ -140,7 +140,7 @@ class Collected:
 
     def _path(self, path: Path) -> None:
         if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.suffix in SUFFIXES and each.is_file())
+            found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
             shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(path).parts)]
             if not shown:
                 self._miss("the folder has no YAML files", place=str(path))
@@ -166,7 +166,7 @@ class Collected:
     def _text(self, text: str, file: str, *, ours: bool) -> None:
         try:
             for node, flaws in documents(text):
-                if is_list(node):
+                if _is_list(node):
                     self._list(node, [*flaws], file)
                 else:
                     self._object(node, [*flaws], file, ours=ours)
@@ -175,7 +175,7 @@ class Collected:
             self.problems += told([problem.flaw], file, "")
 
     def _list(self, node: Node, flaws: list[Flaw], file: str) -> None:
-        found = listed(node, flaws) if not flaws else None
+        found = _listed(node, flaws) if not flaws else None
         self.problems += told(flaws, file, _name(node.value))
         if found is not None and not flaws:
             self.add_instances(*found, Place(file, node.line))
@@ -200,13 +200,13 @@ def _name(value: Any) -> str:
     return name.value if name is not None and isinstance(name.value, str) else ""
 
 
-OWN_PROJECT: Final = "rfr"
+_OWN_PROJECT: Final = "rfr"
 Source = Path | str | BuiltinObject | Iterable["Source"]
 
 
 def load_objects(
     *sources: Source,
-    project: str = OWN_PROJECT,
+    project: str = _OWN_PROJECT,
     version: str | None = None,
     entry_points: bool | None = None,
     instances: Mapping[str, Mapping[str, str]] | None = None,
@@ -224,7 +224,7 @@ def load_objects(
     """
     version = __version__ if version is None else version
     collected = Collected(project)
-    if entry_points or (entry_points is None and project == OWN_PROJECT):
+    if entry_points or (entry_points is None and project == _OWN_PROJECT):
         collected.add_ours()
         collected.add_entry_points()
     for source in sources:

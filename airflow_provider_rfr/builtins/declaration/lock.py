@@ -32,12 +32,12 @@ from airflow_provider_rfr.builtins.wanted import is_gone
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError, DeclarationProblem
 
 LOCK_FILE: Final = "builtins.lock.json"
-FORMAT: Final = 1
+_FORMAT: Final = 1
 _COMPONENTS = ("contract", "constraints", "logic", "meta")
 
 
 @dataclass(frozen=True, slots=True)
-class LockedObject:
+class _LockedObject:
     """An object as it was when the lock was written.
 
     :ivar columns: without their comments, which no instruction is about
@@ -63,29 +63,29 @@ class Lock:
     """
 
     project: str
-    objects: Mapping[uuid.UUID, LockedObject]
+    objects: Mapping[uuid.UUID, _LockedObject]
 
 
-def lock_of(spec: CatalogSpec) -> Lock:
+def _lock_of(spec: CatalogSpec) -> Lock:
     """The lock of what is declared now; what is gone is not in it."""
     alive = (each for each in spec.objects if not is_gone(each, spec.version))
     return Lock(spec.project, {each.id: _locked(each, spec) for each in alive})
 
 
-def _locked(obj: BuiltinObject, spec: CatalogSpec) -> LockedObject:
+def _locked(obj: BuiltinObject, spec: CatalogSpec) -> _LockedObject:
     prints = fingerprints(obj, spec)
     columns = tuple(replace(each, comment=None) for each in obj.columns)
-    return LockedObject(obj.id, obj.name, obj.kind, obj.stability, prints, columns, CANONICALIZER, obj.query)
+    return _LockedObject(obj.id, obj.name, obj.kind, obj.stability, prints, columns, CANONICALIZER, obj.query)
 
 
-def write_lock(lock: Lock) -> str:
+def _write_lock(lock: Lock) -> str:
     """The content of a lock file: the same text for equal declarations."""
     objects = sorted(lock.objects.values(), key=lambda each: each.name.casefold())
-    document = {"format": FORMAT, "project": lock.project, "objects": [_document(each) for each in objects]}
+    document = {"format": _FORMAT, "project": lock.project, "objects": [_document(each) for each in objects]}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _document(each: LockedObject) -> dict[str, Any]:
+def _document(each: _LockedObject) -> dict[str, Any]:
     prints = {name: getattr(each.fingerprints, name) for name in _COMPONENTS}
     return {
         "name": each.name,
@@ -117,16 +117,16 @@ def read_lock(text: str) -> Lock:
     problem = ""
     try:
         document = json.loads(text)
-        if document["format"] == FORMAT:
+        if document["format"] == _FORMAT:
             found = [_read(each) for each in document["objects"]]
             return Lock(str(document["project"]), {each.id: each for each in found})
-        problem = f"its format is {document['format']!r}, this version reads {FORMAT}"
+        problem = f"its format is {document['format']!r}, this version reads {_FORMAT}"
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"it can't be read: {type(error).__name__}: {error}"
     raise ConfigurationError(LOCK_FILE, problem, "restore it from the repository, or write it anew")
 
 
-def _read(each: Mapping[str, Any]) -> LockedObject:
+def _read(each: Mapping[str, Any]) -> _LockedObject:
     prints = {
         name: Fingerprint("\n".join(each["fingerprints"][name]["text"]), each["fingerprints"][name]["digest"])
         for name in _COMPONENTS
@@ -135,7 +135,7 @@ def _read(each: Mapping[str, Any]) -> LockedObject:
         Column(column["name"], column["type"], column.get("required", False), None, column.get("renamed_from"))
         for column in each["columns"]
     ]
-    return LockedObject(
+    return _LockedObject(
         uuid.UUID(each["id"]),
         each["name"],
         Kind(each["kind"]),
@@ -152,7 +152,7 @@ _WRITE = "write the lock anew"
 
 
 @dataclass(frozen=True, slots=True)
-class LockProblem:
+class _LockProblem:
     """One difference between the declaration and the lock.
 
     :ivar place: of the declaration, or the lock file where there is none any more
@@ -172,9 +172,9 @@ class LockProblem:
         return told + "".join(f"\n    {line}" for line in self.entry.splitlines())
 
 
-def lock_problems(spec: CatalogSpec, lock: Lock) -> list[LockProblem]:
+def lock_problems(spec: CatalogSpec, lock: Lock) -> list[_LockProblem]:
     """Every difference, by name: first what needs an entry, then what only needs a new lock."""
-    found: list[LockProblem] = []
+    found: list[_LockProblem] = []
     alive = [each for each in spec.objects if not is_gone(each, spec.version)]
     moved = {each.key: each for each in alive if each.id not in lock.objects}
     for obj in alive:
@@ -198,49 +198,49 @@ def updated_lock(spec: CatalogSpec, lock: Lock | None) -> str:
     if blocking:
         told = [(each, "\n".join(part for part in (each.remedy, each.entry) if part)) for each in blocking]
         raise DeclarationError([DeclarationProblem(each.place, each.name, each.problem, text) for each, text in told])
-    return write_lock(lock_of(spec))
+    return _write_lock(_lock_of(spec))
 
 
-def _new(obj: BuiltinObject, lock: Lock) -> Iterator[LockProblem]:
+def _new(obj: BuiltinObject, lock: Lock) -> Iterator[_LockProblem]:
     before = next((each for each in lock.objects.values() if each.name.casefold() == obj.key), None)
     if before is None:
-        yield LockProblem(str(obj.place), obj.name, "it is new")
+        yield _LockProblem(str(obj.place), obj.name, "it is new")
     else:
         told = f"its id was {before.id} and is {obj.id}: that would be another object, without rows"
-        yield LockProblem(str(obj.place), obj.name, told, "keep the id", False, f'id: "{before.id}"')
+        yield _LockProblem(str(obj.place), obj.name, told, "keep the id", False, f'id: "{before.id}"')
 
 
-def _changed(obj: BuiltinObject, locked: LockedObject, spec: CatalogSpec) -> Iterator[LockProblem]:
+def _changed(obj: BuiltinObject, locked: _LockedObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
     place, prints = str(obj.place), fingerprints(obj, spec)
     if obj.name != locked.name:
-        yield LockProblem(place, obj.name, f"it was called {locked.name}")
+        yield _LockProblem(place, obj.name, f"it was called {locked.name}")
     if obj.kind is not locked.kind:
-        yield LockProblem(place, obj.name, f"it was a {locked.kind.value} and is a {obj.kind.value}")
+        yield _LockProblem(place, obj.name, f"it was a {locked.kind.value} and is a {obj.kind.value}")
     elif prints.contract.text != locked.fingerprints.contract.text:
         yield from _contract(obj, locked, prints)
     for name in ("constraints", "meta"):
         if getattr(prints, name).text != getattr(locked.fingerprints, name).text:
-            yield LockProblem(place, obj.name, f"its {name} changed")
+            yield _LockProblem(place, obj.name, f"its {name} changed")
     if not _same_logic(obj, locked, prints):
-        yield LockProblem(place, obj.name, "its query changed" if obj.query is not None else "its definition changed")
+        yield _LockProblem(place, obj.name, "its query changed" if obj.query is not None else "its definition changed")
 
 
-def _same_logic(obj: BuiltinObject, locked: LockedObject, prints: Fingerprints) -> bool:
+def _same_logic(obj: BuiltinObject, locked: _LockedObject, prints: Fingerprints) -> bool:
     if prints.logic.text == locked.fingerprints.logic.text:
         return True
     return obj.query is not None and same_logic(obj, locked)
 
 
-def _contract(obj: BuiltinObject, locked: LockedObject, prints: Fingerprints) -> Iterator[LockProblem]:
+def _contract(obj: BuiltinObject, locked: _LockedObject, prints: Fingerprints) -> Iterator[_LockProblem]:
     before, after = locked.fingerprints.contract.digest, prints.contract.digest
     changes = diff_columns(locked.columns, obj.columns, pending_renames(locked.columns, obj.columns))
     shown = ", ".join(str(each) for each in changes if each.what is not Change.COMMENT) or "its columns changed"
     if instructions.path(obj.migrations, before, after) is not None or not _needs_instruction(obj, changes):
-        yield LockProblem(str(obj.place), obj.name, shown)
+        yield _LockProblem(str(obj.place), obj.name, shown)
         return
     told = "; ".join([f"{shown}: no instruction leads from {short(before)} to {short(after)}", *rename_hints(changes)])
     entry = f"migrations:\n  {instruction(before, after, changes)}"
-    yield LockProblem(str(obj.place), obj.name, told, "add this, if it is what you mean", False, entry)
+    yield _LockProblem(str(obj.place), obj.name, told, "add this, if it is what you mean", False, entry)
 
 
 def _needs_instruction(obj: BuiltinObject, changes: tuple[ColumnChange, ...]) -> bool:
@@ -251,21 +251,21 @@ def _needs_instruction(obj: BuiltinObject, changes: tuple[ColumnChange, ...]) ->
     return any(each.what in NEEDS_VALUES or (each.what is Change.DROP and not derivable) for each in changes)
 
 
-def _unused(obj: BuiltinObject, spec: CatalogSpec) -> Iterator[LockProblem]:
+def _unused(obj: BuiltinObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
     if not obj.migrations:
         return
     wanted = fingerprints(obj, spec).contract.digest
     for each in instructions.unused(obj.migrations, wanted):
         told = f"the instruction from {each.before} to {each.after} leads nowhere: the columns are {short(wanted)}"
-        yield LockProblem(str(obj.place), obj.name, told, "correct it, or take it out", False)
+        yield _LockProblem(str(obj.place), obj.name, told, "correct it, or take it out", False)
 
 
-def _left(locked: LockedObject, *, declared: bool, version: str) -> LockProblem:
+def _left(locked: _LockedObject, *, declared: bool, version: str) -> _LockProblem:
     if declared or locked.stability is Stability.UNSTABLE:
-        return LockProblem(LOCK_FILE, locked.name, "it is removed")
+        return _LockProblem(LOCK_FILE, locked.name, "it is removed")
     entry = (
         f"kind: {locked.kind.value}\nname: {locked.name}\nid: {locked.id}\n"
         f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
     )
     told = "it is gone, and it is stable: its removal must be declared (deprecated_since, removed_in)"
-    return LockProblem(LOCK_FILE, locked.name, told, "leave this document in its place", False, entry)
+    return _LockProblem(LOCK_FILE, locked.name, told, "leave this document in its place", False, entry)

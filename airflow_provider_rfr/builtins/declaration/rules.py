@@ -78,9 +78,9 @@ _NEEDED: dict[Kind, Sequence[str]] = {
     Kind.VIEW: ("query",),
     Kind.SINK: ("sink",),
 }
-INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY)
+_INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY)
 """Mechanisms that can lead from one contract to another."""
-ON_REPLACE = ("hold", "resume_from_new", "resend")
+_ON_REPLACE = ("hold", "resume_from_new", "resend")
 _FILLED = ("rfr.generated", "objects")
 _TARGETS = {"files": ("path",), "http": ("connection",)}
 _EMITS = ("rows", "diff")
@@ -158,8 +158,8 @@ def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
             yield Finding(path, f"{digest!r} is no contract fingerprint", "write c1: and at least 8 of its digits")
     if each.before == each.after:
         yield Finding("to", f"it leads from {each.before} to itself")
-    if each.how not in INSTRUCTIONS:
-        allowed = ", ".join(how.value for how in INSTRUCTIONS)
+    if each.how not in _INSTRUCTIONS:
+        allowed = ", ".join(how.value for how in _INSTRUCTIONS)
         yield Finding("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
     if each.how is How.REPLACE_EMPTY and obj.protect is not None:
         yield Finding("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
@@ -198,8 +198,8 @@ def _removal(removed: Removal) -> Iterator[Finding]:
 
 
 def _sink(sink: SinkSpec) -> Iterator[Finding]:
-    if sink.on_replace not in ON_REPLACE:
-        yield Finding("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, ON_REPLACE))
+    if sink.on_replace not in _ON_REPLACE:
+        yield Finding("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
     if sink.to not in _TARGETS:
         yield Finding("sink.to", f"{sink.to!r} is no target", nearest(sink.to, _TARGETS))
     for name in _TARGETS.get(sink.to, ()):
@@ -220,7 +220,7 @@ def _sink(sink: SinkSpec) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class _Known:
     """Everything that is declared.
 
     :ivar alive: by name, as it is compared; tombstones are left out
@@ -237,7 +237,7 @@ class Known:
         object.__setattr__(self, "namespaces", frozenset(map(namespace_of, self.all)))
 
 
-def read_problems(reader: Declared, reads: Sequence[Reads], known: Known) -> Iterator[DeclarationProblem]:
+def _read_problems(reader: Declared, reads: Sequence[Reads], known: _Known) -> Iterator[DeclarationProblem]:
     """What is wrong with the names that an object reads."""
     obj = reader.obj
     path = "query" if obj.sink is None else "sink.source"
@@ -255,7 +255,7 @@ def read_problems(reader: Declared, reads: Sequence[Reads], known: Known) -> Ite
             yield reader.problem(finding.path, finding.problem, finding.remedy)
 
 
-def _missing(reader: Declared, name: str, known: Known) -> tuple[str, str] | None:
+def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | None:
     if name in known.all:
         removed = known.all[name].obj.removed
         return f"it reads {name}, which is removed in {removed.removed_in if removed else '?'}", "read something else"
@@ -293,7 +293,7 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
     return None
 
 
-def query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[DeclarationProblem]:
+def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[DeclarationProblem]:
     """What is wrong with the query of an object; what it reads was looked at before."""
     obj = each.obj
     if not obj.query:
@@ -330,9 +330,9 @@ def _result_problems(each: Declared, names: Sequence[str], kept: bool) -> Iterat
         yield each.problem("columns", told, "write them alike, in the same order")
 
 
-OURS = "rfr_system"
+_OURS = "rfr_system"
 """The namespace of this package's own objects."""
-MOST_CIRCLES = 20
+_MOST_CIRCLES = 20
 
 
 def catalog_problems(
@@ -347,7 +347,7 @@ def catalog_problems(
     yield from _same(declared, "id", lambda each: str(each.obj.id))
     yield from _namespaces(declared)
     alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
-    known = Known(alive, {each.obj.key: each for each in declared}, whole)
+    known = _Known(alive, {each.obj.key: each for each in declared}, whole)
     reads: dict[str, Sequence[Reads]] = {}
     for key, each in alive.items():
         try:
@@ -355,7 +355,7 @@ def catalog_problems(
         except QueryError as error:
             yield each.problem("query", error.problem, _remedy(error))
             continue
-        yield from read_problems(each, reads[key], known) if _reads(each.obj) else ()
+        yield from _read_problems(each, reads[key], known) if _reads(each.obj) else ()
     order, circles = _order({key: [read.name for read in found if read.name in alive] for key, found in reads.items()})
     for circle in circles:
         yield alive[circle[0]].problem(
@@ -366,7 +366,7 @@ def catalog_problems(
     for key in order:
         each = alive[key]
         if each.obj.kind in QUERIED and key not in hidden and not any(read.name in hidden for read in reads[key]):
-            yield from query_problems(each, columns_of)
+            yield from _query_problems(each, columns_of)
 
 
 def _reads(obj: BuiltinObject) -> bool:
@@ -402,8 +402,8 @@ def _namespaces(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
         if inside is not None:
             told = f"its namespace {inside} is an object: {by_key[inside].obj.place}"
             yield each.problem("name", told, "names below a table are those of its metadata")
-        if closed and not each.ours and parts[0] == OURS:
-            yield each.problem("name", f"the namespace {OURS} is this package's own", "take another namespace")
+        if closed and not each.ours and parts[0] == _OURS:
+            yield each.problem("name", f"the namespace {_OURS} is this package's own", "take another namespace")
 
 
 def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str]]]:
@@ -419,5 +419,5 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str
             left = {
                 key: [name for name in found if name not in circle] for key, found in left.items() if key not in circle
             }
-            if len(circles) == MOST_CIRCLES:
+            if len(circles) == _MOST_CIRCLES:
                 return [], circles

@@ -50,7 +50,7 @@ _TRIES: Final = 20
 _DAY: Final = 86_400_000
 
 
-def run_step(work: Work, step: Step) -> AppliedStep:
+def _run_step(work: Work, step: Step) -> AppliedStep:
     """Do the step.
 
     :raises StepError: it can't be done
@@ -205,7 +205,7 @@ class _Deploy:
         fence(self._catalog, self._store, self._lease)
         self._lease.write(lambda connection, now: self._open(connection, now, work))
         try:
-            steps = tuple(run_step(work, step) for step in plan.steps)
+            steps = tuple(_run_step(work, step) for step in plan.steps)
             revision = self._lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
             self._fail(work, error)
@@ -278,7 +278,7 @@ class _Deploy:
             base_revision=plan.base_revision,
             version=plan.version,
             deploy_id=work.deploy_id,
-            entries=[entry_of(each) for each in records_of(plan, work.deploy_id)],
+            entries=[entry_of(each) for each in _records_of(plan, work.deploy_id)],
             forgotten=map(str, plan.forgotten),
             now=now,
         )
@@ -304,7 +304,7 @@ class _Deploy:
         return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
 
 
-def records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
+def _records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
     """What the registry is going to hold anew. What a step changed bears the deploy's id, as its properties do.
 
     Here an object's table always has the object's name; a rename that a deploy before this one did is not in the plan.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MIGRATIONS: Final = "rfr_system.migration_history"
+_MIGRATIONS: Final = "rfr_system.migration_history"
 _OVER: Final = {DeployState.DONE: "done", DeployState.ABANDONED: "failed"}
 _STEPS: Final = {StepState.DONE: "done", StepState.FAILED: "failed", StepState.STARTED: "failed"}
 _EVIDENCE: Final = ("rows_before", "rows_after", "snapshot_before", "snapshot_after")
@@ -37,7 +37,7 @@ def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
         with store.read() as connection:
             over = [each for each in deploys.history(connection, project) if each.state in _OVER]
             rows = [row for each in over for row in _rows(each, deploys.steps_of(connection, each.deploy_id))]
-        return append_once(catalog, MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
+        return append_once(catalog, _MIGRATIONS, rows, keys=("deploy_id", "seq"), scope={"project": project})
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning("the history of migrations can't be written (%s); the deploy is not affected", error)
         return 0

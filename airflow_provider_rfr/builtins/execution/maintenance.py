@@ -130,7 +130,7 @@ def waiting(store: ControlStore, project: str) -> Mapping[str, Garbage]:
         return {each.physical: each for each in deploys.queued(connection, project)}
 
 
-MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
+_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
 
 
 def forget_objects(
@@ -188,11 +188,11 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     lease.ensure()
     if relation(obj.kind) is LiveKind.VIEW:
         assert sql is not None
-        sql.set_view_properties(obj.physical, dict.fromkeys(MARKS), obj.comment)
+        sql.set_view_properties(obj.physical, dict.fromkeys(_MARKS), obj.comment)
         return
     table = MigratedTable.load(catalog, obj.physical)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
-        table.alter(TableChange(unset=[each for each in MARKS if each in table.properties]))
+        table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))
 
 
 def _write(lease: Lease, recorded: Recorded, leaving: Sequence[RecordedObject]) -> None:

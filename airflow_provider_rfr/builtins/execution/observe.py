@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 
 def read_recorded(connection: Connection, project: str) -> Recorded:
     """What is recorded, sinks and all, as of one moment."""
-    return recorded_of(read_registry(connection, project), connection)
+    return _recorded_of(read_registry(connection, project), connection)
 
 
-def recorded_of(state: RegistryState, connection: Connection) -> Recorded:
+def _recorded_of(state: RegistryState, connection: Connection) -> Recorded:
     """The same of a registry that was read."""
     objects = tuple(decode(RecordedObject, json.loads(each.body)) for each in state.entries)
     return Recorded(state.revision, state.version, objects, sink_states(connection))
@@ -106,7 +106,7 @@ def observe(
 
 def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveObject]:
     for entry in entries:
-        identity = marker_of(entry.properties)
+        identity = _marker_of(entry.properties)
         yield LiveObject(
             entry.name,
             LiveKind.TABLE,
@@ -136,7 +136,7 @@ def _view(entry: ViewEntry) -> LiveObject:
     return LiveObject(
         entry.name,
         LiveKind.VIEW,
-        marker_of(properties),
+        _marker_of(properties),
         columns,
         properties=properties,
         stamp=properties.get(STAMP),
@@ -153,7 +153,7 @@ def _recorded_views(recorded: Recorded) -> Iterator[LiveObject]:
 
 def _user_views(entries: Iterable[ViewEntry], catalog: str, found: Mapping[str, LiveObject]) -> Iterator[UserView]:
     for entry in entries:
-        if marker_of(entry.properties) is None:
+        if _marker_of(entry.properties) is None:
             yield UserView(entry.name, entry.query, _reads(entry, catalog, found))
 
 
@@ -171,7 +171,7 @@ def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> t
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
 
 
-def marker_of(properties: Mapping[str, str]) -> UUID | None:
+def _marker_of(properties: Mapping[str, str]) -> UUID | None:
     """The object that something says it is."""
     try:
         return UUID(properties[MARKER]) if MARKER in properties else None

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-BUILT_FROM = "rfr.built-from"
+_BUILT_FROM = "rfr.built-from"
 """Property of a shadow: snapshot of the live table whose rows it has."""
 
 
@@ -97,7 +97,7 @@ def _map_cursors(work: Work, step: Step, live: MigratedTable, built: MigratedTab
 
 
 def _built_from(table: MigratedTable | None) -> str | None:
-    return None if table is None else table.properties.get(BUILT_FROM)
+    return None if table is None else table.properties.get(_BUILT_FROM)
 
 
 def _build(work: Work, step: Step, beside: str) -> MigratedTable:
@@ -106,7 +106,7 @@ def _build(work: Work, step: Step, beside: str) -> MigratedTable:
     built, live = work.table(beside), existing(work, step)
     if built is None:
         built = make(work, step, beside, properties)
-    mark = {**work.marks(step), BUILT_FROM: str(live.snapshot_id)}
+    mark = {**work.marks(step), _BUILT_FROM: str(live.snapshot_id)}
     change = TableChange(properties=mark)
     target = built.coming(change, family(step, beside))
     files = rewritten(work, step, live, target).files if live.snapshot_id is not None else ()

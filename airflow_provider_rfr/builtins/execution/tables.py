@@ -77,11 +77,11 @@ def make(work: Work, step: Step, name: str, properties: dict[str, str]) -> Migra
         work.lease.ensure()
         raise StepError(name, step.how.value, "something has that name already", "plan again")
     if found is None:
-        undo_if_late(work, table)
+        _undo_if_late(work, table)
     return table
 
 
-def undo_if_late(work: Work, table: MigratedTable) -> None:
+def _undo_if_late(work: Work, table: MigratedTable) -> None:
     """There was no table yet by which another deploy could have kept this one out: who comes too late tidies up.
 
     :raises LeaseLostError: it came too late
@@ -100,12 +100,12 @@ def alter(work: Work, step: Step) -> None:
     table, change = existing(work, step), change_of(work, step)
     if change.tighten:
         old = {each.name.casefold() for each in table.entry.columns}
-        names = [source_of(str(each["column"]), step) for each in change.tighten]
+        names = [_source_of(str(each["column"]), step) for each in change.tighten]
         refuse_nulls(step, table.with_nulls(name for name in names if name.casefold() in old))
     table.alter(change)
 
 
-def source_of(column: str, step: Step) -> str:
+def _source_of(column: str, step: Step) -> str:
     """What a coming column is called now."""
     for batch in reversed(step.details.get("updates", ())):
         renamed = (each["column"] for each in batch if each["op"] == "rename" and each["to"] == column)
@@ -157,19 +157,19 @@ def evidence_of(work: Work, step: Step, table: MigratedTable) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def generated_files(work: Work, step: Step, target: FileTarget) -> list[StoredFile]:
+def _generated_files(work: Work, step: Step, target: FileTarget) -> list[StoredFile]:
     """One row for each object as the registry is going to hold it, in the table's columns as far as they are known."""
-    return write_rows(object_rows(work), target)
+    return _write_rows(_object_rows(work), target)
 
 
-def write_rows(rows: Iterable[dict[str, Any]], target: FileTarget) -> list[StoredFile]:
+def _write_rows(rows: Iterable[dict[str, Any]], target: FileTarget) -> list[StoredFile]:
     """The rows in files of the target; columns that a row lacks are NULL."""
     schema = pa.schema([field.remove_metadata() for field in target.rows])
     table = pa.Table.from_pylist(list(rows), schema=schema)
     return [file for file, _ in target.write(table)]
 
 
-def object_rows(work: Work) -> Iterator[dict[str, Any]]:
+def _object_rows(work: Work) -> Iterator[dict[str, Any]]:
     """What the registry is going to hold, in the order of names."""
     held = {each.uuid: each for each in work.recorded.objects if each.uuid not in work.plan.forgotten}
     stepped = {each.uuid for each in work.plan.steps}
@@ -249,7 +249,7 @@ def create_filled(work: Work, step: Step) -> None:
     refuse_nulls(step, nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
     work.lease.ensure()
     new.commit(files, summary(work, step))
-    undo_if_late(work, existing(work, step))
+    _undo_if_late(work, existing(work, step))
 
 
 def recompute(work: Work, step: Step) -> None:
@@ -262,7 +262,7 @@ def recompute(work: Work, step: Step) -> None:
 def _result(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
     sql = step.details.get("sql")
     if sql is None:
-        return generated_files(work, step, target)
+        return _generated_files(work, step, target)
     engine = work.engine(step)
     return engine.compute(query=str(sql), table=step.name, target=target, work_id=work.work_id(step)).files
 
@@ -317,10 +317,10 @@ def replace(
     refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
     work.lease.ensure()
     table.replace_rows(change, files, target, summary(work, step))
-    collect(target, files)
+    _collect(target, files)
 
 
-def collect(target: FileTarget, files: Sequence[StoredFile]) -> None:
+def _collect(target: FileTarget, files: Sequence[StoredFile]) -> None:
     """Delete what killed runs of the same step left beside the files of the commit; what can't be deleted stays."""
     try:
         target.collect(files)

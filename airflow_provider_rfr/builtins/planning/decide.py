@@ -60,7 +60,7 @@ _ORDER = tuple(How)
 _LOSES_ROWS = "all rows (they were history, and become a query's result)"
 
 
-def decide_stored(decision: Decision, found: Found, decisions: Decisions, policies: Policies, tools: Tools) -> None:
+def _decide_stored(decision: Decision, found: Found, decisions: Decisions, policies: Policies, tools: Tools) -> None:
     """Fill the decision of an object with a table behind it."""
     want, known = decision.want, decision.want.recorded
     inputs = inputs_of(want, decisions)
@@ -213,11 +213,11 @@ def _say(decision: Decision, found: Found, origin: Origin, how: How | None, poli
         decision.reasons.append(f"forced to {policies.force}")
 
 
-EVERY = Effects(EVERYTHING, EVERYTHING)
+_EVERY = Effects(EVERYTHING, EVERYTHING)
 _NEW_TEXT = frozenset({LOGIC, STAR, CONTRACT, CONSTRAINTS, DEFINITION})
 
 
-def decide_view(decision: Decision, found: Found, decisions: Decisions, policies: Policies, tools: Tools) -> None:
+def _decide_view(decision: Decision, found: Found, decisions: Decisions, policies: Policies, tools: Tools) -> None:
     """Fill the decision of a view."""
     want, known = decision.want, decision.want.recorded
     inputs = inputs_of(want, decisions)
@@ -236,7 +236,7 @@ def decide_view(decision: Decision, found: Found, decisions: Decisions, policies
         decision.effects = becomes(want, known)
     else:
         decision.how = _how(decision, found, known, inputs, policies)
-        decision.effects = EVERY if found.rewrite_text else _effects(decision, known, inputs)
+        decision.effects = _EVERY if found.rewrite_text else _effects(decision, known, inputs)
 
 
 def _view_comes(decision: Decision, found: Found) -> None:
@@ -286,7 +286,7 @@ def _effects(decision: Decision, known: RecordedObject, inputs: Inputs) -> Effec
     return effects
 
 
-CONTINUES = {
+_CONTINUES = {
     Verb.ADOPT: "cursor kept, no snapshot is made",
     Verb.METADATA: "cursor kept, no snapshot is made",
     Verb.EVOLVE: "cursor kept, no snapshot is made",
@@ -304,7 +304,7 @@ _WHAT = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class _Chosen:
     """What becomes of one sink.
 
     :ivar how: the policy
@@ -327,11 +327,11 @@ class Exports:
     """
 
     dependents: list[Dependent] = field(default_factory=list)
-    choices: dict[UUID, Chosen] = field(default_factory=dict)
+    choices: dict[UUID, _Chosen] = field(default_factory=dict)
     blocked: dict[UUID, tuple[str, str]] = field(default_factory=dict)
 
 
-def decide_sink(decision: Decision, decisions: Decisions, tools: Tools, *, unfinished: bool) -> None:
+def _decide_sink(decision: Decision, decisions: Decisions, tools: Tools, *, unfinished: bool) -> None:
     """Fill the decision of a declared sink; what its source's change means for it comes later.
 
     :param unfinished: a deploy that did not finish began to change it, so its row may not be as recorded
@@ -400,8 +400,8 @@ def _export(
         return
     if how is None:
         return
-    if how in CONTINUES and not source.leaves:
-        reason = CONTINUES[how].replace("cursor", f"cursor {cursor}" if cursor is not None else "cursor", 1)
+    if how in _CONTINUES and not source.leaves:
+        reason = _CONTINUES[how].replace("cursor", f"cursor {cursor}" if cursor is not None else "cursor", 1)
         found.dependents.append(_dependent(state, "continue", reason, user))
         return
     why = f"{name} is {'emptied' if how is Verb.REPLACE_EMPTY else 'made anew'}"
@@ -417,7 +417,7 @@ def _choose(
         found.blocked[state.uuid] = (state.name, problem)
         found.dependents.append(_dependent(state, "undecided", why, user))
         return
-    found.choices[state.uuid] = Chosen(state.name, choice, why, since)
+    found.choices[state.uuid] = _Chosen(state.name, choice, why, since)
     found.dependents.append(_dependent(state, choice, f"{_WHAT[choice]}, since {why}", user))
 
 
@@ -438,7 +438,7 @@ def _dependent(state: SinkState, how: str, reason: str, user: bool) -> Dependent
     return Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user)
 
 
-GENERATED = "rfr.generated"
+_GENERATED = "rfr.generated"
 """Property of a table whose rows list the declared ``objects``: it is filled anew when those become others."""
 
 
@@ -484,11 +484,11 @@ class Decider:
         decision.drift = found.drift
         decision.problems += found.conflicts
         if want.kind is Kind.SINK:
-            decide_sink(decision, self._decisions, self._tools, unfinished=want.uuid in self._live.unfinished)
+            _decide_sink(decision, self._decisions, self._tools, unfinished=want.uuid in self._live.unfinished)
         elif want.kind in STORED:
-            decide_stored(decision, found, self._decisions, self._policies, self._tools)
+            _decide_stored(decision, found, self._decisions, self._policies, self._tools)
         else:
-            decide_view(decision, found, self._decisions, self._policies, self._tools)
+            _decide_view(decision, found, self._decisions, self._policies, self._tools)
         if "load_anew" not in decision.details and self._is_done(want):
             decision.nothing_left()
         if want.kind in STORED:
@@ -563,7 +563,7 @@ class Decider:
 
     def _generate(self, decision: Decision) -> None:
         """A list of the declared objects is filled anew when there are others; nobody has to think of it."""
-        if decision.want.obj.properties.get(GENERATED) != "objects" or not self._listed:
+        if decision.want.obj.properties.get(_GENERATED) != "objects" or not self._listed:
             return
         if decision.how in (None, Verb.METADATA, Verb.EVOLVE):
             decision.how = Verb.RECOMPUTE

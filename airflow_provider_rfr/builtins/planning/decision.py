@@ -137,7 +137,7 @@ def own_reasons(want: Want, known: RecordedObject, tools: Tools) -> Iterator[str
         yield CONTRACT
     if ours.constraints.text != theirs.constraints.text:
         yield CONSTRAINTS
-    if not same_logic(want, known, tools):
+    if not _same_logic(want, known, tools):
         yield LOGIC if want.obj.query is not None else DEFINITION
     elif want.sql is not None and known.sql is not None and want.sql != known.sql and want.obj.query == known.raw_sql:
         yield STAR
@@ -145,7 +145,7 @@ def own_reasons(want: Want, known: RecordedObject, tools: Tools) -> Iterator[str
         yield METADATA
 
 
-def same_logic(want: Want, known: RecordedObject, tools: Tools) -> bool:
+def _same_logic(want: Want, known: RecordedObject, tools: Tools) -> bool:
     """Whether the query, or the definition of a source or a sink, is the recorded one."""
     if want.fingerprints.logic.text == known.fingerprints.logic.text:
         return True

@@ -46,7 +46,7 @@ class Change(str, Enum):
     COMMENT = "comment"
 
 
-NEEDS: Final[Mapping[Change, How]] = {
+_NEEDS: Final[Mapping[Change, How]] = {
     Change.ADD: How.EVOLVE,
     Change.ADD_REQUIRED: How.REWRITE,
     Change.DROP: How.EVOLVE,
@@ -59,7 +59,7 @@ NEEDS: Final[Mapping[Change, How]] = {
     Change.COMMENT: How.METADATA,
 }
 """The gentlest mechanism that can do each of them; a table in Iceberg's format 2."""
-BREAKS_READERS: Final = frozenset({Change.DROP, Change.RENAME, Change.WIDEN, Change.RETYPE})
+_BREAKS_READERS: Final = frozenset({Change.DROP, Change.RENAME, Change.WIDEN, Change.RETYPE})
 """What a view over the column notices: Spark keeps the type that it saw when the view was made."""
 NEEDS_VALUES: Final = frozenset({Change.ADD_REQUIRED, Change.RETYPE})
 """After these, a column's values can't be had without an expression."""
@@ -124,7 +124,7 @@ def pending_renames(
     return found
 
 
-def origins(old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str]) -> dict[str, str]:
+def _origins(old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str]) -> dict[str, str]:
     """New compared name -> compared name of the column that it was; new columns have no entry."""
     before, moved = folded(old), set(renames.values())
     found = {}
@@ -140,7 +140,7 @@ def diff_columns(
     old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str] | None = None
 ) -> tuple[ColumnChange, ...]:
     """Every difference, in the order of the new columns, dropped ones last."""
-    before, sources = folded(old), origins(old, new, renames or {})
+    before, sources = folded(old), _origins(old, new, renames or {})
     found: list[ColumnChange] = []
     for column in new:
         source = sources.get(column.name.casefold())
@@ -171,7 +171,7 @@ def _changes(old: Column, new: Column) -> Iterable[ColumnChange]:
 def gentlest(changes: Iterable[ColumnChange]) -> How | None:
     """The gentlest mechanism that can do all of them; None for none of them."""
     order = (How.METADATA, How.EVOLVE, How.REWRITE)
-    return max((NEEDS[each.what] for each in changes), key=order.index, default=None)
+    return max((_NEEDS[each.what] for each in changes), key=order.index, default=None)
 
 
 def rename_hints(changes: Sequence[ColumnChange]) -> list[str]:
@@ -186,19 +186,19 @@ def rename_hints(changes: Sequence[ColumnChange]) -> list[str]:
     ]
 
 
-Operation = dict[str, Any]
+_Operation = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class SchemaUpdates:
+class _SchemaUpdates:
     """Operations: ``drop``, ``rename``, ``widen``, ``relax``, ``add``, ``move``, ``comment``, ``require``.
 
     :ivar batches: schema updates of one transaction, in order; each is a list of operations
     :ivar tighten: ``require`` operations, to be refused if there is a NULL
     """
 
-    batches: tuple[tuple[Operation, ...], ...] = ()
-    tighten: tuple[Operation, ...] = ()
+    batches: tuple[tuple[_Operation, ...], ...] = ()
+    tighten: tuple[_Operation, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For a step's details."""
@@ -210,9 +210,9 @@ class SchemaUpdates:
 class _Draft:
     old: Mapping[str, Column]
     names: list[str]
-    first: list[Operation] = field(default_factory=list)
-    second: list[Operation] = field(default_factory=list)
-    third: list[Operation] = field(default_factory=list)
+    first: list[_Operation] = field(default_factory=list)
+    second: list[_Operation] = field(default_factory=list)
+    third: list[_Operation] = field(default_factory=list)
 
     def drop(self, name: str) -> None:
         self.first.append({"op": "drop", "column": self.old[name].name})
@@ -250,11 +250,11 @@ class _Draft:
 
 def schema_updates(
     old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str] | None = None
-) -> SchemaUpdates:
+) -> _SchemaUpdates:
     """From the old columns to the new ones. A column of an incompatible new type is dropped and added again."""
     renames = renames or {}
     changes = diff_columns(old, new, renames)
-    sources = origins(old, new, renames)
+    sources = _origins(old, new, renames)
     replaced = {each.column.casefold() for each in changes if each.what is Change.RETYPE}
     draft = _Draft(folded(old), list(folded(old)))
     kept = {source for name, source in sources.items() if name not in replaced}
@@ -271,7 +271,7 @@ def schema_updates(
     draft.move(new)
     draft.third += _comments(old, new, sources, replaced)
     batches = (tuple(batch) for batch in (draft.first, draft.second, draft.third) if batch)
-    return SchemaUpdates(tuple(batches), _tighten(folded(old), new, sources, replaced))
+    return _SchemaUpdates(tuple(batches), _tighten(folded(old), new, sources, replaced))
 
 
 def _in_place(draft: _Draft, changes: Sequence[ColumnChange], sources: Mapping[str, str], replaced: set[str]) -> None:
@@ -285,7 +285,7 @@ def _in_place(draft: _Draft, changes: Sequence[ColumnChange], sources: Mapping[s
 
 def _comments(
     old: Sequence[Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
-) -> list[Operation]:
+) -> list[_Operation]:
     before = folded(old)
     found = []
     for column in new:
@@ -298,7 +298,7 @@ def _comments(
 
 def _tighten(
     old: Mapping[str, Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
-) -> tuple[Operation, ...]:
+) -> tuple[_Operation, ...]:
     return tuple(
         {"op": "require", "column": column.name}
         for column in new
@@ -307,7 +307,7 @@ def _tighten(
     )
 
 
-DIGITS: Final = 12
+_DIGITS: Final = 12
 _DEFAULTS: Final = {
     "string": "''",
     "boolean": "false",
@@ -319,7 +319,7 @@ _DEFAULTS: Final = {
 _NUMBERS: Final = ("int", "bigint", "smallint", "tinyint", "float", "double", "decimal")
 
 
-def short(digest: str, digits: int = DIGITS) -> str:
+def short(digest: str, digits: int = _DIGITS) -> str:
     """A fingerprint for people, long enough for an instruction."""
     prefix, colon, rest = digest.rpartition(":")
     return f"{prefix}{colon}{rest[:digits]}"
@@ -328,7 +328,7 @@ def short(digest: str, digits: int = DIGITS) -> str:
 def instruction(before: str, after: str, changes: Sequence[ColumnChange]) -> str:
     """An entry for ``migrations``, with an expression for each column whose values are not simply there."""
     called = {each.column: each.before for each in changes if each.what is Change.RENAME}
-    needed = {each.column: expression(each, called) for each in changes if each.what in NEEDS_VALUES}
+    needed = {each.column: _expression(each, called) for each in changes if each.what in NEEDS_VALUES}
     how = How.REWRITE if needed else How.EVOLVE
     if needed:
         # Who skips a version learns from the instructions alone what a column was called in between.
@@ -344,7 +344,7 @@ def _key(name: str) -> str:
     return name if is_plain(name) else json.dumps(name, ensure_ascii=False)
 
 
-def expression(change: ColumnChange, called: Mapping[str, str]) -> str:
+def _expression(change: ColumnChange, called: Mapping[str, str]) -> str:
     """A first idea: whoever pastes it has to look whether it is meant so.
 
     :param called: old names of renamed columns
@@ -410,7 +410,7 @@ def shape_of(changes: Iterable[ColumnChange]) -> Touched:
     """Columns that readers see changed, by their old and their new names."""
     found: set[str] = set()
     for each in changes:
-        if each.what in BREAKS_READERS:
+        if each.what in _BREAKS_READERS:
             found.add(each.column.casefold())
             if each.what is Change.RENAME:
                 found.add(each.before.casefold())

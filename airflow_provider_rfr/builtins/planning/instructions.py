@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 from airflow_provider_rfr.builtins.spec import LOSSY, How, Migration
 
-SHORTEST_PREFIX = 8
+_SHORTEST_PREFIX = 8
 """Digits of a fingerprint that an instruction has to name."""
 _ORDER = tuple(How)
-Compose = Callable[[str, Mapping[str, str]], str]
+_Compose = Callable[[str, Mapping[str, str]], str]
 """Puts expressions in the place of the columns that another expression reads."""
 
 
@@ -45,7 +45,7 @@ class Chained:
 def names(one: str, other: str) -> bool:
     """Whether two fingerprints, one of them perhaps in its first digits alone, are the same."""
     short, long = sorted((each.casefold().rstrip("…. ") for each in (one, other)), key=len)
-    return len(short.rpartition(":")[2]) >= SHORTEST_PREFIX and long.startswith(short)
+    return len(short.rpartition(":")[2]) >= _SHORTEST_PREFIX and long.startswith(short)
 
 
 def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migration, ...] | None:
@@ -67,14 +67,14 @@ def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migr
     return None
 
 
-def merge(steps: Sequence[Migration], compose: Compose) -> Chained:
+def merge(steps: Sequence[Migration], compose: _Compose) -> Chained:
     """One instruction for all of them. Evolving twice is evolving once; anything stronger takes in what is gentler;
     expressions are put into each other; emptying anywhere empties the whole."""
     single = (Chained(each.how, dict(each.expressions)) for each in steps)
-    return reduce(lambda first, then: both(first, then, compose), single)
+    return reduce(lambda first, then: _both(first, then, compose), single)
 
 
-def both(first: Chained, then: Chained, compose: Compose) -> Chained:
+def _both(first: Chained, then: Chained, compose: _Compose) -> Chained:
     """Two instructions as one. It makes no difference which two of three are taken first."""
     how = max(first.how, then.how, key=_ORDER.index)
     rewritten = {column: compose(text, first.expressions) for column, text in then.expressions.items()}

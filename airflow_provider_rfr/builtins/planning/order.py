@@ -142,7 +142,7 @@ def _tombstone(version: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rename:
+class _Rename:
     """One object's way to another name; ``to`` may be a name in between."""
 
     uuid: UUID
@@ -204,15 +204,15 @@ def _is_replaced(decision: Decision) -> bool:
     return decision.want.kind is Kind.VIEW and decision.how in (Verb.REPLACE, Verb.REBIND)
 
 
-def renames(decisions: Iterable[Decision]) -> list[Rename]:
+def renames(decisions: Iterable[Decision]) -> list[_Rename]:
     """Renames in an order in which each new name is free; those that go round in a circle go by a name in between."""
     waiting = {
         each.want.live.key: each
         for each in sorted(decisions, key=lambda each: each.want.key)
         if each.renamed and each.want.live is not None
     }
-    found: list[Rename] = []
-    last: list[Rename] = []
+    found: list[_Rename] = []
+    last: list[_Rename] = []
     while waiting:
         free = [key for key, each in waiting.items() if each.want.key not in waiting]
         if free:
@@ -221,14 +221,14 @@ def renames(decisions: Iterable[Decision]) -> list[Rename]:
         each = waiting.pop(min(waiting))
         whole = _rename(each)
         between = f"{whole.name}__r{whole.uuid.hex[:8]}"
-        found.append(Rename(whole.uuid, whole.name, between))
-        last.append(Rename(whole.uuid, between, whole.to))
+        found.append(_Rename(whole.uuid, whole.name, between))
+        last.append(_Rename(whole.uuid, between, whole.to))
     return found + last
 
 
-def _rename(decision: Decision) -> Rename:
+def _rename(decision: Decision) -> _Rename:
     assert decision.want.live is not None
-    return Rename(decision.want.uuid, decision.want.live.name, decision.want.obj.name)
+    return _Rename(decision.want.uuid, decision.want.live.name, decision.want.obj.name)
 
 
 _REMEDY = "change the view, or let it break with user_views: warn"

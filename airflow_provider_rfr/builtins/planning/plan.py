@@ -24,10 +24,10 @@ from airflow_provider_rfr.builtins.spec import How, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
-USER_VIEWS: Final = ("rebind", "fail", "warn")
-DRIFT: Final = ("fail", "adopt", "repair")
+_USER_VIEWS: Final = ("rebind", "fail", "warn")
+_DRIFT: Final = ("fail", "adopt", "repair")
 SINKS: Final = ("hold", "resume_from_new", "resend")
-FORCE: Final = ("evolve", "rewrite")
+_FORCE: Final = ("evolve", "rewrite")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
 
@@ -62,9 +62,9 @@ class Policies:
     keep_days: int = 7
 
     def __post_init__(self) -> None:
-        _one_of("user_views", self.user_views, USER_VIEWS)
-        _one_of("drift", self.drift, DRIFT)
-        _one_of("force", self.force, (None, *FORCE))
+        _one_of("user_views", self.user_views, _USER_VIEWS)
+        _one_of("drift", self.drift, _DRIFT)
+        _one_of("force", self.force, (None, *_FORCE))
         for name, choice in self.sinks.items():
             _one_of(f"sinks.{name}", choice, SINKS)
         for name in ("accept_data_loss", "adopt"):
@@ -125,9 +125,9 @@ class Load(str, Enum):
 
 
 VERB_OF: Final[Mapping[How, Verb]] = {how: Verb(how.value) for how in How}
-ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
-CHANGES: Final = frozenset(Verb) - ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
-FORMAT: Final = 1
+_ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
+_CHANGES: Final = frozenset(Verb) - _ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
+_FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
 
@@ -276,7 +276,7 @@ class Plan:
             (each.uuid, each.name, each.kind, each.how, each.reason, each.changes, each.details, each.loses, each.user)
             for each in self.steps
         ]
-        base = (FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
+        base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
         rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
         dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
@@ -285,7 +285,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object; ``plan_schema.json`` describes it."""
-        return {**encode(self), "format": FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
+        return {**encode(self), "format": _FORMAT, "exit_code": exit_code(self), "summary": summary(self)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -293,8 +293,8 @@ class Plan:
 
         :raises PlanError: it is none, is of another format, or was changed after it was made
         """
-        if document.get("format") != FORMAT:
-            raise PlanError(f"this is no plan of format {FORMAT}: format is {document.get('format')!r}")
+        if document.get("format") != _FORMAT:
+            raise PlanError(f"this is no plan of format {_FORMAT}: format is {document.get('format')!r}")
         try:
             plan = decode(cls, document)
         except (TypeError, ValueError, KeyError, AttributeError, RfrError) as error:
@@ -320,8 +320,8 @@ def summary(plan: Plan) -> dict[str, int]:
     """Counts, for the last line and for scripts."""
     verbs = [each.how for each in plan.steps]
     return {
-        "add": sum(how in ADDS for how in verbs),
-        "change": sum(how in CHANGES for how in verbs),
+        "add": sum(how in _ADDS for how in verbs),
+        "change": sum(how in _CHANGES for how in verbs),
         "remove": verbs.count(Verb.REMOVE),
         "rebind": verbs.count(Verb.REBIND),
         "blocked": len(plan.blocked),

@@ -53,7 +53,7 @@ _SHOWN = frozenset({Verb.REBIND, Verb.REPLACE, Verb.RECOMPUTE})
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """Everything that was decided."""
 
     decisions: dict[UUID, Decision]
@@ -64,10 +64,10 @@ class Outcome:
     policies: Policies
 
 
-class Writer:
+class _Writer:
     """Writes the parts of a plan."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: _Outcome) -> None:
         self._outcome = outcome
         self._decisions = outcome.decisions
         self._going = {uuid: each for uuid, each in outcome.decisions.items() if not each.problems}
@@ -242,7 +242,7 @@ def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObj
     want, known = decision.want, decision.want.recorded
     if known is not None and not decision.touched and not decision.done and _same(want, known, canonicalizer):
         return None
-    fresh = entry(want, canonicalizer, revision)
+    fresh = _entry(want, canonicalizer, revision)
     if decision.done and want.live is not None:
         fresh = replace(fresh, deploy_id=want.live.properties.get(DEPLOY, ""))
     elif known is not None:
@@ -256,7 +256,7 @@ def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObj
     return fresh
 
 
-def entry(want: Want, canonicalizer: str, revision: int) -> RecordedObject:
+def _entry(want: Want, canonicalizer: str, revision: int) -> RecordedObject:
     """What is wanted, as it is recorded."""
     obj = want.obj
     return RecordedObject(
@@ -299,7 +299,7 @@ def _same(want: Want, known: RecordedObject, canonicalizer: str) -> bool:
     )
 
 
-def lints(outcome: Outcome, wanted: Wanted, recorded: Recorded, live: Live, tools: Tools) -> tuple[str, ...]:
+def _lints(outcome: _Outcome, wanted: Wanted, recorded: Recorded, live: Live, tools: Tools) -> tuple[str, ...]:
     """All of them, in words."""
     found = [
         *_instructions(wanted),
@@ -314,7 +314,7 @@ def lints(outcome: Outcome, wanted: Wanted, recorded: Recorded, live: Live, tool
     return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
 
 
-def sink_problem(obj: BuiltinObject) -> str | None:
+def _sink_problem(obj: BuiltinObject) -> str | None:
     """Why a user may not attach a sink to the object; None: they may."""
     if obj.stability is Stability.UNSTABLE:
         return f"{obj.name} is unstable: it may change or go at any time"
@@ -323,7 +323,7 @@ def sink_problem(obj: BuiltinObject) -> str | None:
     return None
 
 
-def view_problem(obj: BuiltinObject) -> str | None:
+def _view_problem(obj: BuiltinObject) -> str | None:
     """Why a user may not keep a view over the object; None: they may."""
     if obj.stability is Stability.UNSTABLE:
         return f"{obj.name} is unstable: it may change or go at any time"
@@ -339,7 +339,7 @@ def _instructions(wanted: Wanted) -> Iterator[str]:
             )
 
 
-def _policies(outcome: Outcome) -> Iterator[str]:
+def _policies(outcome: _Outcome) -> Iterator[str]:
     """Permissions that nobody needs are not kept for another day."""
     lossy, adopted = set[str](), set[str]()
     for decision in outcome.decisions.values():
@@ -354,7 +354,7 @@ def _policies(outcome: Outcome) -> Iterator[str]:
         yield f"adopt names {name}, which is not there to be adopted"
 
 
-def _empties(outcome: Outcome) -> Iterator[str]:
+def _empties(outcome: _Outcome) -> Iterator[str]:
     for decision in outcome.decisions.values():
         updates = decision.details.get("updates")
         if decision.how is Verb.REPLACE_EMPTY and not _incompatible(decision.words):
@@ -368,7 +368,7 @@ def _incompatible(words: list[str]) -> bool:
 def _user_sinks(wanted: Wanted, recorded: Recorded) -> Iterator[str]:
     for state in recorded.sinks:
         source = wanted.wants.get(state.source)
-        if source is not None and state.uuid not in wanted.wants and (problem := sink_problem(source.obj)):
+        if source is not None and state.uuid not in wanted.wants and (problem := _sink_problem(source.obj)):
             yield f"sink {state.name} (user): {problem}"
 
 
@@ -376,11 +376,11 @@ def _user_views(wanted: Wanted, live: Live) -> Iterator[str]:
     by_key: dict[str, Want] = {each.key: each for each in wanted.wants.values()}
     for view in live.user_views:
         for each in view.reads or ():
-            if each.name in by_key and (problem := view_problem(by_key[each.name].obj)):
+            if each.name in by_key and (problem := _view_problem(by_key[each.name].obj)):
                 yield f"view {view.name} (user): {problem}"
 
 
-def _put_aside(outcome: Outcome) -> Iterator[str]:
+def _put_aside(outcome: _Outcome) -> Iterator[str]:
     """Nothing is lost by the deploy, but by the collection that comes after it."""
     for each in outcome.decisions.values():
         known, there = each.want.recorded, each.want.live
@@ -453,7 +453,7 @@ def plan(
         base_revision=recorded.revision,
         policies=policies,
         canonicalizer=tools.canonicalizer,
-        warnings=lints(outcome, wanted, recorded, live, tools),
+        warnings=_lints(outcome, wanted, recorded, live, tools),
         forgotten=tuple(sorted(outcome.removed.leaving)),
     )
     return sealed(_filled(written, outcome))
@@ -461,7 +461,7 @@ def plan(
 
 def _decided(
     spec: CatalogSpec, wanted: Wanted, recorded: Recorded, live: Live, policies: Policies, tools: Tools
-) -> Outcome:
+) -> _Outcome:
     """What becomes of everything."""
     downgrade = _downgrade(spec, recorded)
     removed = removals(wanted, recorded, live, spec.version, None if policies.allow_downgrade else downgrade)
@@ -471,7 +471,7 @@ def _decided(
     for each in decisions.values():
         # What an unfinished deploy built for the same change is used, and not left over.
         removed.leftovers.pop(str(each.details.get("shadow", "")).casefold(), None)
-    return Outcome(
+    return _Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
@@ -481,9 +481,9 @@ def _decided(
     )
 
 
-def _filled(plan: Plan, outcome: Outcome) -> Plan:
+def _filled(plan: Plan, outcome: _Outcome) -> Plan:
     """With its steps, and with what is written down about what is not blocked."""
-    writer, decisions = Writer(outcome), outcome.decisions.values()
+    writer, decisions = _Writer(outcome), outcome.decisions.values()
     blocked = writer.blocked()
     stopped = {each.uuid for each in blocked}
     records = (

@@ -38,19 +38,19 @@ def render(plan: Plan, *, markdown: bool = False) -> str:
 
 
 def _text(plan: Plan) -> Iterator[str]:
-    yield headline(plan)
+    yield _headline(plan)
     yield from _body(plan)
-    yield last_line(plan)
+    yield _last_line(plan)
 
 
-def headline(plan: Plan) -> str:
+def _headline(plan: Plan) -> str:
     """What is compared with what."""
     recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
     base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
     return f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
 
 
-def last_line(plan: Plan) -> str:
+def _last_line(plan: Plan) -> str:
     """The counts."""
     found = summary(plan)
     if not plan.steps and plan.applicable and plan.done:
@@ -176,7 +176,7 @@ def _drift(drift: Drift) -> str:
 
 def _markdown(plan: Plan) -> Iterator[str]:
     mark = "❌" if not plan.applicable else "✅" if not plan.steps else "📝"
-    yield f"### {mark} Built-in objects: {_escaped(last_line(plan))}"
+    yield f"### {mark} Built-in objects: {_escaped(_last_line(plan))}"
     yield ""
     yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
     if plan.steps:

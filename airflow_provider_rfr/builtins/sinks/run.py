@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class _Stage:
     """A table to send from.
 
     :ivar until: the last snapshot to send; None: whatever comes
@@ -62,7 +62,7 @@ class Stage:
     onward: Mapping[str, Any] | None = None
 
 
-def find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -> Stage | Move | Hold:
+def _find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -> _Stage | Move | Hold:
     """The table to send from, or what has to be written first.
 
     :param name: of the source's table
@@ -74,7 +74,7 @@ def find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -
     if row.start == "new":
         return Move(_from_now_on(row, table))
     if row.physical is None or row.physical == table.uuid:
-        return Stage(table)
+        return _Stage(table)
     with store.read() as connection:
         onward = load_map(connection, row.physical)
     if onward is None:
@@ -83,7 +83,7 @@ def find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -
     return _leave(row, onward, catalog)
 
 
-def _leave(row: SinkRow, onward: CursorMap, catalog: Catalog) -> Stage | Move | Hold:
+def _leave(row: SinkRow, onward: CursorMap, catalog: Catalog) -> _Stage | Move | Hold:
     values = {"physical": onward.new_physical, "cursor": onward.new_snapshot}
     if row.window is None:
         if row.cursor is None:
@@ -95,7 +95,7 @@ def _leave(row: SinkRow, onward: CursorMap, catalog: Catalog) -> Stage | Move | 
         return Hold("rows that it has not sent are in a table that is gone")
     if row.window is None and old.has_passed(onward.old_snapshot, row.cursor):
         return Move(values)
-    return Stage(old, onward.old_snapshot, values)
+    return _Stage(old, onward.old_snapshot, values)
 
 
 def _from_now_on(row: SinkRow, table: SourceTable) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _is_past(row: SinkRow, table: SourceTable, snapshot_id: int | None) -> bool:
     return table.has_passed(snapshot_id, window.after if window.before is None else window.before)
 
 
-class HeldSink:
+class _HeldSink:
     """A sink that nobody else moves, as long as its lease is renewed in time."""
 
     def __init__(self, store: ControlStore, lease: SinkLease) -> None:
@@ -165,7 +165,7 @@ class HeldSink:
 
 
 @contextmanager
-def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iterator[HeldSink]:
+def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iterator[_HeldSink]:
     """The sink, held by this process.
 
     :raises SinkBusyError: another run is at it
@@ -177,7 +177,7 @@ def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iter
         remedy = "deploy first, e.g. airflow rfr builtins apply"
         raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
     try:
-        yield HeldSink(store, lease)
+        yield _HeldSink(store, lease)
     finally:
         store.run(lambda each: rows.release_lease(each, lease))
 
@@ -247,7 +247,7 @@ def run_sink(
         with held(store, obj.id, obj.name, seconds) as sink:
             run, name = _Run(sink, obj.name, spec, sender, limits), source_table or spec.source
             hold_snapshots(catalog, name, sink.row())
-            done = run.go(lambda row: find_stage(row, catalog, store, name))
+            done = run.go(lambda row: _find_stage(row, catalog, store, name))
             hold_snapshots(catalog, name, sink.row())
             return done
     finally:
@@ -255,7 +255,7 @@ def run_sink(
 
 
 class _Run:
-    def __init__(self, sink: HeldSink, name: str, spec: SinkSpec, sender: Sender, limits: Limits) -> None:
+    def __init__(self, sink: _HeldSink, name: str, spec: SinkSpec, sender: Sender, limits: Limits) -> None:
         self._sink = sink
         self._name = name
         self._spec = spec
@@ -264,7 +264,7 @@ class _Run:
         self._batches = 0
         self._rows = 0
 
-    def go(self, find: Callable[[SinkRow], Stage | Move | Hold]) -> SinkRun:
+    def go(self, find: Callable[[SinkRow], _Stage | Move | Hold]) -> SinkRun:
         while True:
             row = self._sink.row()
             if row.held_at is not None:
@@ -285,8 +285,8 @@ class _Run:
             return True
         return self._limits.batches is not None and self._batches >= self._limits.batches
 
-    def _next(self, row: SinkRow, found: Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:
-        if not isinstance(found, Stage):
+    def _next(self, row: SinkRow, found: _Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:
+        if not isinstance(found, _Stage):
             return found, None
         move = next_move(row, found.table, Manner.of(self._spec, found.table), found.until)
         if move is None:

@@ -100,7 +100,7 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
 
 
-def first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
+def _first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
     """The first snapshots that bring rows: as many as make a batch, as long as they were written by one schema.
 
     No window reaches over a migration: what is decided about the rows before it says nothing of those behind it.
@@ -121,7 +121,7 @@ def first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
 
 _ELSEWHERE = -1
 """In the place of an id that was another table's."""
-Columns = Mapping[str, tuple[str, int]]
+_Columns = Mapping[str, tuple[str, int]]
 """Spelling and field id of columns, by their names as they are compared."""
 
 
@@ -183,7 +183,7 @@ class Pins:
         columns = [[each.name, each.field_id, each.called] for each in self.columns]
         return json.dumps({"columns": columns, "follow": self.follow, "table": self.table})
 
-    def seen(self, now: Columns, table: str) -> Pins:
+    def seen(self, now: _Columns, table: str) -> Pins:
         """With the ids and the spelling of the table's columns; one that was made anew under its name has a new id.
 
         :param table: its uuid
@@ -198,7 +198,7 @@ class Pins:
         names = {number: name for name, number in now.values()}
         return Pins(tuple(_seen(each, names, now) for each in before), table=table)
 
-    def resolve(self, then: Columns, now: Columns, sink: str) -> tuple[tuple[str, int], ...]:
+    def resolve(self, then: _Columns, now: _Columns, sink: str) -> tuple[tuple[str, int], ...]:
         """Payload names and field ids of the sent columns.
 
         :param then: columns of the schema that the rows were written by; ``now``: of the table
@@ -209,7 +209,7 @@ class Pins:
         return tuple((each.name, _resolved(each, then, now, sink)) for each in self.columns)
 
 
-def _seen(pin: Pin, names: Mapping[int, str], now: Columns) -> Pin:
+def _seen(pin: Pin, names: Mapping[int, str], now: _Columns) -> Pin:
     if pin.field_id is not None and pin.field_id in names:
         return replace(pin, called=names[pin.field_id])
     found = now.get((pin.called or pin.name).casefold()) or now.get(pin.name.casefold())
@@ -218,7 +218,7 @@ def _seen(pin: Pin, names: Mapping[int, str], now: Columns) -> Pin:
     return Pin(found[0] if pin.field_id is None else pin.name, found[1], found[0])
 
 
-def _resolved(pin: Pin, then: Columns, now: Columns, sink: str) -> int:
+def _resolved(pin: Pin, then: _Columns, now: _Columns, sink: str) -> int:
     # In rows from before a column was made anew, its name stood for the one that it replaced. A column that only came
     # later has no value in them.
     for columns in (then, now):
@@ -230,7 +230,7 @@ def _resolved(pin: Pin, then: Columns, now: Columns, sink: str) -> int:
     raise SinkError(sink, f"its source has no column {pin.name} any more", remedy)
 
 
-EMIT: Final = ("rows", "diff")
+_EMIT: Final = ("rows", "diff")
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 _HARMLESS: Final = frozenset({Brings.ROWS, Brings.NOTHING})
 
@@ -289,8 +289,8 @@ class Manner:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ConfigurationError("sink.settings.batch_size", f"{size!r} is no number of rows", "e.g. 500")
         emit = spec.settings.get("emit", "rows")
-        if emit not in EMIT:
-            raise ConfigurationError("sink.settings.emit", f"{emit!r} is unknown", f"one of {', '.join(EMIT)}")
+        if emit not in _EMIT:
+            raise ConfigurationError("sink.settings.emit", f"{emit!r} is unknown", f"one of {', '.join(_EMIT)}")
         named = spec.settings.get("keys") or table.keys
         keys = (named,) if isinstance(named, str) else tuple(map(str, named))
         if emit == "diff" and not keys:
@@ -355,7 +355,7 @@ class _Cut:
         passed = list(takewhile(lambda each: each.brings is not Brings.ROWS, quiet))
         if passed:
             return Move({"cursor": passed[-1].snapshot_id})
-        taken = first_added(quiet, self.manner.size)
+        taken = _first_added(quiet, self.manner.size)
         schema_id = taken[0].schema_id
         schema_id = self.table.schema_id if schema_id is None else schema_id
         return self._send(What.ADDED, self.row.cursor, taken[-1].snapshot_id, schema_id)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.state import Recorded
 
 
-FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
-MORE_FIELDS: Final = ("actor", "jars", "spark", "run")
+_FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
+_MORE_FIELDS: Final = ("actor", "jars", "spark", "run")
 
 
 @dataclass(frozen=True)
-class MigrationDocument:
+class _MigrationDocument:
     """One deploy.
 
     :ivar store: address of the control store; it may hold a password
@@ -71,7 +71,7 @@ class MigrationDocument:
         return load_objects(*self.objects, project=self.project, version=self.version)
 
 
-def read_document(path: Path) -> MigrationDocument:
+def read_document(path: Path) -> _MigrationDocument:
     """The document of a YAML or JSON file; paths in it are relative to its folder.
 
     :raises ConfigurationError: it can't be read, or a field of it is wrong; no value is shown
@@ -82,22 +82,22 @@ def read_document(path: Path) -> MigrationDocument:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
-    return parse_document(said, path.parent)
+    return _parse_document(said, path.parent)
 
 
-def parse_document(said: Any, folder: Path) -> MigrationDocument:
+def _parse_document(said: Any, folder: Path) -> _MigrationDocument:
     """The document as a value.
 
     :raises ConfigurationError: a field is wrong
     """
     given = _mapping("config", said)
-    if unknown := sorted(given.keys() - {*FIELDS, *MORE_FIELDS}):
-        raise ConfigurationError(str(unknown[0]), "is no field", nearest(str(unknown[0]), [*FIELDS, *MORE_FIELDS]))
+    if unknown := sorted(given.keys() - {*_FIELDS, *_MORE_FIELDS}):
+        raise ConfigurationError(str(unknown[0]), "is no field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
     if given.get("spec") is not None and given.get("objects"):
         raise ConfigurationError("spec", "stands beside objects", "give one of the two")
     jars = tuple(map(str, _list("jars", given.get("jars"))))
     spark = {str(name): str(value) for name, value in _mapping("spark", given.get("spark") or {}).items()}
-    return MigrationDocument(
+    return _MigrationDocument(
         _lake(given.get("lake")),
         _text("store", given.get("store")),
         str(given.get("project") or "rfr"),
@@ -177,10 +177,10 @@ def _text(name: str, said: Any) -> str:
 
 log = logging.getLogger("airflow_provider_rfr")
 
-EXIT_OK, EXIT_FAILED = 0, 1
+_EXIT_OK, _EXIT_FAILED = 0, 1
 
 
-def main(document: MigrationDocument, *, began: float) -> int:
+def main(document: _MigrationDocument, *, began: float) -> int:
     """Deploy, and print one JSON object as the last line; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
@@ -190,7 +190,7 @@ def main(document: MigrationDocument, *, began: float) -> int:
         log.debug("the deploy failed", exc_info=error)
         return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
     print(json.dumps(told), flush=True)
-    return EXIT_OK
+    return _EXIT_OK
 
 
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
@@ -204,10 +204,10 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
         "remedy": error.remedy if isinstance(error, ConfigurationError) else "",
     }
     print(json.dumps({"error": said}), flush=True)
-    return EXIT_FAILED
+    return _EXIT_FAILED
 
 
-def _deploy(document: MigrationDocument) -> Applied:
+def _deploy(document: _MigrationDocument) -> Applied:
     from airflow_provider_rfr.builtins.execution.deploy import apply
     from airflow_provider_rfr.builtins.execution.observe import observe
     from airflow_provider_rfr.builtins.planning.planner import plan as make_plan

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile, WorkFolder
 
 
-MAX_FILE_BYTES = 256 * 1024 * 1024
+_MAX_FILE_BYTES = 256 * 1024 * 1024
 """Of rows in memory, before they are written; the file is some times smaller."""
-RESULT = "file binary, error string"
+_RESULT = "file binary, error string"
 """Columns, in Spark's words, of what a task sends back."""
 _ONE_RESULT = pa.schema([("file", pa.binary()), ("error", pa.string())])
 
@@ -67,7 +67,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadUnits:
+class _ReadUnits:
     """Rows of units, by their numbers.
 
     :ivar columns: as Spark holds them
@@ -89,7 +89,7 @@ class ReadUnits:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRows:
+class _WriteRows:
     """Rows to data files, which are sent back; an error of ours is no reason to run the task again, and is sent too.
 
     :ivar units: of each of Spark's partitions; empty where they have none
@@ -117,14 +117,14 @@ class WriteRows:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about :data:`MAX_FILE_BYTES`."""
+    """Tables of about :data:`_MAX_FILE_BYTES`."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
             size += batch.nbytes
-        if size >= MAX_FILE_BYTES:
+        if size >= _MAX_FILE_BYTES:
             yield pa.Table.from_batches(held)
             held, size = [], 0
     if held:
@@ -193,14 +193,14 @@ class Job:
         :raises SparkJobError: Spark could not finish
         """
         with told(self.table, self.secrets):
-            results = rows.mapInArrow(WriteRows(work, units), RESULT).collect()
+            results = rows.mapInArrow(_WriteRows(work, units), _RESULT).collect()
         errors = [each["error"] for each in results if each["error"] is not None]
         if errors:
             raise SchemaError(f"{self.table}: {errors[0]}")
         return tuple(pickle.loads(each["file"]) for each in results)
 
 
-def matched(rows: DataFrame, layout: FileLayout, table: str, *, complete: bool) -> DataFrame:
+def _matched(rows: DataFrame, layout: FileLayout, table: str, *, complete: bool) -> DataFrame:
     """The query's result with its columns called as the table's are.
 
     :param complete: every column of the table has to be there; else those that may be NULL can be left out
@@ -219,19 +219,19 @@ def matched(rows: DataFrame, layout: FileLayout, table: str, *, complete: bool) 
     return rows.toDF(*(wanted[name].name for name in found))
 
 
-MAX_BYTES = 128 * 1024 * 1024
+_MAX_BYTES = 128 * 1024 * 1024
 _SHARES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class _Remaining:
     """What is left to do of a piece of work, and what earlier runs of it have done."""
 
     finished: tuple[FinishedUnit, ...]
     units: tuple[Unit, ...]
 
 
-def remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> Remaining:
+def _remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> _Remaining:
     """Keep the finished units whose inputs are all still there, each input once; cut the rest anew."""
     left = {each.identity: each for each in inputs}
     kept = []
@@ -240,15 +240,15 @@ def remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> Rem
             kept.append(unit)
             for each in unit.inputs:
                 del left[each]
-    return Remaining(tuple(kept), cut(tuple(left.values()), sum(each.size for each in inputs)))
+    return _Remaining(tuple(kept), _cut(tuple(left.values()), sum(each.size for each in inputs)))
 
 
-def cut(inputs: Sequence[InputFile], whole: int) -> tuple[Unit, ...]:
+def _cut(inputs: Sequence[InputFile], whole: int) -> tuple[Unit, ...]:
     """Units in the inputs' order: of one file, or of small ones that together are a small share of the whole.
 
     :param whole: bytes of all inputs, finished ones too
     """
-    limit = min(MAX_BYTES, whole // _SHARES)
+    limit = min(_MAX_BYTES, whole // _SHARES)
     found: list[list[InputFile]] = []
     size = 0
     for each in inputs:
@@ -272,7 +272,7 @@ _IN_PLACE = frozenset({"AdaptiveSparkPlan", "Project", "MapInArrow", "Range", "B
 _OPERATOR = re.compile(r"^[\s:|+-]*(?:\*\(\d+\) )?(\w+)")
 
 
-def by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | None:
+def _by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | None:
     """The query's rows in files; None if it has to be computed as a whole.
 
     :param table: the one that is read row by row
@@ -283,7 +283,7 @@ def by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | Non
         return None
     reader, inputs = found
     work = job.work(table, source.metadata.schema().model_dump_json())
-    left = remaining(inputs, work.finished())
+    left = _remaining(inputs, work.finished())
     files = tuple(file for each in left.finished for file in each.files)
     if left.units:
         computed = _compute(job, table, reader, left.units, work)
@@ -313,7 +313,7 @@ def _compute(
     session = job.session
     with told(table, job.secrets):
         columns = session.table(session.table_name(table, job.lake)).schema
-    read = ReadUnits(reader, units, to_arrow_schema(columns))
+    read = _ReadUnits(reader, units, to_arrow_schema(columns))
     session.range(0, len(units), 1, len(units)).mapInArrow(read, columns).createOrReplaceTempView(view)
     try:
         rows = session.sql(session.query(query))
@@ -325,7 +325,7 @@ def _compute(
         # Computed as a whole it fails as well, or it names the table in a way that no other name can stand for.
         return None
     else:
-        return job.run(matched(rows, job.target.layout, job.table, complete=False), work, units)
+        return job.run(_matched(rows, job.target.layout, job.table, complete=False), work, units)
     finally:
         session.catalog.dropTempView(view)
 
@@ -368,7 +368,7 @@ def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> Computed
         use_namespace(job.session, job.lake, job.namespace)
     files: tuple[StoredFile, ...] | None = None
     if row_wise is not None:
-        files = by_file(job, job.real_name(row_wise), read[row_wise])
+        files = _by_file(job, job.real_name(row_wise), read[row_wise])
     if files is None:
         files, read = _whole(job, read, complete=row_wise is None)
     return ComputedFiles(files, sum(each.rows for each in files), dict(read))
@@ -382,7 +382,7 @@ def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[
         pinned, loose = _pins(job, read)
         with told(job.table, job.secrets):
             rows = job.session.sql(session.query(_pinned(job, pinned)))
-        files = job.run(matched(rows, job.target.layout, job.table, complete=complete), job.work())
+        files = job.run(_matched(rows, job.target.layout, job.table, complete=complete), job.work())
         now = {name: _current(job, name) for name in loose}
         if now == loose:
             return files, read

@@ -46,7 +46,7 @@ _MARKS = ("--", "/*", ";")
 
 
 @dataclass(frozen=True, slots=True)
-class ViewText:
+class _ViewText:
     """A view as it is to be.
 
     :ivar columns: by their places; empty for those of the query
@@ -58,7 +58,7 @@ class ViewText:
     comment: str | None
     columns: tuple[Column, ...] = ()
 
-    def named(self, before: Sequence[LiveColumn], found: Sequence[str]) -> ViewText:
+    def named(self, before: Sequence[LiveColumn], found: Sequence[str]) -> _ViewText:
         """With the names and comments that it had, as far as the query does not give them itself.
 
         :param found: names of the query's columns
@@ -69,7 +69,7 @@ class ViewText:
         return replace(self, columns=tuple(Column(each.name, each.type, comment=each.comment) for each in before))
 
 
-def create_view(view: ViewText, catalog: str, *, replace: bool) -> str:
+def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
     """Text, columns, comment and properties at once: a view without its marker is nobody's."""
     parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", session.table_name(view.name, catalog)]
     if view.columns:
@@ -88,12 +88,12 @@ def drop_view(name: str, catalog: str) -> str:
     return f"DROP VIEW IF EXISTS {session.table_name(name, catalog)}"
 
 
-def rename_view(old: str, new: str, catalog: str) -> str:
+def _rename_view(old: str, new: str, catalog: str) -> str:
     """Text, comment and properties stay."""
     return f"ALTER VIEW {session.table_name(old, catalog)} RENAME TO {session.table_name(new, catalog)}"
 
 
-def set_view_properties(
+def _set_view_properties(
     name: str, properties: Mapping[str, str | None], comment: str | None, catalog: str
 ) -> Iterator[str]:
     """Set what has a value, take away what has none; the comment is a property, too."""
@@ -164,11 +164,11 @@ def _reads(view: RegisteredView, known: Mapping[str, RegisteredView]) -> set[str
 
 def _statement(view: RegisteredView, catalog: str, known: Mapping[str, RegisteredView]) -> str:
     columns = f" ({', '.join(map(session.identifier, view.columns))})" if view.columns else ""
-    query = resolved(view.query, namespace_of(view.name), catalog, known)
+    query = _resolved(view.query, namespace_of(view.name), catalog, known)
     return f"{session.identifier(view.name)}{columns} AS {query}"
 
 
-def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, RegisteredView]) -> str:
+def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, RegisteredView]) -> str:
     """The query with whole names: those of registered views, and of tables of the catalog."""
 
     def whole(table: NamedTable) -> str:
@@ -253,11 +253,11 @@ class SparkSqlEngine:
             self._register(RegisteredView(name, sql, tuple(each.name for each in columns)))
             return
         there = find_view(self._catalog, name) if replace else None
-        made = ViewText(name, sql, properties, comment, tuple(columns))
+        made = _ViewText(name, sql, properties, comment, tuple(columns))
         with told(f"view {name}", self._secrets):
             self._define(made, there, replace)
 
-    def _define(self, made: ViewText, there: ViewEntry | None, replace: bool) -> None:
+    def _define(self, made: _ViewText, there: ViewEntry | None, replace: bool) -> None:
         session, catalog, namespace = self._session, self._lake.name, namespace_of(made.name)
         same = there if there is not None and there.query.split() == made.sql.split() else None
         if same is not None:
@@ -298,12 +298,12 @@ class SparkSqlEngine:
             return
         with told(f"view {old}", self._secrets):
             use_namespace(self._session, self._lake.name, namespace_of(new))
-        self._run(old, rename_view(old, new, self._lake.name))
+        self._run(old, _rename_view(old, new, self._lake.name))
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
         """Set properties, take away those that are None, and replace the comment."""
         if self._persistent:
-            for statement in set_view_properties(name, properties, comment, self._lake.name):
+            for statement in _set_view_properties(name, properties, comment, self._lake.name):
                 self._run(name, statement)
 
     def compute(
@@ -328,7 +328,7 @@ class SparkSqlEngine:
 
     def _with_registered(self, query: str, namespace: str) -> str:
         try:
-            return resolved(query, namespace, self._lake.name, self._registered)
+            return _resolved(query, namespace, self._lake.name, self._registered)
         except QueryError:
             return query
 
@@ -342,7 +342,7 @@ class SparkSqlEngine:
             self._session.sql(statement)
 
 
-def _check_columns(made: ViewText, found: Sequence[str]) -> None:
+def _check_columns(made: _ViewText, found: Sequence[str]) -> None:
     """Columns are named by their places: the same names in another order would stand over others' values."""
     wanted = [each.name for each in made.columns]
     folded, declared = [name.casefold() for name in found], [name.casefold() for name in wanted]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _OF_PYTHON = re.compile(r"^(?:[a-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _OF_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
 _FAILED = re.compile(r"Job aborted due to stage failure: (.{1,300})")
-REDACTED = f"(?i){SECRET_NAMES}"
+_REDACTED = f"(?i){SECRET_NAMES}"
 """Names of settings whose values Spark shows nowhere; its own list lacks some of those that catalogs have."""
 
 
@@ -43,7 +43,7 @@ def told(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     except Exception as error:
         if not of_spark(error):
             raise
-        raise SparkJobError(f"{what}: {without(sentence(error), secrets)}") from None
+        raise SparkJobError(f"{what}: {without(_sentence(error), secrets)}") from None
 
 
 def of_spark(error: BaseException) -> bool:
@@ -51,7 +51,7 @@ def of_spark(error: BaseException) -> bool:
     return type(error).__module__.split(".")[0] in ("py4j", "pyspark")
 
 
-def sentence(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
     """What went wrong, without the stack."""
     message = str(error)
     failed = _FAILED.search(message)
@@ -97,7 +97,7 @@ def query(sql: str) -> str:
     return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 
 
-PACKAGES: Final = "spark.jars.packages"
+_PACKAGES: Final = "spark.jars.packages"
 _CATALOGS: Final = "spark.sql.catalog."
 _RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS: Final = "spark.sql.extensions"
@@ -151,7 +151,7 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     except Exception as error:
         if not of_spark(error):
             raise
-        told = without(sentence(error), secrets_in(lake.properties))
+        told = without(_sentence(error), secrets_in(lake.properties))
         raise SparkJobError(f"Spark can't open the catalog {lake.name}: {told}") from None
     return session
 
@@ -178,25 +178,25 @@ def _started(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -
             raise _no_runtime(
                 settings, spark, "Spark could not start; its own output says why. If it is that"
             ) from None
-        raise SparkJobError(f"Spark could not start: {sentence(error)}") from None
+        raise SparkJobError(f"Spark could not start: {_sentence(error)}") from None
     return session
 
 
 def _of_application(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> dict[str, str]:
     given = dict(spark.settings)
-    packages = [given.pop(PACKAGES, ""), "" if spark.jars else settings[PACKAGES]]
+    packages = [given.pop(_PACKAGES, ""), "" if spark.jars else settings[_PACKAGES]]
     extensions = [given.pop(_EXTENSIONS, ""), settings[_EXTENSIONS]]
     jars = [given.pop("spark.jars", ""), *spark.jars]
     found = {
         "spark.app.name": app_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.redaction.regex": REDACTED,
+        "spark.redaction.regex": _REDACTED,
         **_of_master(given.get("spark.master")),
         _EXTENSIONS: _joined(extensions),
         **given,
     }
-    for name, values in ((PACKAGES, packages), ("spark.jars", jars)):
+    for name, values in ((_PACKAGES, packages), ("spark.jars", jars)):
         if joined := _joined(values):
             found[name] = joined
     return found
@@ -231,7 +231,7 @@ def _has_runtime(session: SparkSession, extensions: str) -> bool:
 
 
 def _no_runtime(settings: Mapping[str, str], spark: SparkSettings, why: str = "") -> ConfigurationError:
-    wanted = settings[PACKAGES]
+    wanted = settings[_PACKAGES]
     tried = f"they are not in {', '.join(spark.jars)}" if spark.jars else "they could not be had from Maven Central"
     problem = f"{why} " if why else ""
     return ConfigurationError(

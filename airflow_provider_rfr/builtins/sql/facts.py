@@ -44,11 +44,11 @@ from airflow_provider_rfr.builtins.sql.scopes import (
 )
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
-Parts = tuple[str, ...]
+_Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class _Facts:
     """All names are as they are compared.
 
     :ivar tables: the parts of each table's name where it is read, and the columns of it that are used there; None: all,
@@ -60,14 +60,14 @@ class Facts:
         one has no name
     """
 
-    tables: tuple[tuple[Parts, tuple[str, ...] | None], ...]
-    qualified: tuple[tuple[Parts, str, str], ...]
+    tables: tuple[tuple[_Parts, tuple[str, ...] | None], ...]
+    qualified: tuple[tuple[_Parts, str, str], ...]
     starred: bool
     outputs: tuple[str, ...] | None
 
 
 @lru_cache(maxsize=65_536)
-def facts_of(query: str) -> Facts:
+def _facts_of(query: str) -> _Facts:
     """The facts of a query.
 
     :raises QueryError: it is not one query
@@ -78,7 +78,7 @@ def facts_of(query: str) -> Facts:
     canonical_sql(query)
     starred = any(map(_is_starred, scopes))
     qualified = dict.fromkeys(each for scope in scopes for each in _qualified(scope))
-    return Facts(tuple(_tables(query, scopes)), tuple(qualified), starred, None if starred else _outputs(scopes[-1]))
+    return _Facts(tuple(_tables(query, scopes)), tuple(qualified), starred, None if starred else _outputs(scopes[-1]))
 
 
 def _is_starred(scope: Scope) -> bool:
@@ -96,7 +96,7 @@ def _outputs(scope: Scope) -> tuple[str, ...] | None:
         return None
 
 
-def _qualified(scope: Scope) -> Iterator[tuple[Parts, str, str]]:
+def _qualified(scope: Scope) -> Iterator[tuple[_Parts, str, str]]:
     """Only where an alias says whose the column is: a bare name may be a function, a unit of time or an alias."""
     tables = {alias: each for alias, each in sources_of(scope).items() if isinstance(each, exp.Table)}
     for column in scope.find_all(exp.Column):
@@ -106,7 +106,7 @@ def _qualified(scope: Scope) -> Iterator[tuple[Parts, str, str]]:
             yield table_parts(table), parts[1].name, written(parts[1])
 
 
-def _tables(query: str, scopes: Iterable[Scope]) -> Iterator[tuple[Parts, tuple[str, ...] | None]]:
+def _tables(query: str, scopes: Iterable[Scope]) -> Iterator[tuple[_Parts, tuple[str, ...] | None]]:
     seen: set[int] = set()
     for scope in scopes:
         named = tuple(mentions(scope))
@@ -138,11 +138,11 @@ def _depends_on_all(scope: Scope, table: exp.Table) -> bool:
     return any(each.method.upper() == "NATURAL" for each in scope.find_all(exp.Join))
 
 
-def _others(tree: exp.Query, seen: set[int]) -> Iterator[Parts]:
+def _others(tree: exp.Query, seen: set[int]) -> Iterator[_Parts]:
     """Tables that no scope has for a source: those that are given to functions, and what may have been missed."""
     own = {each.alias for each in tree.find_all(exp.CTE)}
     for node in tree.walk():
-        parts: Parts = ()
+        parts: _Parts = ()
         if isinstance(node, exp.Table) and id(node) not in seen:
             parts = table_parts(node)
         elif isinstance(node, exp.Column) and isinstance(node.parent, exp.Anonymous):
@@ -151,7 +151,7 @@ def _others(tree: exp.Query, seen: set[int]) -> Iterator[Parts]:
             yield parts
 
 
-METADATA_TABLES: Final = frozenset(
+_METADATA_TABLES: Final = frozenset(
     {
         *("history", "snapshots", "metadata_log_entries", "refs", "entries", "manifests", "partitions", "changes"),
         *("files", "data_files", "delete_files", "position_deletes", "position_delete_files"),
@@ -185,7 +185,7 @@ def dependencies(query: str, namespace: str, *, known: Container[str] | None = N
     :raises UnreadableQueryError: it can't be parsed
     """
     found = _Found(namespace, known)
-    for parts, columns in facts_of(query).tables:
+    for parts, columns in _facts_of(query).tables:
         found.add(parts, columns)
     return found.reads()
 
@@ -236,7 +236,7 @@ class _Found:
     def _names(self, parts: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
         """What is read, and whether the columns are its own."""
         whole, table = full_name(parts, self._namespace), full_name(parts[:-1], self._namespace)
-        inside = parts[-1] in METADATA_TABLES or parts[-1].startswith(_SELECTORS)
+        inside = parts[-1] in _METADATA_TABLES or parts[-1].startswith(_SELECTORS)
         if len(parts) < 3 or (self._known is not None and (whole in self._known or table not in self._known)):
             yield whole, True
         elif self._known is not None:
@@ -256,10 +256,10 @@ def unknown_columns(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
 
     Names that begin with an underscore are left alone: Spark, Iceberg and the refresh add such columns to tables.
 
-    :raises QueryError: as :func:`facts_of`
+    :raises QueryError: as :func:`_facts_of`
     """
     seen = set[tuple[str, str]]()
-    for parts, column, as_written in facts_of(query).qualified:
+    for parts, column, as_written in _facts_of(query).qualified:
         name = full_name(parts, namespace)
         known = columns_of(name)
         if known is None or column.startswith("_") or column in (each.casefold() for each in known):
@@ -278,24 +278,24 @@ class Edit:
     text: str
 
 
-def star_edits(query: str, columns_of: ColumnsOf, namespace: str, *, keep_unknown: bool) -> list[Edit]:
+def _star_edits(query: str, columns_of: ColumnsOf, namespace: str, *, keep_unknown: bool) -> list[Edit]:
     """What has to be done to a query so that it has no stars, in the text's order.
 
     :raises QueryError: a star can't be written out
     """
-    if not facts_of(query).starred:
+    if not _facts_of(query).starred:
         return []
     outputs = Outputs(columns_of, namespace)
     edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
     return sorted(edits, key=lambda each: each.start)
 
 
-def result_columns(query: str, columns_of: ColumnsOf, namespace: str) -> tuple[str, ...]:
+def _result_columns(query: str, columns_of: ColumnsOf, namespace: str) -> tuple[str, ...]:
     """The names of a query's columns, as their author wrote them.
 
     :raises QueryError: one has no name, or a star can't be written out
     """
-    found = facts_of(query).outputs
+    found = _facts_of(query).outputs
     return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
 
 
@@ -348,7 +348,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, keep
     :param keep_unknown: leave stars alone under which there is nothing but tables of others
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
-    for edit in reversed(star_edits(query, columns_of, namespace, keep_unknown=keep_unknown)):
+    for edit in reversed(_star_edits(query, columns_of, namespace, keep_unknown=keep_unknown)):
         query = query[: edit.start] + edit.text + query[edit.end :]
     return query
 
@@ -358,7 +358,7 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
     :raises QueryError: one has no name, or what a star stands for is not known
     """
-    return result_columns(query, columns_of, namespace)
+    return _result_columns(query, columns_of, namespace)
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:

@@ -25,10 +25,10 @@ from sqlglot.errors import ParseError, SqlglotError
 from airflow_provider_rfr.builtins.spec import is_plain
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
-DIALECT: Final = "spark"
-RULES: Final = 1
+_DIALECT: Final = "spark"
+_RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
-CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{RULES}"
+CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Who wrote a canonical text; texts of two writers are never compared."""
 _AS_WRITTEN = frozenset(
     {
@@ -51,10 +51,10 @@ def tokens(query: str) -> Sequence[Token]:
 
     :raises SqlglotError: a string, a name or a comment has no end
     """
-    return tuple(Dialect.get_or_raise(DIALECT).tokenize(without_comments(query)))
+    return tuple(Dialect.get_or_raise(_DIALECT).tokenize(_without_comments(query)))
 
 
-def without_comments(query: str) -> str:
+def _without_comments(query: str) -> str:
     """The query with blanks where its comments were, so that every place stays what it was.
 
     sqlglot takes ``GROUP BY`` for one word, and would not know it with a comment inside.
@@ -65,7 +65,7 @@ def without_comments(query: str) -> str:
         return query
     kept: list[str] = []
     at = 0
-    for token in Dialect.get_or_raise(DIALECT).tokenize(query):
+    for token in Dialect.get_or_raise(_DIALECT).tokenize(query):
         if token.start >= at:
             kept += [_blank(query[at : token.start]), query[token.start : token.end + 1]]
             at = token.end + 1
@@ -83,7 +83,7 @@ def canonical_sql(query: str) -> str:
     It is for comparing, never for executing. A query that can't even be taken apart is compared as it is.
     """
     try:
-        return " ".join(_words(without_comments(query), tokens(query)))
+        return " ".join(_words(_without_comments(query), tokens(query)))
     except SqlglotError:
         return " ".join(["?", *query.split()])
 
@@ -100,7 +100,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield text
         elif token.token_type is TokenType.HINT:
             inside = text[3:-2]
-            yield from ("/*+", *_words(inside, Dialect.get_or_raise(DIALECT).tokenize(inside)), "*/")
+            yield from ("/*+", *_words(inside, Dialect.get_or_raise(_DIALECT).tokenize(inside)), "*/")
         elif set(text) == {">"}:
             # Two types that end together are no shift.
             yield from text
@@ -111,7 +111,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
 @cache
 def _keywords() -> frozenset[str]:
     """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS
+    keywords = Dialect.get_or_raise(_DIALECT).tokenizer_class.KEYWORDS
     return frozenset(word for each in keywords for word in each.upper().split())
 
 
@@ -141,7 +141,7 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(tokens(query))
         _check_words(query, words)
-        found = Dialect.get_or_raise(DIALECT).parser().parse(words, without_comments(query))
+        found = Dialect.get_or_raise(_DIALECT).parser().parse(words, _without_comments(query))
     except ParseError as error:
         raise UnreadableQueryError(_told(error)) from None
     except SqlglotError:
@@ -211,7 +211,7 @@ def _told(error: ParseError) -> str:
 
 
 @lru_cache(maxsize=4096)
-def column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
+def _column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
     """The columns that an expression reads, as they are compared, with the places of their names in its text.
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
@@ -234,12 +234,12 @@ def column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
 
 def columns_read(expression: str) -> tuple[str, ...]:
     """The columns that an expression reads, as they are compared."""
-    return tuple(dict.fromkeys(name for name, _, _ in column_spans(expression)))
+    return tuple(dict.fromkeys(name for name, _, _ in _column_spans(expression)))
 
 
 def bare_column(expression: str) -> str | None:
     """The column, if the expression is nothing but one."""
-    spans = column_spans(expression)
+    spans = _column_spans(expression)
     text = expression.strip()
     return spans[0][0] if len(spans) == 1 and spans[0][2] - spans[0][1] == len(text) else None
 
@@ -247,7 +247,7 @@ def bare_column(expression: str) -> str | None:
 def compose(expression: str, inner: Mapping[str, str]) -> str:
     """``expression`` over what ``inner`` makes of the columns; nothing but the columns' names is touched."""
     known = {name.casefold(): text for name, text in inner.items()}
-    for name, start, end in reversed(column_spans(expression)):
+    for name, start, end in reversed(_column_spans(expression)):
         if name in known:
             text = known[name].strip()
             whole = end - start == len(expression.strip())

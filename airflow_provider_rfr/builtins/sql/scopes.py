@@ -79,7 +79,7 @@ def sources_of(scope: Scope) -> dict[str, exp.Table | Scope]:
     return {name: scope.sources[name] for name, _ in scope.references if name in scope.sources}
 
 
-def made_by_laterals(scope: Scope) -> frozenset[str]:
+def _made_by_laterals(scope: Scope) -> frozenset[str]:
     """Columns that the scope's lateral views make; no table beside them has one of the same name."""
     found = (each.args.get("alias") for each in scope.expression.args.get("laterals") or ())
     return frozenset(name.name for alias in found if isinstance(alias, exp.TableAlias) for name in alias.columns)
@@ -127,7 +127,7 @@ def column_of(mention: Mention, alias: str, table: exp.Table, scope: Scope) -> s
     length = _prefix(parts, alias, table)
     if length:
         return parts[length]
-    if parts[0] in made_by_laterals(scope):
+    if parts[0] in _made_by_laterals(scope):
         return None
     others = (each for each in sources_of(scope).items() if each[0] != alias)
     return None if any(_prefix(parts, name, source) for name, source in others) else parts[0]
@@ -304,7 +304,7 @@ class Outputs:
 
     def _items_of(self, scope: Scope, node: exp.Expr, row: _Row) -> list[Item]:
         try:
-            return [Item(written_alias(node) or None, name) for name in self.columns(scope, node)]
+            return [Item(_written_alias(node) or None, name) for name in self.columns(scope, node)]
         except UnknownColumnsError as error:
             row.unknown.append(error)
             return []
@@ -347,7 +347,7 @@ def written(name: exp.Expr) -> str:
     return str(name.meta.get(WRITTEN, name.name))
 
 
-def written_alias(node: exp.Expr) -> str:
+def _written_alias(node: exp.Expr) -> str:
     """The name by which the columns of a source are qualified, as its author wrote it."""
     alias = node.args.get("alias")
     given = alias.this if isinstance(alias, exp.TableAlias) else alias
@@ -468,7 +468,7 @@ def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> st
     return replace_tables(query, namespace, pinned)
 
 
-def rename_tables(query: str, namespace: str, names: Mapping[str, str]) -> str:
+def _rename_tables(query: str, namespace: str, names: Mapping[str, str]) -> str:
     """The query, which reads something else in the place of these tables, under the same alias.
 
     :param names: what is read instead, quoted, by the table's name as it is compared

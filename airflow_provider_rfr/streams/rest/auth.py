@@ -91,7 +91,7 @@ class Endpoint:
         raise AuthenticationError(f"no token could be obtained: {message}", status=status, request=request)
 
 
-class TokenAuthenticator(Authenticator):
+class _TokenAuthenticator(Authenticator):
     """Fetches a token when the first request needs it, and anew before it expires or once it's refused."""
 
     def __init__(self, place: Place, endpoint: Endpoint, redactor: Redactor) -> None:
@@ -146,7 +146,7 @@ class TokenAuthenticator(Authenticator):
 
 
 @dataclass(frozen=True, slots=True)
-class OAuth2Settings:
+class _OAuth2Settings:
     """What the token endpoint wants to know."""
 
     token_url: str
@@ -160,10 +160,10 @@ class OAuth2Settings:
         return "OAuth2Settings()"
 
 
-class OAuth2(TokenAuthenticator):
+class _OAuth2(_TokenAuthenticator):
     """Client credentials, or a refresh token.  A rotated refresh token is kept for this process only."""
 
-    def __init__(self, settings: OAuth2Settings, place: Place, endpoint: Endpoint, redactor: Redactor) -> None:
+    def __init__(self, settings: _OAuth2Settings, place: Place, endpoint: Endpoint, redactor: Redactor) -> None:
         super().__init__(place, endpoint, redactor)
         self._settings = settings
         self._refresh_token = settings.form.get("refresh_token")
@@ -189,7 +189,7 @@ class OAuth2(TokenAuthenticator):
 
 
 @dataclass(frozen=True, slots=True)
-class LoginSettings:
+class _LoginSettings:
     """The login request, and where its answer has the token."""
 
     method: str
@@ -206,10 +206,10 @@ class LoginSettings:
         return "LoginSettings()"
 
 
-class SessionToken(TokenAuthenticator):
+class _SessionToken(_TokenAuthenticator):
     """A token that a login request gives."""
 
-    def __init__(self, login: LoginSettings, place: Place, endpoint: Endpoint, redactor: Redactor) -> None:
+    def __init__(self, login: _LoginSettings, place: Place, endpoint: Endpoint, redactor: Redactor) -> None:
         super().__init__(place, endpoint, redactor)
         self._login = login
 
@@ -279,11 +279,11 @@ class _Builder:
         if isinstance(item, model.Basic):
             return FixedHeader("Authorization", basic_header(*self._user(item, ""), redactor), redactor)
         if isinstance(item, model.OAuth2):
-            return OAuth2(self._oauth2(item), Place("Authorization", prefix=item.prefix), self._endpoint, redactor)
+            return _OAuth2(self._oauth2(item), Place("Authorization", prefix=item.prefix), self._endpoint, redactor)
         if isinstance(item, model.SessionToken):
             place = _place(item.send_as, item.prefix, f"{self._place}.send_as")
             handler = replace(self._endpoint.handler, json_required=item.token.header is None)
-            return SessionToken(self._login(item), place, replace(self._endpoint, handler=handler), redactor)
+            return _SessionToken(self._login(item), place, replace(self._endpoint, handler=handler), redactor)
         return NoAuthenticator()
 
     def _value(self, value: Any, field: str) -> Any:
@@ -300,7 +300,7 @@ class _Builder:
         username = self._text(item.username, f"{prefix}username")
         return username, self._text(item.password, f"{prefix}password", may_be_empty=True)
 
-    def _oauth2(self, item: model.OAuth2) -> OAuth2Settings:
+    def _oauth2(self, item: model.OAuth2) -> _OAuth2Settings:
         form: dict[str, Any] = {"grant_type": item.grant}
         headers = {name: str(value) for name, value in plain_values(self._value(item.headers, "headers")).items()}
         client = {
@@ -320,7 +320,7 @@ class _Builder:
         if item.scopes:
             form["scope"] = " ".join(str(self._value(scope, "scopes")) for scope in item.scopes)
         form.update(plain_values(self._value(item.extra, "extra")))
-        return OAuth2Settings(
+        return _OAuth2Settings(
             token_url=self._url(item.token_url, "token_url"),
             form=form,
             headers=headers,
@@ -329,13 +329,13 @@ class _Builder:
             expires_in=item.expires_in,
         )
 
-    def _login(self, item: model.SessionToken) -> LoginSettings:
+    def _login(self, item: model.SessionToken) -> _LoginSettings:
         login = item.login
         headers = {k: str(v) for k, v in plain_values(self._value(login.headers, "login.headers")).items()}
         if login.basic is not None:
             headers["Authorization"] = basic_header(*self._user(login.basic, "login.basic."), self._redactor)
         form = None if login.form is None else plain_values(self._value(login.form, "login.form"))
-        return LoginSettings(
+        return _LoginSettings(
             method=login.method,
             url=self._url(login.url, "login.url"),
             query=plain_values(self._value(login.query, "login.query")),

@@ -55,7 +55,7 @@ from airflow_provider_rfr.streams.rest.records import Selector, build_transforma
 from airflow_provider_rfr.streams.rest.stream import RestParts, RestStream
 
 
-def build_router(
+def _build_router(
     router: model.Router | None,
     place: str,
     config: Mapping[str, Any],
@@ -76,7 +76,7 @@ def build_router(
         return _substream(router, place, streams, parent_named)
     product = ProductRouter(
         [
-            build_router(item, f"{place}.of.{number}", config, streams, parent_named)
+            _build_router(item, f"{place}.of.{number}", config, streams, parent_named)
             for number, item in enumerate(router.of)
         ]
     )
@@ -118,7 +118,7 @@ def _values(router: model.ListRouter, place: str, config: Mapping[str, Any]) -> 
     )
 
 
-FORMAT: Final = 1
+_FORMAT: Final = 1
 _LEFT_OUT: Final = {
     "primary_key",
     "json_schema",
@@ -131,7 +131,7 @@ _LEFT_OUT: Final = {
 }
 
 
-def fingerprint_of(
+def _fingerprint_of(
     name: str,
     stream: StreamDefinition,
     *,
@@ -153,7 +153,7 @@ def fingerprint_of(
             request[part] = {key: _without_secret(key, value) for key, value in values.items()}
     return {
         "class": "airflow_provider_rfr.streams:RestStream",
-        "format": FORMAT,
+        "format": _FORMAT,
         "name": name,
         "base_url": base_url,
         "definition": declared,
@@ -278,7 +278,7 @@ class _StreamBuilder:
         paginator = build_paginator(
             stream.paginator, f"{place}.paginator", page_size, source.public, hosts, source.redactor
         )
-        router = build_router(
+        router = _build_router(
             stream.partitions, f"{place}.partitions", source.public, source.definition.streams, self.stream
         )
         selector = self._selector(stream.records, f"{place}.records")
@@ -306,7 +306,7 @@ class _StreamBuilder:
         self, name: str, stream: model.StreamDefinition, page_size: int | None, router: PartitionRouter
     ) -> Mapping[str, Any]:
         source = self._source
-        return fingerprint_of(
+        return _fingerprint_of(
             name,
             stream,
             base_url=source.redactor.text(stream.base_url or source.definition.base_url),

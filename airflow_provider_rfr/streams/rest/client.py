@@ -287,7 +287,7 @@ _KEEPS_METHOD: Final = frozenset({307, 308})
 _MOST_REDIRECTS: Final = 5
 
 
-class Injector(Protocol):
+class _Injector(Protocol):
     """What a paginator does to a request."""
 
     def inject(self, token: Any | None, draft: Draft) -> None: ...
@@ -332,7 +332,7 @@ class Requester:
     variables: Mapping[str, Any] = field(repr=False)
 
     def fetch(
-        self, stream_slice: Mapping[str, Any], token: Any | None, paginator: Injector, context: ReadContext
+        self, stream_slice: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
     ) -> Verdict:
         """SUCCESS, IGNORE or END; see ``repeat`` for what is raised."""
         variables = {**self.variables, "stream_slice": stream_slice, "token": token}
@@ -352,7 +352,7 @@ class Requester:
         return repeat(attempt, self.handler, context)
 
     def _draft(
-        self, variables: Mapping[str, Any], token: Any | None, paginator: Injector, context: ReadContext
+        self, variables: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
     ) -> Draft:
         draft = self.templates.draft(variables)
         paginator.inject(token, draft)

@@ -45,7 +45,7 @@ def _values_only(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
+_TextMap = Annotated[dict[str, Any], AfterValidator(_values_only)]
 
 
 class Place(Part):
@@ -122,8 +122,8 @@ class OAuth2(Part):
     refresh_token: str | None = None
     scopes: list[str] = Field(default_factory=list)
     client_in: Literal["body", "header"] = "body"
-    extra: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    extra: _TextMap = Field(default_factory=dict)
+    headers: _TextMap = Field(default_factory=dict)
     token_path: str = "access_token"
     expires_path: str = "expires_in"
     expires_in: float | None = Field(default=None, gt=0)
@@ -138,15 +138,15 @@ class OAuth2(Part):
         return self
 
 
-class Login(Part):
+class _Login(Part):
     """The request that opens a session."""
 
     method: Literal["GET", "POST", "PUT"] = "POST"
     url: str
-    query: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    query: _TextMap = Field(default_factory=dict)
+    headers: _TextMap = Field(default_factory=dict)
     json_: Any = Field(default=None, alias="json")
-    form: TextMap | None = None
+    form: _TextMap | None = None
     basic: Basic | None = None
 
 
@@ -154,7 +154,7 @@ class SessionToken(Part):
     """A token from a login request."""
 
     type: Literal["session_token"]
-    login: Login
+    login: _Login
     token: Origin
     send_as: Place
     prefix: str = ""
@@ -165,7 +165,7 @@ Authenticator = Annotated[
     NoAuthenticator | ApiKey | Bearer | Basic | OAuth2 | SessionToken, Field(discriminator="type")
 ]
 
-ActionName = Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END"]
+_ActionName = Literal["SUCCESS", "RETRY", "FAIL", "IGNORE", "RATE_LIMITED", "TOKEN_EXPIRED", "END"]
 
 
 class Constant(Part):
@@ -192,7 +192,7 @@ class RetryAfter(Part):
     header: str = "Retry-After"
 
 
-class ResetTime(Part):
+class _ResetTime(Part):
     """Until the time that a header names, as seconds or milliseconds since 1970."""
 
     type: Literal["reset_time"]
@@ -200,13 +200,13 @@ class ResetTime(Part):
     unit: Literal["seconds", "milliseconds"] = "seconds"
 
 
-Backoff = Annotated[Constant | Exponential | RetryAfter | ResetTime, Field(discriminator="type")]
+Backoff = Annotated[Constant | Exponential | RetryAfter | _ResetTime, Field(discriminator="type")]
 
 
 class Rule(Part):
     """All conditions that are named must hold."""
 
-    action: ActionName
+    action: _ActionName
     status: list[int | str] | None = None
     text: str | None = None
     predicate: str | None = None
@@ -248,16 +248,16 @@ class ErrorHandler(Part):
     backoff: list[Backoff] = Field(default_factory=list)
 
 
-StopPolicy = Literal["empty", "short", "total", "flag"]
+_StopPolicy = Literal["empty", "short", "total", "flag"]
 
 
-class Total(Origin):
+class _Total(Origin):
     """How many records or pages the partition has."""
 
     of: Literal["records", "pages"] = "records"
 
 
-class Flag(Origin):
+class _Flag(Origin):
     """A field that tells whether there is another page."""
 
     stop_when: bool = False
@@ -281,12 +281,12 @@ class _Sized(Part):
 
 
 class _Stopping(_Sized):
-    stop: StopPolicy | None = None
-    total: Total | None = None
-    flag: Flag | None = None
+    stop: _StopPolicy | None = None
+    total: _Total | None = None
+    flag: _Flag | None = None
 
     @property
-    def stop_policy(self) -> StopPolicy:
+    def stop_policy(self) -> _StopPolicy:
         """What was declared; else what the other fields make possible."""
         if self.stop is not None:
             return self.stop
@@ -369,7 +369,7 @@ class Cursor(_Sized):
     on_missing: Literal["end", "fail"] = "end"
 
 
-class NextUrl(_Sized):
+class _NextUrl(_Sized):
     """Each answer has the address of the next page."""
 
     type: Literal["next_url"]
@@ -388,10 +388,10 @@ class LinkHeader(_Sized):
 
 
 Paginator = Annotated[
-    NoPaging | PageNumber | Offset | Cursor | NextUrl | LinkHeader | Keyset, Field(discriminator="type")
+    NoPaging | PageNumber | Offset | Cursor | _NextUrl | LinkHeader | Keyset, Field(discriminator="type")
 ]
 
-STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Request(Part):
@@ -399,10 +399,10 @@ class Request(Part):
 
     method: Literal["GET", "POST", "PUT"] = "GET"
     path: str = ""
-    query: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    query: _TextMap = Field(default_factory=dict)
+    headers: _TextMap = Field(default_factory=dict)
     json_: Any = Field(default=None, alias="json")
-    form: TextMap | None = None
+    form: _TextMap | None = None
 
     @model_validator(mode="after")
     def _one_body(self) -> Request:
@@ -414,8 +414,8 @@ class Request(Part):
 class RequestDefaults(Part):
     """What every stream's request has."""
 
-    query: TextMap = Field(default_factory=dict)
-    headers: TextMap = Field(default_factory=dict)
+    query: _TextMap = Field(default_factory=dict)
+    headers: _TextMap = Field(default_factory=dict)
 
 
 class Records(Part):
@@ -568,6 +568,6 @@ class SourceDefinition(Part):
     @classmethod
     def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
         for name in value:
-            if not STREAM_NAME.fullmatch(name):
+            if not _STREAM_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no stream name: letters, digits and underscores")
         return value

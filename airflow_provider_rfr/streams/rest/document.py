@@ -35,7 +35,7 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class _Mistake:
     """One thing that is wrong."""
 
     path: str
@@ -54,10 +54,10 @@ def validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition
     except ValidationError as error:
         details = error.errors(include_url=False)
     # Raised out here: the validation error holds the document's values.
-    raise combined([_mistake(item) for item in details], file)
+    raise _combined([_mistake(item) for item in details], file)
 
 
-def combined(mistakes: Sequence[Mistake], file: str | None) -> SourceDefinitionError:
+def _combined(mistakes: Sequence[_Mistake], file: str | None) -> SourceDefinitionError:
     """One error for several mistakes; its path is the first one's."""
     unique = list({item.path: item for item in reversed(mistakes)}.values())[::-1]
     first, rest = unique[0], unique[1:]
@@ -67,28 +67,28 @@ def combined(mistakes: Sequence[Mistake], file: str | None) -> SourceDefinitionE
     return SourceDefinitionError(first.path, first.problem + others, file=file)
 
 
-def _mistake(error: ErrorDetails) -> Mistake:
+def _mistake(error: ErrorDetails) -> _Mistake:
     location, kind = error["loc"], error["type"]
     path, holder, wanted = _walk(location)
     context = error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Mistake(path, "unknown field", nearest(str(location[-1]), _names(holder)))
+        return _Mistake(path, "unknown field", nearest(str(location[-1]), _names(holder)))
     if kind == "missing":
-        return Mistake(path, "is missing")
+        return _Mistake(path, "is missing")
     if kind == "union_tag_not_found":
-        return Mistake(f"{path}.type", "is missing", f"allowed: {', '.join(_tags(wanted))}")
+        return _Mistake(f"{path}.type", "is missing", f"allowed: {', '.join(_tags(wanted))}")
     if kind == "union_tag_invalid":
         tag = str(context.get("tag", ""))
-        return Mistake(f"{path}.type", f"{tag!r} is unknown", nearest(tag, _tags(wanted)))
+        return _Mistake(f"{path}.type", f"{tag!r} is unknown", nearest(tag, _tags(wanted)))
     if kind == "value_error":
-        return Mistake(path or "document", error["msg"].removeprefix("Value error, "))
+        return _Mistake(path or "document", error["msg"].removeprefix("Value error, "))
     value = "" if _is_secret(path) else _shown(error["input"])
     if kind == "literal_error":
-        return Mistake(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
+        return _Mistake(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return Mistake(path or "document", f"{value or 'what it is'} is not a mapping", _as_mapping(wanted, value))
+        return _Mistake(path or "document", f"{value or 'what it is'} is not a mapping", _as_mapping(wanted, value))
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return Mistake(path or "document", f"{message} (it is {value})" if value else message)
+    return _Mistake(path or "document", f"{message} (it is {value})" if value else message)
 
 
 def _as_mapping(wanted: Any, value: str) -> str:
@@ -198,7 +198,7 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
     :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
     """
     definition, whole = parse_definition(document, file)
-    check_templates(definition, file)
+    _check_templates(definition, file)
     return whole
 
 
@@ -253,17 +253,17 @@ _Use: TypeAlias = tuple[Any, str, Set[str], Callable[[Any, str, Set[str]], Templ
 """A value with templates in it, its place, the names that are known there, and what compiles it."""
 
 
-def check_templates(definition: model.SourceDefinition, file: str | None) -> None:
+def _check_templates(definition: model.SourceDefinition, file: str | None) -> None:
     """:raises SourceDefinitionError: naming every template with wrong syntax or a name that its place doesn't know"""
-    found: list[Mistake] = []
+    found: list[_Mistake] = []
     for value, place, names, compiled in _document(definition):
         try:
             if value is not None:
                 compiled(value, place, names)
         except SourceDefinitionError as error:
-            found.append(Mistake(error.path, error.problem, error.remedy))
+            found.append(_Mistake(error.path, error.problem, error.remedy))
     if found:
-        raise combined(found, file)
+        raise _combined(found, file)
 
 
 def _document(source: model.SourceDefinition) -> Iterator[_Use]:

@@ -59,7 +59,7 @@ class Action(str, Enum):
     END = "END"
 
 
-REPEATING: Final = frozenset({Action.RETRY, Action.RATE_LIMITED})
+_REPEATING: Final = frozenset({Action.RETRY, Action.RATE_LIMITED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Verdict:
     reason: str = ""
     answer: Answer | None = None
     request: str | None = None
-    backoff: tuple[Backoff, ...] = field(default=(), repr=False)
+    backoff: tuple[_Backoff, ...] = field(default=(), repr=False)
 
     @property
     def status(self) -> int | None:
@@ -83,16 +83,16 @@ class Verdict:
         return self.answer.status if self.answer is not None else None
 
 
-Backoff: TypeAlias = Callable[[int, Mapping[str, str]], "float | None"]
+_Backoff: TypeAlias = Callable[[int, Mapping[str, str]], "float | None"]
 """Takes the number of failures so far (from 1) and the answer's headers; None if it can't tell."""
 
 
-def constant(seconds: float) -> Backoff:
+def constant(seconds: float) -> _Backoff:
     """Always the same."""
     return lambda failures, headers: seconds
 
 
-def exponential(initial: float = 1.0, multiplier: float = 2.0, maximum: float = 60.0, jitter: bool = True) -> Backoff:
+def exponential(initial: float = 1.0, multiplier: float = 2.0, maximum: float = 60.0, jitter: bool = True) -> _Backoff:
     """Grows with each failure; jitter keeps many readers from coming back at the same moment."""
     wait = _growing(initial, multiplier, maximum, jitter=jitter)
     return lambda failures, headers: wait(failures)
@@ -109,7 +109,7 @@ def _growing(initial: float, multiplier: float, maximum: float, *, jitter: bool)
     return wait
 
 
-def retry_after(header: str = "Retry-After") -> Backoff:
+def retry_after(header: str = "Retry-After") -> _Backoff:
     """What the header says: seconds, or an HTTP date by this machine's clock."""
 
     def wait(failures: int, headers: Mapping[str, str]) -> float | None:
@@ -128,7 +128,7 @@ def retry_after(header: str = "Retry-After") -> Backoff:
     return wait
 
 
-def reset_time(header: str, milliseconds: bool = False) -> Backoff:
+def reset_time(header: str, milliseconds: bool = False) -> _Backoff:
     """Until the moment that the header names."""
 
     def wait(failures: int, headers: Mapping[str, str]) -> float | None:
@@ -155,7 +155,7 @@ _standard: Final = retry_after()
 _otherwise: Final = _growing(1.0, 2.0, 60.0, jitter=True)
 
 
-def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mapping[str, str]) -> float:
+def _seconds_to_wait(strategies: Sequence[_Backoff], failures: int, headers: Mapping[str, str]) -> float:
     """By the first strategy that can tell, else exponential; never less than what Retry-After asks for."""
     asked = _standard(failures, headers)
     for strategy in strategies:
@@ -165,12 +165,12 @@ def seconds_to_wait(strategies: Sequence[Backoff], failures: int, headers: Mappi
     return asked if asked is not None else _otherwise(failures)
 
 
-def build_backoff(definitions: Sequence[model.Backoff]) -> tuple[Backoff, ...]:
+def _build_backoff(definitions: Sequence[model.Backoff]) -> tuple[_Backoff, ...]:
     """The strategies of a definition, in its order."""
     return tuple(_build(item) for item in definitions)
 
 
-def _build(item: model.Backoff) -> Backoff:
+def _build(item: model.Backoff) -> _Backoff:
     if isinstance(item, model.Constant):
         return constant(item.seconds)
     if isinstance(item, model.Exponential):
@@ -182,12 +182,12 @@ def _build(item: model.Backoff) -> Backoff:
 
 log = logging.getLogger(__name__)
 
-AUTHENTICATION_STATUS: Final = frozenset({401, 403})
-_FAIL: Final = frozenset({400, 404, 405, 410}) | AUTHENTICATION_STATUS
+_AUTHENTICATION_STATUS: Final = frozenset({401, 403})
+_FAIL: Final = frozenset({400, 404, 405, 410}) | _AUTHENTICATION_STATUS
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class _Rule:
     """All conditions that are set must hold.
 
     :ivar statuses: exact statuses
@@ -200,7 +200,7 @@ class Rule:
     text: str | None = None
     predicate: Template | None = None
     message: str | None = None
-    backoff: tuple[Backoff, ...] = ()
+    backoff: tuple[_Backoff, ...] = ()
 
     def matches(self, answer: Answer, variables: Mapping[str, Any]) -> bool:
         """Whether every condition holds; a predicate that can't be evaluated does not."""
@@ -223,13 +223,13 @@ class ErrorHandler:
     """
 
     redactor: Redactor
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[_Rule, ...] = ()
     expired_token_status: frozenset[int] = frozenset()
     max_retries: int = 5
     max_time: float = 600.0
     max_rate_limit_wait: float = 3600.0
     max_skipped_pages: int = 100
-    backoff: tuple[Backoff, ...] = field(default=(), repr=False)
+    backoff: tuple[_Backoff, ...] = field(default=(), repr=False)
     json_required: bool = True
     on_bad_json: str = "fail"
     error_keys: tuple[Path, ...] = ()
@@ -246,7 +246,7 @@ class ErrorHandler:
         if rule is None and token is not None and outcome.status in self.expired_token_status:
             action = Action.TOKEN_EXPIRED
         else:
-            action = rule.action if rule is not None else default_action(outcome.status)
+            action = rule.action if rule is not None else _default_action(outcome.status)
         if action is Action.SUCCESS:
             verdict = self._with_json(outcome) if self.json_required else Verdict(action, "", outcome, outcome.request)
             return verdict if rule is not None else self._without_error(verdict, outcome)
@@ -274,7 +274,7 @@ class ErrorHandler:
             return verdict
         path = self.selector.path
         found = [
-            key for key in self.error_keys if key != path[: len(key)] and says_something(lookup(answer.json(), key))
+            key for key in self.error_keys if key != path[: len(key)] and _says_something(lookup(answer.json(), key))
         ]
         # Without a path, the whole answer is the record, and its fields are the record's own.
         if not path or not found:
@@ -289,7 +289,7 @@ class ErrorHandler:
             log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, said)
         return verdict
 
-    def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> Rule | None:
+    def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> _Rule | None:
         for rule in self.rules:
             if rule.action is Action.TOKEN_EXPIRED and token is None:
                 continue
@@ -298,16 +298,16 @@ class ErrorHandler:
         return None
 
 
-def says_something(value: Any) -> bool:
+def _says_something(value: Any) -> bool:
     """Whether there is an error: null, false, 0, an empty text, and containers of only such values are none."""
     if isinstance(value, Mapping):
-        return any(says_something(item) for item in value.values())
+        return any(_says_something(item) for item in value.values())
     if isinstance(value, list):
-        return any(says_something(item) for item in value)
+        return any(_says_something(item) for item in value)
     return bool(value.strip() if isinstance(value, str) else value)
 
 
-def default_action(status: int) -> Action:
+def _default_action(status: int) -> Action:
     """What a status means if no rule says otherwise; an unknown one may pass, so it's tried again."""
     if 200 <= status < 300:
         return Action.SUCCESS
@@ -346,26 +346,26 @@ def build_error_handler(
         max_time=definition.max_time,
         max_rate_limit_wait=definition.max_rate_limit_wait,
         max_skipped_pages=definition.max_skipped_pages,
-        backoff=build_backoff(definition.backoff),
+        backoff=_build_backoff(definition.backoff),
         on_bad_json=definition.on_bad_json,
         error_keys=tuple(parse_path(key) for key in definition.error_keys),
         selector=selector,
     )
 
 
-def _build_rule(rule: RuleDefinition, place: str, config: Mapping[str, Any] | None) -> Rule:
+def _build_rule(rule: RuleDefinition, place: str, config: Mapping[str, Any] | None) -> _Rule:
     statuses: Sequence[int | str] = rule.status or ()
     predicate = None
     if rule.predicate is not None:
         predicate = compile_condition(rule.predicate, f"{place}.predicate", PREDICATE_NAMES, config)
-    return Rule(
+    return _Rule(
         action=Action(rule.action),
         statuses=None if rule.status is None else frozenset(s for s in statuses if isinstance(s, int)),
         classes=frozenset(int(s[0]) for s in statuses if isinstance(s, str)),
         text=rule.text,
         predicate=predicate,
         message=rule.message,
-        backoff=build_backoff(rule.backoff),
+        backoff=_build_backoff(rule.backoff),
     )
 
 
@@ -390,7 +390,7 @@ def repeat(attempt: Callable[[], Verdict], handler: ErrorHandler, context: ReadC
     :raises ReadInterrupted: the reader was stopped
     """
     verdict = attempt()
-    if verdict.action in REPEATING:
+    if verdict.action in _REPEATING:
         budget = _Budget(handler, context, verdict)
         verdict = Retrying(
             retry=budget.again,
@@ -433,13 +433,13 @@ class _Budget:
     def again(self, state: RetryCallState) -> bool:
         """Whether the verdict asks for a repetition; an exception is never repeated."""
         outcome = state.outcome
-        return outcome is not None and not outcome.failed and outcome.result().action in REPEATING
+        return outcome is not None and not outcome.failed and outcome.result().action in _REPEATING
 
     def wait(self, state: RetryCallState) -> float:
         verdict = _verdict(state)
         failures = self._limits if verdict.action is Action.RATE_LIMITED else self._errors
         headers = verdict.answer.headers if verdict.answer is not None else {}
-        return seconds_to_wait((*verdict.backoff, *self._handler.backoff), failures, headers)
+        return _seconds_to_wait((*verdict.backoff, *self._handler.backoff), failures, headers)
 
     def used_up(self, state: RetryCallState) -> bool:
         """Asked after ``wait``, so that a wait that can't be afforded isn't begun."""
@@ -482,7 +482,7 @@ def _error(verdict: Verdict, message: str) -> SourceError:
     if verdict.action is Action.TOKEN_EXPIRED:
         kind: type[SourceError] = TokenExpiredError
         message = f"the page token is no longer accepted: {message}"
-    elif verdict.status in AUTHENTICATION_STATUS:
+    elif verdict.status in _AUTHENTICATION_STATUS:
         kind = AuthenticationError
         message = f"the API does not accept the credentials: {message}"
     else:

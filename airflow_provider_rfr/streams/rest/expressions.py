@@ -78,7 +78,7 @@ class Template(Protocol):
         """:raises SourceDefinitionError: the expression fails; UndefinedValue if for something that isn't there"""
 
 
-class Constant:
+class _Constant:
     """A value without expressions."""
 
     constant = True
@@ -144,17 +144,17 @@ def compile_value(value: Any, place: str, names: Iterable[str], config: Mapping[
         return _compile_text(value, place, frozenset(names), config)
     if isinstance(value, Mapping):
         items = [(str(k), compile_value(v, f"{place}.{k}", names, config)) for k, v in value.items()]
-        return Constant(dict(value)) if all(item.constant for _, item in items) else _Tree(dict, items)
+        return _Constant(dict(value)) if all(item.constant for _, item in items) else _Tree(dict, items)
     if isinstance(value, list):
         items = [(str(n), compile_value(v, f"{place}.{n}", names, config)) for n, v in enumerate(value)]
-        return Constant(list(value)) if all(item.constant for _, item in items) else _Tree(list, items)
-    return Constant(value)
+        return _Constant(list(value)) if all(item.constant for _, item in items) else _Tree(list, items)
+    return _Constant(value)
 
 
 def compile_path(text: str, place: str, names: Iterable[str], config: Mapping[str, Any] | None = None) -> Template:
     """Compile a URL path: each inserted value is one quoted part of it (``| as_path`` keeps its slashes)."""
     if not has_expressions(text):
-        return Constant(text)
+        return _Constant(text)
     _checked(text, place, frozenset(names), config, _path_environment)
     return _Compiled(_path_environment.from_string(text).render, place)
 
@@ -172,7 +172,7 @@ def has_expressions(text: str) -> bool:
 
 def _compile_text(text: str, place: str, names: frozenset[str], config: Mapping[str, Any] | None) -> Template:
     if not has_expressions(text):
-        return Constant(text)
+        return _Constant(text)
     tree = _checked(text, place, names, config)
     outputs = tree.body[0].nodes if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) else []
     stripped = text.strip()
@@ -229,7 +229,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 Path: TypeAlias = tuple[str, ...]
-WILDCARD: Final = "*"
+_WILDCARD: Final = "*"
 _SHOWN_KEYS: Final = 12
 
 
@@ -267,10 +267,10 @@ def lookup(value: Any, path: Path) -> Any:
 
 def lookup_each(value: Any, path: Path) -> Iterator[Any]:
     """What stands at every place that ``path`` matches; ``*`` matches each item of a list or an object."""
-    if WILDCARD not in path:
+    if _WILDCARD not in path:
         yield lookup(value, path)
         return
-    at = path.index(WILDCARD)
+    at = path.index(_WILDCARD)
     found = lookup(value, path[:at])
     if isinstance(found, Mapping):
         found = list(found.values())
@@ -317,7 +317,7 @@ def where_missing(value: Any, path: Path) -> str:
     """How far ``path`` leads into ``value``, and what is there instead."""
     walked: list[str] = []
     for key in path:
-        inner = value if key == WILDCARD else lookup(value, (key,))
+        inner = value if key == _WILDCARD else lookup(value, (key,))
         if inner is MISSING:
             break
         value = inner

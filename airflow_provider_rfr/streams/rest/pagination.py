@@ -79,7 +79,7 @@ class _Numbered(SizedPaginator):
         return token
 
 
-class PageNumber(_Numbered):
+class _PageNumber(_Numbered):
     """Page 1, page 2, ...
 
     Where the API counts its records but sends fewer of them, the number of pages is in doubt.  From there on
@@ -118,7 +118,7 @@ class PageNumber(_Numbered):
         return self._number(token) - self._start
 
 
-class Offset(_Numbered):
+class _Offset(_Numbered):
     """The number of records before the page.
 
     After a short page the next offset is that of the record after it (``advance: records``): if the server
@@ -214,7 +214,7 @@ class Cursor(SizedPaginator):
         return COMPLETE if value is MISSING or _is_end(value) else to(value)
 
 
-class NextUrl(SizedPaginator):
+class _NextUrl(SizedPaginator):
     """The address of the next page.  The token is that address without credentials."""
 
     def __init__(
@@ -259,7 +259,7 @@ class NextUrl(SizedPaginator):
         return to(self._redactor.without_credentials(absolute))
 
 
-class Keyset(SizedPaginator):
+class _Keyset(SizedPaginator):
     """The next page begins after the last record of this one."""
 
     def __init__(self, *, field: Path, put: Put, stop: StopPolicy, page_size: int | None, put_size: Put) -> None:
@@ -286,7 +286,7 @@ class Keyset(SizedPaginator):
         return to(value)
 
 
-def link_of(header: str, rel: str) -> Callable[[Reply], Any]:
+def _link_of(header: str, rel: str) -> Callable[[Reply], Any]:
     """Finds the address with a relation in a Link header."""
     from requests.utils import parse_header_links
 
@@ -299,12 +299,12 @@ def link_of(header: str, rel: str) -> Callable[[Reply], Any]:
     return find
 
 
-def found_by(finder: Finder) -> Callable[[Reply], Any]:
+def _found_by(finder: Finder) -> Callable[[Reply], Any]:
     """A finder as a function of the reply."""
     return lambda reply: finder.find(reply.answer)
 
 
-def computed_by(expression: Template, *, of_records: bool) -> Callable[[Reply], Any]:
+def _computed_by(expression: Template, *, of_records: bool) -> Callable[[Reply], Any]:
     """An expression as a function of the reply; MISSING where it asks for something that isn't there.
 
     :param of_records: it asks for something of the last record, which every record must have
@@ -356,7 +356,7 @@ def build_paginator(
     if isinstance(definition, (model.PageNumber, model.Offset)):
         return _numbered(definition, page_size)
     if isinstance(definition, model.Keyset):
-        return Keyset(
+        return _Keyset(
             field=parse_path(definition.field),
             put=put_at(definition.send_as),
             stop=_policy(definition, page_size),
@@ -366,11 +366,11 @@ def build_paginator(
     if isinstance(definition, model.Cursor):
         return _cursor(definition, place, page_size, config)
     if isinstance(definition, model.LinkHeader):
-        find, stop_when = link_of(definition.header, definition.rel), None
+        find, stop_when = _link_of(definition.header, definition.rel), None
     else:
-        find = found_by(finder_of(definition.url))
+        find = _found_by(_finder_of(definition.url))
         stop_when = _condition(definition.stop_when, f"{place}.stop_when", config)
-    return NextUrl(
+    return _NextUrl(
         find=find,
         hosts=hosts,
         redactor=redactor,
@@ -393,7 +393,7 @@ def _cursor(definition: model.Cursor, place: str, page_size: int | None, config:
     )
 
 
-def finder_of(origin: Origin) -> Finder:
+def _finder_of(origin: Origin) -> Finder:
     """How the value of a definition's origin is found."""
     return Finder(None if origin.path is None else parse_path(origin.path), origin.header)
 
@@ -407,10 +407,10 @@ def _numbered(definition: model.PageNumber | model.Offset, page_size: int | None
         "put_size": put_at(definition.size_as),
     }
     if isinstance(definition, model.PageNumber):
-        return PageNumber(stop=_policy(definition, page_size), **parts)
+        return _PageNumber(stop=_policy(definition, page_size), **parts)
     by_records = definition.advance == "records"
     stop = _policy(definition, page_size, offsets_by_records=by_records)
-    return Offset(advance_by_records=by_records, stop=stop, **parts)
+    return _Offset(advance_by_records=by_records, stop=stop, **parts)
 
 
 def _policy(
@@ -423,9 +423,9 @@ def _policy(
     if policy == "short" and page_size is not None:
         return when_short(page_size)
     if policy == "flag" and definition.flag is not None:
-        return when_flagged(finder_of(definition.flag), definition.flag.stop_when)
+        return when_flagged(_finder_of(definition.flag), definition.flag.stop_when)
     if policy == "total" and definition.total is not None:
-        finder = finder_of(definition.total)
+        finder = _finder_of(definition.total)
         if definition.total.of == "pages" or page_size is None:
             return when_pages_read(finder)
         if offsets_by_records is not None:
@@ -437,8 +437,8 @@ def _policy(
 def _cursor_finder(origin: model.CursorOrigin, place: str, config: Mapping[str, Any]) -> Callable[[Reply], Any]:
     if origin.expression is not None:
         expression = compile_condition(origin.expression, f"{place}.expression", RESPONSE_NAMES, config)
-        return computed_by(expression, of_records="last_record" in origin.expression)
-    return found_by(Finder(None if origin.path is None else parse_path(origin.path), origin.header))
+        return _computed_by(expression, of_records="last_record" in origin.expression)
+    return _found_by(Finder(None if origin.path is None else parse_path(origin.path), origin.header))
 
 
 def _condition(text: str | None, place: str, config: Mapping[str, Any]) -> Template | None:

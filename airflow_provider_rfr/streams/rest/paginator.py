@@ -223,7 +223,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class _Ending:
     """Whether the page is the last, and how many pages there are, if that is known.
 
     :ivar doubtful: fewer records came than the API's own count promises: pages may be smaller than asked
@@ -237,30 +237,30 @@ class Ending:
     unconfirmed: bool = False
 
 
-StopPolicy: TypeAlias = Callable[[Seen], Ending]
+StopPolicy: TypeAlias = Callable[[Seen], _Ending]
 
 
-def when_empty(seen: Seen) -> Ending:
+def when_empty(seen: Seen) -> _Ending:
     """The first page without records is the last."""
     empty = seen.reply.count == 0
-    return Ending(empty, unconfirmed=empty)
+    return _Ending(empty, unconfirmed=empty)
 
 
 def when_short(page_size: int) -> StopPolicy:
     """The first page with fewer records than asked for is the last."""
-    return lambda seen: Ending(seen.reply.count < page_size, unconfirmed=seen.reply.count == 0)
+    return lambda seen: _Ending(seen.reply.count < page_size, unconfirmed=seen.reply.count == 0)
 
 
 def when_flagged(finder: Finder, stop_when: bool) -> StopPolicy:
     """The answer says whether there is more."""
 
-    def decide(seen: Seen) -> Ending:
+    def decide(seen: Seen) -> _Ending:
         value = finder.require("paginator.flag", seen.reply)
         if isinstance(value, str):
             value = _TEXTS.get(value.strip().lower(), value)
         if value not in (True, False):
             raise seen.reply.error(f"paginator.flag is {value!r}, neither true nor false")
-        return Ending(bool(value) is stop_when)
+        return _Ending(bool(value) is stop_when)
 
     return decide
 
@@ -268,10 +268,10 @@ def when_flagged(finder: Finder, stop_when: bool) -> StopPolicy:
 def when_pages_read(finder: Finder) -> StopPolicy:
     """The answer says how many pages there are."""
 
-    def decide(seen: Seen) -> Ending:
+    def decide(seen: Seen) -> _Ending:
         pages = max(1, _whole_number(finder, seen.reply))
         missing = not seen.reply.count and seen.position < pages
-        return Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
+        return _Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
 
     return decide
 
@@ -279,14 +279,14 @@ def when_pages_read(finder: Finder) -> StopPolicy:
 def when_records_read(finder: Finder, page_size: int) -> StopPolicy:
     """For numbered pages: the answer says how many records there are."""
 
-    def decide(seen: Seen) -> Ending:
+    def decide(seen: Seen) -> _Ending:
         total = _whole_number(finder, seen.reply)
         pages = max(1, ceil(total / page_size))
         expected = min(page_size, total - seen.position * page_size)
         if 0 < seen.reply.count < expected:
-            return Ending(False, None, doubtful=True)
+            return _Ending(False, None, doubtful=True)
         missing = not seen.reply.count and expected > 0
-        return Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
+        return _Ending(seen.position + 1 >= pages, pages, unconfirmed=missing)
 
     return decide
 
@@ -294,11 +294,11 @@ def when_records_read(finder: Finder, page_size: int) -> StopPolicy:
 def when_offset_reached(finder: Finder, page_size: int, *, by_records: bool) -> StopPolicy:
     """For offsets: the answer says how many records there are."""
 
-    def decide(seen: Seen) -> Ending:
+    def decide(seen: Seen) -> _Ending:
         total = _whole_number(finder, seen.reply)
         covered = seen.reply.count if by_records and seen.reply.count else page_size
         missing = not seen.reply.count and seen.before < total
-        return Ending(seen.before + covered >= total, max(1, ceil(total / page_size)), unconfirmed=missing)
+        return _Ending(seen.before + covered >= total, max(1, ceil(total / page_size)), unconfirmed=missing)
 
     return decide
 

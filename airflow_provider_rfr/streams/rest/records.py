@@ -124,7 +124,7 @@ class Add(Transformation):
 
 
 @dataclass(frozen=True, slots=True)
-class Remove(Transformation):
+class _Remove(Transformation):
     """Remove fields; one that isn't there is no error."""
 
     fields: tuple[Path, ...]
@@ -135,7 +135,7 @@ class Remove(Transformation):
 
 
 @dataclass(frozen=True, slots=True)
-class Rename(Transformation):
+class _Rename(Transformation):
     """Move fields; one that isn't there is no error, one that is in the way is."""
 
     fields: tuple[tuple[Path, Path], ...]
@@ -183,9 +183,9 @@ def build_transformations(
 
 def _build(item: model.Transformation, place: str, config: Mapping[str, Any] | None) -> Transformation:
     if isinstance(item, model.RemoveFields):
-        return Remove(tuple(parse_path(path) for path in item.fields))
+        return _Remove(tuple(parse_path(path) for path in item.fields))
     if isinstance(item, model.RenameFields):
-        return Rename(tuple((parse_path(old), parse_path(new)) for old, new in item.fields.items()))
+        return _Rename(tuple((parse_path(old), parse_path(new)) for old, new in item.fields.items()))
     return Add(
         tuple(
             (parse_path(path), compile_value(value, f"{place}.fields.{path}", RECORD_NAMES, config))

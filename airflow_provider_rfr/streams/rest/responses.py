@@ -29,7 +29,7 @@ _LINES_TYPES: Final = frozenset({"x-ndjson", "ndjson", "jsonl", "x-jsonl", "json
 _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
-def read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
+def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     """The value, with null for numbers that aren't any and U+FFFD for what is no text; and what that was.
 
     Control characters stay as they are, and are not in the list.
@@ -61,7 +61,7 @@ def read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     return value, found
 
 
-def format_of(body: bytes, media_type: str) -> str | None:
+def _format_of(body: bytes, media_type: str) -> str | None:
     """The name of the format that the body has instead of JSON; None if it is none that is known here."""
     kind = media_type.lower().rpartition("/")[2]
     head = body[:_PEEK].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
@@ -208,14 +208,14 @@ def _read_refused(body: bytes, charset: str, media_type: str, problem: str, leni
     """The value of a body that a strict reader refuses, if it may be read leniently."""
     shown = f"{media_type or 'no content type'}, {len(body)} bytes"
     try:
-        value, found = read_leniently(body, charset)
+        value, found = _read_leniently(body, charset)
     except (ValueError, LookupError, RecursionError):
         pass
     else:
         if lenient:
             return value
         raise NearlyJson(f"the answer is not strict JSON ({', '.join(found) or problem}; {shown})")
-    form = format_of(body, media_type)
+    form = _format_of(body, media_type)
     if form == "HTML":
         raise NotJson(f"the answer is HTML, not JSON ({shown}): a login page?")
     if form is not None:

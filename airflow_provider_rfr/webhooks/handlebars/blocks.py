@@ -31,7 +31,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, Problem
 _Body = list[Statement]
 
 
-def trim_program(program: Program, *, root: bool = False) -> None:
+def _trim_program(program: Program, *, root: bool = False) -> None:
     """Trim between the statements of one program; its blocks are trimmed already."""
     for index, statement in enumerate(program.body):
         if isinstance(statement, Block):
@@ -43,7 +43,7 @@ def trim_program(program: Program, *, root: bool = False) -> None:
             _apply(program.body, index, Around(statement.strip.open, statement.strip.close), None, root=root)
 
 
-def trim_block(block: Block) -> None:
+def _trim_block(block: Block) -> None:
     """Trim between the branches of one block, and note what it wants of the text around it."""
     program = _first(block)
     inverse = block.inverse if block.program is not None else None
@@ -150,7 +150,7 @@ def _omit_left(body: _Body, index: int | None, *, every: bool = False) -> None:
     text.left_stripped = text.value != before
 
 
-MAX_TEMPLATE = 64 * 1024
+_MAX_TEMPLATE = 64 * 1024
 
 
 @dataclass
@@ -211,7 +211,7 @@ class _Builder:
             opened = self._open[-1]
             name = opened.name.original
             raise Problem(f"the block {opened.name.label} that begins here is not closed; {_closing(name)}", opened.at)
-        trim_program(self.root, root=True)
+        _trim_program(self.root, root=True)
         return self.root
 
     def _meaning(self) -> Meaning:
@@ -240,7 +240,7 @@ class _Builder:
             raise Problem(f"only one {{{{else}}}}, as the last branch, in the block {opened.name.label}", tag.at)
         if tag.kind == "chain" and opened.inverted:
             raise Problem("a block that begins with ^ takes {{else}} without a condition", tag.at)
-        trim_program(opened.branches[-1].program)
+        _trim_program(opened.branches[-1].program)
         # The names of a branch hold in it alone, and not in the condition of the next.
         around = opened.around
         opened.branches.append(self._about(tag, around) if tag.kind == "chain" else _Branch(tag, around))
@@ -256,7 +256,7 @@ class _Builder:
                 f" {_closing(opened.name.original)}",
                 opened.at,
             )
-        trim_program(opened.branches[-1].program)
+        _trim_program(opened.branches[-1].program)
         self._append(_assembled(opened, tag.strip))
 
 
@@ -277,7 +277,7 @@ def _assembled(opened: _Open, close: Strip) -> Block:
         block.close_strip = close if index < 2 else strip
         if opened.inverted:
             block.program, block.inverse, block.names_in_inverse = block.inverse, block.program, True
-        trim_block(block)
+        _trim_block(block)
         inverse, inverse_strip = Program([block], chained=True), strip
     assert block is not None
     return block
@@ -300,8 +300,8 @@ def parse(source: str) -> Program:
 
     :raises Problem: it can't be read, or is too large
     """
-    if len(source.encode("utf-8", "surrogatepass")) > MAX_TEMPLATE:
-        raise Problem(f"the template is larger than {MAX_TEMPLATE:,} bytes", 0)
+    if len(source.encode("utf-8", "surrogatepass")) > _MAX_TEMPLATE:
+        raise Problem(f"the template is larger than {_MAX_TEMPLATE:,} bytes", 0)
     builder = _Builder()
     for tag in tags(source):
         builder.add(tag)

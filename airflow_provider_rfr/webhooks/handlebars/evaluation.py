@@ -59,7 +59,7 @@ _TO_QUOTE = re.compile(r'[^"]*"?')
 _TO_END = re.compile(r'[^"\\]*(["\\]?)')
 
 
-class Output(Protocol):
+class _Output(Protocol):
     """Takes what is rendered, in order."""
 
     def text(self, text: Text) -> None: ...
@@ -80,7 +80,7 @@ class PlainOutput:
         self._write(text.value, text.at)
 
     def value(self, value: object, expression: Expression, at: int) -> None:
-        self._write(printed(value, expression, at), at)
+        self._write(_printed(value, expression, at), at)
 
     def whole(self) -> str:
         return whole("".join(self._parts))
@@ -114,7 +114,7 @@ class JsonOutput(PlainOutput):
         if not inside and (isinstance(value, JsonText) or not isinstance(value, str)):
             self._write(_scalar(value, expression, at), at)
             return
-        text = printed(value, expression, at)
+        text = _printed(value, expression, at)
         self._budget.writes(quoted_size(text) - (2 if inside else 0), at)
         self._parts.append(quoted(text)[1:-1] if inside else quoted(text))
 
@@ -142,7 +142,7 @@ def behind(text: str, state: int) -> int:
     return state
 
 
-def printed(value: object, expression: Expression, at: int) -> str:
+def _printed(value: object, expression: Expression, at: int) -> str:
     """The text of a value.
 
     :raises Problem: it has none; lists and maps are printed by ``{{json x}}``
@@ -228,7 +228,7 @@ class _Next(NamedTuple):
 class Evaluation:
     """One rendering."""
 
-    def __init__(self, output: Output, budget: Budget) -> None:
+    def __init__(self, output: _Output, budget: Budget) -> None:
         self._output = output
         self._budget = budget
 

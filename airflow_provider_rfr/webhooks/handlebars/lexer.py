@@ -156,7 +156,7 @@ class Around:
     inline_alone: bool = False
 
 
-NOTHING_AROUND = Around(False, False)
+_NOTHING_AROUND = Around(False, False)
 
 
 @dataclass(eq=False)
@@ -180,12 +180,12 @@ class Block:
     names_in_inverse: bool = False
     inverse_strip: Strip = NO_STRIP
     close_strip: Strip = NO_STRIP
-    around: Around = NOTHING_AROUND
+    around: Around = _NOTHING_AROUND
 
 
 Statement = Text | Comment | Mustache | Block
 
-WS = "[" + WHITESPACE + "]"
+_WS = "[" + WHITESPACE + "]"
 _LITERAL_END = r"(?=[~})" + WHITESPACE + "])"
 _NAME_END = r"(?=[=~}/.)|" + WHITESPACE + "])"
 _NAME = r"[^!\"#%-,./;->@\[-\^`{-~" + WHITESPACE + "]+" + _NAME_END
@@ -193,22 +193,22 @@ _NAME = r"[^!\"#%-,./;->@\[-\^`{-~" + WHITESPACE + "]+" + _NAME_END
 # In the order in which handlebars.js tries them. ASCII: its \b knows no other letters.
 _OPENING = re.compile(
     rf"(?P<raw>\{{\{{\{{\{{)|(?P<partial>\{{\{{~?\#?>)|(?P<decorator>\{{\{{~?\#?\*)|(?P<block>\{{\{{~?\#)"
-    rf"|(?P<end>\{{\{{~?/)|(?P<otherwise>\{{\{{~?(?:\^|{WS}*else){WS}*~?\}}\}})|(?P<inverse>\{{\{{~?\^)"
-    rf"|(?P<chain>\{{\{{~?{WS}*else\b)|(?P<unescaped>\{{\{{~?\{{)|(?P<long_comment>\{{\{{~?!--)"
+    rf"|(?P<end>\{{\{{~?/)|(?P<otherwise>\{{\{{~?(?:\^|{_WS}*else){_WS}*~?\}}\}})|(?P<inverse>\{{\{{~?\^)"
+    rf"|(?P<chain>\{{\{{~?{_WS}*else\b)|(?P<unescaped>\{{\{{~?\{{)|(?P<long_comment>\{{\{{~?!--)"
     rf"|(?P<comment>\{{\{{~?!)|(?P<plain>\{{\{{~?&?)",
     re.ASCII,
 )
 _LONG_COMMENT_END = re.compile(r"--~?\}\}")
 _TOKEN = re.compile(
     rf"(?P<open>\()|(?P<shut>\))|(?P<nested>\{{\{{)|(?P<close_raw>\}}\}}\}}\}})|(?P<equals>=)"
-    rf"|(?P<id>\.\.|\.{_NAME_END})|(?P<sep>[/.])|(?P<space>{WS}+)|(?P<close_unescaped>\}}~?\}}\}})|(?P<close>~?\}}\}})"
+    rf"|(?P<id>\.\.|\.{_NAME_END})|(?P<sep>[/.])|(?P<space>{_WS}+)|(?P<close_unescaped>\}}~?\}}\}})|(?P<close>~?\}}\}})"
     r'|(?P<string>"(?:\\"|[^"])*"|' + r"'(?:\\'|[^'])*')|(?P<data>@)"
     rf"|(?P<word>(?:true|false|undefined|null){_LITERAL_END})|(?P<number>-?[0-9]+(?:\.[0-9]+)?{_LITERAL_END})"
-    rf"|(?P<params>as{WS}+\|)|(?P<bar>\|)|(?P<name>{_NAME})|(?P<segment>\[(?:\\\]|[^\]])*\])"
+    rf"|(?P<params>as{_WS}+\|)|(?P<bar>\|)|(?P<name>{_NAME})|(?P<segment>\[(?:\\\]|[^\]])*\])"
 )
 _ESCAPED_END = re.compile(r"\\{0,2}\{\{")
 
-REFUSED = {
+_REFUSED = {
     "raw": "raw blocks ({{{{name}}}}) are not supported; write \\{{ where braces shall stand as they are",
     "partial": "partials ({{> name}}) are not supported; write their text here",
     "decorator": "decorators and inline partials ({{* name}}) are not supported; write their text here",
@@ -268,8 +268,8 @@ def _tag(source: str, start: int) -> tuple[Tag, int]:
     opening = _OPENING.match(source, start)
     assert opening is not None
     kind = str(opening.lastgroup)
-    if kind in REFUSED:
-        raise Problem(REFUSED[kind], start)
+    if kind in _REFUSED:
+        raise Problem(_REFUSED[kind], start)
     if kind == "otherwise":
         return Tag(kind, start, strip=_flags(opening.group(), opening.group())), opening.end()
     if kind in ("comment", "long_comment"):

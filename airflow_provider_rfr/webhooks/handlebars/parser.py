@@ -40,7 +40,7 @@ _BEFORE, _BEHIND = "{{", "}}"
 
 
 @dataclass(frozen=True)
-class Refusal:
+class _Refusal:
     """The grammar does not know such an expression.
 
     :ivar place: where in the question it could not go on
@@ -65,16 +65,16 @@ def _grammar() -> Any:
     return Compiler._handlebars, ParseError
 
 
-def structure(question: str) -> tuple[Any, ...] | Refusal:
+def _structure(question: str) -> tuple[Any, ...] | _Refusal:
     """``("escapedexpand", ("path", [...]), [argument, ...])``, and the same inside for each argument.
 
     The answers are shared and must not be changed.
     """
-    return KNOWN.get(question) or asked(question)
+    return KNOWN.get(question) or _asked(question)
 
 
 @lru_cache(maxsize=4096)
-def asked(question: str) -> tuple[Any, ...] | Refusal:
+def _asked(question: str) -> tuple[Any, ...] | _Refusal:
     """The grammar's own answer. One thread at a time: the grammar keeps state where all can reach."""
     with _LOCK:
         grammar, parse_error = _grammar()
@@ -82,17 +82,17 @@ def asked(question: str) -> tuple[Any, ...] | Refusal:
         try:
             answer, _ = parser.apply("escapedexpression")
         except parse_error as error:
-            return Refusal(int(error.position) - len(_BEFORE))
+            return _Refusal(int(error.position) - len(_BEFORE))
         read = parser.input.position
         if read != len(parser.input.data):
-            return Refusal(read - len(_BEFORE))
+            return _Refusal(read - len(_BEFORE))
         return tuple(answer)
 
 
 MAX_DEPTH = 32
-MAX_FORMS = 2048
-MAX_TOKENS = 2048
-MAX_BLOCK_PARAMS = 16
+_MAX_FORMS = 2048
+_MAX_TOKENS = 2048
+_MAX_BLOCK_PARAMS = 16
 _LONGEST_NUMBER = 300
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "undefined": UNDEFINED}
 _NAMES = ("id", "name", "segment")
@@ -117,13 +117,13 @@ class Forms:
         self._seen: set[str] = set()
         self._size = 0
 
-    def ask(self, question: str, at: int) -> tuple[Any, ...] | Refusal:
+    def ask(self, question: str, at: int) -> tuple[Any, ...] | _Refusal:
         if question not in self._seen:
             self._seen.add(question)
             self._size += len(question)
-            if self._size > MAX_FORMS:
+            if self._size > _MAX_FORMS:
                 raise Problem("the template has too many expressions of different form", at)
-        return structure(question)
+        return _structure(question)
 
 
 class ExpressionReader:
@@ -168,8 +168,8 @@ class ExpressionReader:
         return self._tokens[self._next - 1]
 
     def _pieces(self) -> Iterator[_Piece]:
-        if len(self._tokens) > MAX_TOKENS:
-            raise Problem(f"more than {MAX_TOKENS:,} words and signs in one tag", self._at)
+        if len(self._tokens) > _MAX_TOKENS:
+            raise Problem(f"more than {_MAX_TOKENS:,} words and signs in one tag", self._at)
         depth = 0
         while (kind := self._kind()) not in ("", "params"):
             token = self._tokens[self._next]
@@ -189,14 +189,14 @@ class ExpressionReader:
     def _understood(self, pieces: list[_Piece]) -> Call:
         question, places = _question(pieces)
         answer = self._forms.ask(question, self._at)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, _Refusal):
             raise self._refused(answer, pieces, places)
         leaves = (piece for piece in pieces if piece.leaf is not None)
         call = _call(answer, leaves)
         assert next(leaves, None) is None, "the grammar's answer has fewer names than its question"
         return call
 
-    def _refused(self, refusal: Refusal, pieces: list[_Piece], places: list[int]) -> Problem:
+    def _refused(self, refusal: _Refusal, pieces: list[_Piece], places: list[int]) -> Problem:
         reached = [piece for piece, place in zip(pieces, places, strict=True) if place >= refusal.place]
         if not reached:
             at = pieces[-1].token.at if pieces else self._at
@@ -248,8 +248,8 @@ class ExpressionReader:
             names.append(_unescaped(self._take()))
         if not names or self._kind() != "bar" or _BRACKETS.match(",".join(names)):
             raise Problem("block parameters are written: as |name name|", opening.at)
-        if len(names) > MAX_BLOCK_PARAMS:
-            raise Problem(f"more than {MAX_BLOCK_PARAMS} block parameters", opening.at)
+        if len(names) > _MAX_BLOCK_PARAMS:
+            raise Problem(f"more than {_MAX_BLOCK_PARAMS} block parameters", opening.at)
         self._take()
         return tuple(names)
 
@@ -339,9 +339,9 @@ def _number(token: Token) -> Literal:
     return Literal(value, number_name(value), token.at)
 
 
-BLOCKS = ("if", "unless", "each", "with")
+_BLOCKS = ("if", "unless", "each", "with")
 # Of handlebars.js itself: these names never mean a variable, not even alone or behind ``this.``.
-_KNOWN = frozenset((*BLOCKS, "lookup", "log", "helperMissing", "blockHelperMissing"))
+_KNOWN = frozenset((*_BLOCKS, "lookup", "log", "helperMissing", "blockHelperMissing"))
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ class Meaning:
         if self._is_variable(call, alone=call.bare):
             return Subject("section", self._path(call.name))
         name = call.name.parts[0] if call.name.parts else ""
-        if name not in BLOCKS:
+        if name not in _BLOCKS:
             helper = self._helper(call).helper
             raise Problem(
                 f"{helper.name} gives a value and is no block; write {{{{#if ({helper.name} ...)}}}}", call.at
@@ -408,7 +408,7 @@ class Meaning:
     def _helper(self, call: Call) -> HelperCall:
         path = call.name
         name = path.parts[0] if path.parts else ""
-        if name in BLOCKS:
+        if name in _BLOCKS:
             raise Problem(f"{name} is a block; write {{{{#{name} ...}}}}...{{{{/{name}}}}}", call.at)
         if name in HELPERS and (path.simple or name in _KNOWN):
             helper = HELPERS[name]
@@ -421,8 +421,8 @@ class Meaning:
 def _suggestion(name: str) -> str:
     if name.startswith("else"):
         return "; write {{else if ...}}"
-    near = get_close_matches(name[:40], [*HELPERS, *BLOCKS], n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join([*BLOCKS, *HELPERS])}"
+    near = get_close_matches(name[:40], [*HELPERS, *_BLOCKS], n=2, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join([*_BLOCKS, *HELPERS])}"
 
 
 def _check(helper: Helper, call: Call) -> None:

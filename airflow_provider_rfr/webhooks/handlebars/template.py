@@ -20,7 +20,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import Budget, Problem, cop
 T = TypeVar("T")
 
 
-class TextCache(Generic[T]):
+class _TextCache(Generic[T]):
     """What ``make`` makes of a text, kept while it is among those that were asked for last.
 
     Two threads that ask at once may both make it; one result is kept. Failures are not kept.
@@ -150,4 +150,4 @@ def _read(text: str) -> tuple[Template, Template]:
     return Template(text, program, json_mode=False), Template(text, program, json_mode=True)
 
 
-_TEMPLATES = TextCache(_read, entries=_CACHED_TEMPLATES, characters=_CACHED_CHARACTERS)
+_TEMPLATES = _TextCache(_read, entries=_CACHED_TEMPLATES, characters=_CACHED_CHARACTERS)

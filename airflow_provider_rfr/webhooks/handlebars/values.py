@@ -35,7 +35,7 @@ WHITESPACE = " \t\n\r\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".
 LONGEST_SHOWN = 60
 
 
-class Undefined:
+class _Undefined:
     """What JavaScript has besides null: there is no such thing. One object, :data:`UNDEFINED`."""
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class Undefined:
         return False
 
 
-UNDEFINED = Undefined()
+UNDEFINED = _Undefined()
 
 
 class Problem(Exception):
@@ -65,8 +65,8 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= LONGEST_SHOWN else name[: LONGEST_SHOWN - 3] + "...")
 
 
-MAX_SAFE_INTEGER = 2**53 - 1
-LONGEST_INTEGER_BITS = 13_000
+_MAX_SAFE_INTEGER = 2**53 - 1
+_LONGEST_INTEGER_BITS = 13_000
 _LAST_INDEX = 2**32 - 2
 _DEEPEST = 100
 
@@ -145,7 +145,7 @@ def text_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        if value.bit_length() > LONGEST_INTEGER_BITS:
+        if value.bit_length() > _LONGEST_INTEGER_BITS:
             raise NoText("a number that is too long")
         return int.__repr__(value)
     if isinstance(value, float):
@@ -176,7 +176,7 @@ def _float_text(value: float) -> str:
 
 def number_name(value: float) -> str:
     """The name that a number spells where a name is expected: ``{{1.50}}`` is the variable ``1.5``."""
-    exact = isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER
+    exact = isinstance(value, int) and abs(value) <= _MAX_SAFE_INTEGER
     return str(value) if exact else _float_text(float(value))
 
 
@@ -382,14 +382,14 @@ def _offset(when: datetime) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
-MAX_STEPS = 200_000
-MAX_TEXT = 1 << 20
+_MAX_STEPS = 200_000
+_MAX_TEXT = 1 << 20
 _PER_STEP = 256
 
 
 def size_of(text: str) -> int:
     """Bytes of the text in UTF-8; of one that is too large in any case, its characters."""
-    if text.isascii() or len(text) > MAX_TEXT:
+    if text.isascii() or len(text) > _MAX_TEXT:
         return len(text)
     return len(str.encode(text, "utf-8", "surrogatepass"))
 
@@ -409,8 +409,8 @@ class Budget:
 
     def step(self, at: int, steps: int = 1) -> None:
         self._steps += steps
-        if self._steps > MAX_STEPS:
-            raise Problem(f"rendering takes more than {MAX_STEPS:,} steps", at)
+        if self._steps > _MAX_STEPS:
+            raise Problem(f"rendering takes more than {_MAX_STEPS:,} steps", at)
 
     def read(self, characters: int, at: int) -> None:
         """A helper is about to go through as many characters that are there."""
@@ -422,16 +422,16 @@ class Budget:
         :param made: bytes that the text has already
         :returns: bytes that it will have
         """
-        if made + size > MAX_TEXT:
-            raise Problem(f"a helper would make a text of more than {MAX_TEXT:,} bytes", at)
+        if made + size > _MAX_TEXT:
+            raise Problem(f"a helper would make a text of more than {_MAX_TEXT:,} bytes", at)
         self.read(size, at)
         return made + size
 
     def writes(self, size: int, at: int) -> None:
         """The output is about to get so many bytes."""
         self._output += size
-        if self._output > MAX_TEXT:
-            raise Problem(f"the output is larger than {MAX_TEXT:,} bytes", at)
+        if self._output > _MAX_TEXT:
+            raise Problem(f"the output is larger than {_MAX_TEXT:,} bytes", at)
 
 
 _FIRST_WITH_EXPONENT = 1e21
@@ -448,7 +448,7 @@ def quoted(text: str) -> str:
 
 def quoted_size(text: str) -> int:
     """Bytes of :func:`quoted`, without making it; of a text that is too large in any case, at least its characters."""
-    if len(text) > MAX_TEXT:
+    if len(text) > _MAX_TEXT:
         return len(text)
     # A half of a pair becomes six ASCII characters, as JSON writes it.
     size = len(text) if text.isascii() else len(str.encode(text, "utf-8", "backslashreplace"))
@@ -464,7 +464,7 @@ def scalar(value: object) -> str:
         return value
     if value is None or value is UNDEFINED:
         return "null"
-    if isinstance(value, float) and MAX_SAFE_INTEGER < abs(value) < _FIRST_WITH_EXPONENT:
+    if isinstance(value, float) and _MAX_SAFE_INTEGER < abs(value) < _FIRST_WITH_EXPONENT:
         # JavaScript writes zeros for the last digits, which whoever reads whole numbers exactly reads as another one.
         return str(int(value))
     return text_of(value)

@@ -23,7 +23,7 @@ from airflow_provider_rfr.webhooks.sealing.flow_import import import_sealed
 from airflow_provider_rfr.webhooks.sealing.sealer import reseal, seal
 from airflow_provider_rfr.webhooks.sealing.sops import shown
 
-LONGEST = 2 * 2**20
+_LONGEST = 2 * 2**20
 _YAML = "tag:yaml.org,2002"
 
 
@@ -67,7 +67,7 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def read_yaml(text: str) -> Any:
+def _read_yaml(text: str) -> Any:
     """:raises SealError: no YAML that a document can be, with line and column"""
     problem = ""
     try:
@@ -77,7 +77,7 @@ def read_yaml(text: str) -> Any:
     raise SealError(problem)  # here, so that no context hangs on the error
 
 
-def read_json(text: str) -> Any:
+def _read_json(text: str) -> Any:
     """:raises SealError: no JSON, a key twice, or a number that is none"""
     problem = ""
     try:
@@ -89,18 +89,18 @@ def read_json(text: str) -> Any:
     raise SealError(problem)
 
 
-def write_yaml(document: Any) -> str:
+def _write_yaml(document: Any) -> str:
     text: str = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**30)
     return text
 
 
-def write_json(document: Any) -> str:
+def _write_json(document: Any) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _checked(text: str) -> str:
-    if len(text) > LONGEST:
-        raise SealError(f"the file is larger than {LONGEST:,} characters")
+    if len(text) > _LONGEST:
+        raise SealError(f"the file is larger than {_LONGEST:,} characters")
     return text
 
 
@@ -161,7 +161,7 @@ def _rewritten(path: str | Path, change: Callable[[Any], Any]) -> str:
     problem = ""
     try:
         result = change(document)
-        write = write_json if _is_json(path) else write_yaml
+        write = _write_json if _is_json(path) else _write_yaml
         return text if result is None else write(result)
     except SealError as error:
         problem = str(error)
@@ -171,7 +171,7 @@ def _rewritten(path: str | Path, change: Callable[[Any], Any]) -> str:
 def _document(path: str | Path, text: str) -> Any:
     problem = ""
     try:
-        return read_json(text) if _is_json(path) else read_yaml(text)
+        return _read_json(text) if _is_json(path) else _read_yaml(text)
     except SealError as error:
         problem = str(error)
     raise SealError(f"{shown(path)}: {problem}")
@@ -185,7 +185,7 @@ def _content(path: str | Path) -> str:
     problem = "it is not UTF-8 text"
     try:
         with Path(path).open("rb") as file:
-            return str(file.read(4 * LONGEST + 1), "utf-8-sig")
+            return str(file.read(4 * _LONGEST + 1), "utf-8-sig")
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or problem
     raise SealError(f"{shown(path)} can't be read: {problem}")

@@ -17,11 +17,11 @@ from airflow_provider_rfr.webhooks.sealing.sealer import metadata_of, open_docum
 from airflow_provider_rfr.webhooks.sealing.sops import looks_sealed, plain_copy, shown, veiled
 
 # What Flow puts into the fields outside of the code; a field that is not there stays away.
-BLANKS: dict[str, Any] = {"payloadTemplate": "", "timeout": "0s", "timeoutSecs": 0, "maxAttempts": 0}
+_BLANKS: dict[str, Any] = {"payloadTemplate": "", "timeout": "0s", "timeoutSecs": 0, "maxAttempts": 0}
 _ORDER = ("url", "method", "headers", "payloadTemplate", "timeoutSecs", "timeout", "maxAttempts")
 _ALWAYS = {"method": "POST"}
 
-Originals = list[dict[str, Any]]
+_Originals = list[dict[str, Any]]
 
 
 def import_sealed(
@@ -31,10 +31,10 @@ def import_sealed(
 
     :raises SealError: no key opens it, its code does not match, or it is no triggers block
     """
-    return seal(open_foreign(document, environment=environment), recipients)
+    return seal(_open_foreign(document, environment=environment), recipients)
 
 
-def open_foreign(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def _open_foreign(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Such a document's plaintext, without ``sops``; nothing says that its URLs are those that were sealed.
 
     :raises SealError: no key opens it, or its code does not match
@@ -43,30 +43,30 @@ def open_foreign(document: Mapping[str, Any], *, environment: Mapping[str, str] 
     metadata = metadata_of(located.sealed)
     refuse_neighbours(located)
     check_overlay(overlay_of(metadata))
-    stripped, originals = strip(located.block)
+    stripped, originals = _strip(located.block)
     forms = () if located.outside else (stripped, _as_flow_writes(stripped))
     opened = open_document(located.sealed, environment, as_coded=forms)
     suffix = str(metadata.get("encrypted_suffix") or "")
-    found = locate(located.with_sealed(without_suffix(opened, suffix) if suffix else opened))
-    restored = named(restore(found.block, originals))
+    found = locate(located.with_sealed(_without_suffix(opened, suffix) if suffix else opened))
+    restored = named(_restore(found.block, originals))
     return veiled(found.with_block(merged(restored, overlay_of(metadata))))
 
 
-def strip(block: Any) -> tuple[dict[str, Any], Originals]:
+def _strip(block: Any) -> tuple[dict[str, Any], _Originals]:
     """The block with its fields outside of the code blanked, and what they held: the block's own first."""
     if not isinstance(block, Mapping):
         raise SealError("the document has no triggers block")
     stripped = {name: value for name, value in block.items() if name != "interval"}
-    originals = [_taken(block, ("interval",)), *(_taken(endpoint, BLANKS) for endpoint in _endpoints(block))]
+    originals = [_taken(block, ("interval",)), *(_taken(endpoint, _BLANKS) for endpoint in _endpoints(block))]
     blanked = [
-        {**endpoint, **{name: BLANKS[name] for name in taken}}
+        {**endpoint, **{name: _BLANKS[name] for name in taken}}
         for endpoint, taken in zip(_endpoints(block), originals[1:], strict=True)
     ]
     return {**stripped, "config": _like(block.get("config"), blanked)}, originals
 
 
-def restore(block: Any, originals: Originals) -> dict[str, Any]:
-    """What :func:`strip` took, put back.
+def _restore(block: Any, originals: _Originals) -> dict[str, Any]:
+    """What :func:`_strip` took, put back.
 
     :raises SealError: not the block that it was taken from
     """
@@ -77,20 +77,20 @@ def restore(block: Any, originals: Originals) -> dict[str, Any]:
     return {**block, "config": _like(block.get("config"), whole), **originals[0]}
 
 
-def without_suffix(value: Any, suffix: str) -> Any:
+def _without_suffix(value: Any, suffix: str) -> Any:
     """Keys without the suffix that marks sealed values.
 
     :raises SealError: two keys would be one
     """
     if isinstance(value, list):
-        return [without_suffix(each, suffix) for each in value]
+        return [_without_suffix(each, suffix) for each in value]
     if not isinstance(value, Mapping):
         return value
     names = [name.removesuffix(suffix) for name in value]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise SealError(f"the key {shown(min(twice))} stands twice, with and without the suffix {shown(suffix)}")
-    return {name: without_suffix(each, suffix) for name, each in zip(names, value.values(), strict=True)}
+    return {name: _without_suffix(each, suffix) for name, each in zip(names, value.values(), strict=True)}
 
 
 def _as_flow_writes(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from airflow_provider_rfr.webhooks.sealing.sops import KEY_BYTES, extra, shown
 
 _LARGEST_KEY_FILE = 2**20
 # Measured: pyrage takes a second for a header of 10,000 characters, and four times that for each doubling.
-LONGEST_ENVELOPE = 3000
+_LONGEST_ENVELOPE = 3000
 _COMMAND_SECONDS = 30
 
 
@@ -82,7 +82,7 @@ def data_key(entries: Sequence[Mapping[str, Any]], environment: Mapping[str, str
     :param entries: of the metadata's list ``age``
     """
     envelopes = [entry.get("enc") for entry in entries]
-    texts = [text for text in envelopes if isinstance(text, str) and len(text) <= LONGEST_ENVELOPE]
+    texts = [text for text in envelopes if isinstance(text, str) and len(text) <= _LONGEST_ENVELOPE]
     looked = []
     for keys in _places(environment):
         looked.append(keys)
@@ -207,7 +207,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "azure_kv": ("vault_url", "name"),
     "hc_vault": ("vault_address", "engine_path", "key_name"),
 }
-MOST_SOURCES = 50
+_MOST_SOURCES = 50
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,8 @@ def sources_of(metadata: Mapping[str, Any]) -> Sources:
     found = alone or tuple(source for group in groups for source in _sources(group))
     if not found:
         raise SealError(f"the document names no key source ({', '.join(_NAMES)}), so nothing can open it")
-    if len(found) > MOST_SOURCES:
-        raise SealError(f"the document names more than {MOST_SOURCES} key sources")
+    if len(found) > _MOST_SOURCES:
+        raise SealError(f"the document names more than {_MOST_SOURCES} key sources")
     return Sources(found, shared=not alone)
 
 
@@ -277,7 +277,7 @@ def _list(group: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return entries
 
 
-SECONDS = 60
+_SECONDS = 60
 _LARGEST_ANSWER = 16 * 2**20
 _ARGUMENTS = ("--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin")
 _ALWAYS = frozenset(
@@ -319,7 +319,7 @@ def open_with_program(
     sources = tuple(sources)
     for source in sources:
         _check_vault(source, environment)
-    answer = _run(path, json.dumps(document).encode(), limited(environment, {source.kind for source in sources}))
+    answer = _run(path, json.dumps(document).encode(), _limited(environment, {source.kind for source in sources}))
     try:
         opened = json.loads(answer)
     except (ValueError, RecursionError):
@@ -329,7 +329,7 @@ def open_with_program(
     return {key: value for key, value in opened.items() if key != "sops"}
 
 
-def limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
+def _limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
     """What of the environment these kinds of key sources need."""
     prefixes = tuple(prefix for kind in kinds for prefix in _PREFIXES[kind])
     return {name: value for name, value in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
@@ -352,13 +352,13 @@ def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
     answer = b""
     try:
         done = subprocess.run(
-            [path, *_ARGUMENTS], input=document, capture_output=True, timeout=SECONDS, env=environment, check=False
+            [path, *_ARGUMENTS], input=document, capture_output=True, timeout=_SECONDS, env=environment, check=False
         )
         status, answer = done.returncode, done.stdout
     except (OSError, subprocess.SubprocessError):
         pass  # raised below: the error of a timeout holds what was printed
     if status is None:
-        raise SealError(f"the sops program could not be run, or took longer than {SECONDS} seconds")
+        raise SealError(f"the sops program could not be run, or took longer than {_SECONDS} seconds")
     if status != 0:
         meaning = _MEANINGS.get(status, "it says why when you run sops decrypt by hand as the same user")
         raise SealError(f"the sops program ended with status {status}: {meaning}")

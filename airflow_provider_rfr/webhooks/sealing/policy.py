@@ -27,7 +27,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing.sops import Place, is_sealed, looks_sealed, pointer, shown, words
 
-BLOCK_FIELDS = ("name", "config", "interval", "sops")
+_BLOCK_FIELDS = ("name", "config", "interval", "sops")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ _TEXT = Shape(0)
 _LIST = Shape(1, list)
 _MAP = Shape(1, Mapping)
 
-SEALED: dict[str, Shape] = {
+_SEALED: dict[str, Shape] = {
     "url": _TEXT,
     "connection": _TEXT,
     "method": _TEXT,
@@ -63,7 +63,7 @@ SEALED: dict[str, Shape] = {
     "exposeHeaders": _LIST,
     "allowedHosts": _LIST,
 }
-EDITABLE = (
+_EDITABLE = (
     "payloadTemplate",
     "payload",
     "timeout",
@@ -78,21 +78,21 @@ EDITABLE = (
     "enabled",
 )
 # One of these says where a delivery goes; without one, nothing would bind an endpoint to its name.
-DESTINATIONS = ("url", "connection", "preset")
+_DESTINATIONS = ("url", "connection", "preset")
 
 
-def snake(name: str) -> str:
+def _snake(name: str) -> str:
     return re.sub(r"([A-Z])", lambda found: f"_{found[1].lower()}", name)
 
 
 # Both spellings of each field, to the one that is meant.
-SPELLINGS = {spelling: name for name in (*SEALED, *EDITABLE) for spelling in (snake(name), name)}
-SEALED_WORDS = tuple(spelling for spelling, name in SPELLINGS.items() if name in SEALED)
+_SPELLINGS = {spelling: name for name in (*_SEALED, *_EDITABLE) for spelling in (_snake(name), name)}
+SEALED_WORDS = tuple(spelling for spelling, name in _SPELLINGS.items() if name in _SEALED)
 ENCRYPTED_REGEX = words(*SEALED_WORDS)
 
 _SAFE = {"nonsensitive": True}
 # Where an overlay may write, in the words of a JSON schema.
-OVERLAY_SCHEMA: dict[str, Any] = {
+_OVERLAY_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "name": _SAFE,
@@ -102,8 +102,8 @@ OVERLAY_SCHEMA: dict[str, Any] = {
             "additionalProperties": {
                 "type": "object",
                 "properties": {
-                    **{spelling: _SAFE for spelling, name in SPELLINGS.items() if name in EDITABLE},
-                    **{name: {"type": "object"} for name, shape in SEALED.items() if shape.holder is Mapping},
+                    **{spelling: _SAFE for spelling, name in _SPELLINGS.items() if name in _EDITABLE},
+                    **{name: {"type": "object"} for name, shape in _SEALED.items() if shape.holder is Mapping},
                 },
             },
         },
@@ -111,14 +111,14 @@ OVERLAY_SCHEMA: dict[str, Any] = {
 }
 
 
-def leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
+def _leaves(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
     """Leaves with their places; a map's or list's emptiness has none."""
     if isinstance(value, Mapping):
         for key, each in value.items():
-            yield from leaves(each, (*place, key))
+            yield from _leaves(each, (*place, key))
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            yield from leaves(each, (*place, index))
+            yield from _leaves(each, (*place, index))
     else:
         yield place, value
 
@@ -132,13 +132,13 @@ def _depth(value: Any) -> int:
 
 
 # What is wrong with a leaf of a field that must be sealed, or "".
-LeafCheck = Callable[[str, Any], str]
+_LeafCheck = Callable[[str, Any], str]
 
 _MOST_TOLD = 20
-_BY_LOWER = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
+_BY_LOWER = {spelling.lower(): name for spelling, name in _SPELLINGS.items()}
 
 
-def check_block(block: Any, leaf: LeafCheck, *, title: str) -> None:
+def check_block(block: Any, leaf: _LeafCheck, *, title: str) -> None:
     """:raises SealError: all that is wrong, each with its JSON pointer"""
     problems = [f"{pointer(place) or 'the block'}: {problem}" for place, problem in _block(block, leaf)]
     if problems:
@@ -156,7 +156,7 @@ def opened_leaf(name: str, value: Any) -> str:
     """Types are not authenticated, so text that was turned into a number is found here."""
     if looks_sealed(value):
         return "is still sealed: the document's own rule leaves it out; seal it again"
-    must_be_text = SEALED[name].depth is not None
+    must_be_text = _SEALED[name].depth is not None
     return "is not text" if must_be_text and not isinstance(value, str) else ""
 
 
@@ -168,12 +168,12 @@ def plain_leaf(name: str, value: Any) -> str:
     return opened_leaf(name, value)
 
 
-def _block(block: Any, leaf: LeafCheck) -> Iterator[tuple[Place, str]]:
+def _block(block: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
     if not isinstance(block, Mapping):
         yield (), "is not a map"
         return
     for name in block:
-        if name not in BLOCK_FIELDS:
+        if name not in _BLOCK_FIELDS:
             yield (name,), "unknown field"
     config = block.get("config")
     if isinstance(config, list) and len(config) > 1:
@@ -189,7 +189,7 @@ def _block(block: Any, leaf: LeafCheck) -> Iterator[tuple[Place, str]]:
         yield from _endpoint(("config", name), endpoint, leaf)
 
 
-def _endpoint(place: Place, endpoint: Any, leaf: LeafCheck) -> Iterator[tuple[Place, str]]:
+def _endpoint(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
     if not isinstance(endpoint, Mapping):
         yield place, "is not a map"
         return
@@ -197,23 +197,23 @@ def _endpoint(place: Place, endpoint: Any, leaf: LeafCheck) -> Iterator[tuple[Pl
         yield place, "a colon parts the names of a sealed value's path; leave it out of the name"
     seen = set()
     for field, value in endpoint.items():
-        name = SPELLINGS.get(field)
+        name = _SPELLINGS.get(field)
         if name is None:
             near = get_close_matches(field.lower(), _BY_LOWER, n=1)
             yield (*place, field), "unknown field" + (f"; did you mean {_BY_LOWER[near[0]]}?" if near else "")
         elif name in seen:
             yield (*place, field), f"{name} stands twice, in two spellings"
-        elif name in SEALED:
+        elif name in _SEALED:
             yield from _sealed_field((*place, field), name, value, leaf)
         seen.add(name)
-    if not seen.intersection(DESTINATIONS):
-        yield place, f"has none of {', '.join(DESTINATIONS)}"
+    if not seen.intersection(_DESTINATIONS):
+        yield place, f"has none of {', '.join(_DESTINATIONS)}"
 
 
-def _sealed_field(place: Place, name: str, value: Any, leaf: LeafCheck) -> Iterator[tuple[Place, str]]:
-    if not SEALED[name].fits(value):
+def _sealed_field(place: Place, name: str, value: Any, leaf: _LeafCheck) -> Iterator[tuple[Place, str]]:
+    if not _SEALED[name].fits(value):
         yield place, "is not of its form; see the field's description"
-    for where, each in leaves(value, place):
+    for where, each in _leaves(value, place):
         problem = leaf(name, each)
         if problem:
             yield where, problem
@@ -240,7 +240,7 @@ def overlay_of(metadata: Mapping[str, Any]) -> Any:
     return {} if patch is None else patch
 
 
-def check_overlay(patch: Any, schema: Any = OVERLAY_SCHEMA) -> None:
+def check_overlay(patch: Any, schema: Any = _OVERLAY_SCHEMA) -> None:
     """Every location that the patch writes must be ``nonsensitive`` in the schema, or lie below one that is.
 
     :raises SealError: with the JSON pointer of the first location that is not

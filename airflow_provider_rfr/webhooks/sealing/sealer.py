@@ -52,7 +52,7 @@ from airflow_provider_rfr.webhooks.sealing.sops import (
     veiled,
 )
 
-CHANGED = (
+_CHANGED = (
     "the document's code (sops.mac) does not match its content: a value was changed, added, removed or reordered"
     " after sealing, or the metadata were; restore it, or seal the document again"
 )
@@ -108,7 +108,7 @@ def _first_fitting(trees: list[dict[str, Any]], key: bytes, rule: Rule, metadata
         opened, code = open_tree(tree, key, rule)
         if hmac.compare_digest(code.encode(), mac.encode()):
             return opened
-    raise SealError(CHANGED)
+    raise SealError(_CHANGED)
 
 
 def _no_key(sources: Sources, looked: list[Keys]) -> str:
@@ -173,10 +173,10 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     check_sealed(document)
     located = _located(document)
     opened = locate(located.with_sealed(open_document(located.sealed, environment)))
-    return checked_plaintext(opened, overlay_of(located.metadata))
+    return _checked_plaintext(opened, overlay_of(located.metadata))
 
 
-def checked_plaintext(opened: Located, patch: Mapping[str, Any]) -> Opened:
+def _checked_plaintext(opened: Located, patch: Mapping[str, Any]) -> Opened:
     """:raises SealError: what was opened is not what has to be sealed"""
     block = merged(opened.block, patch)
     check_block(block, opened_leaf, title="the opened document is refused")

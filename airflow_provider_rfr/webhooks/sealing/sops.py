@@ -112,7 +112,7 @@ class Opened(dict[str, Any]):
     __str__ = __repr__
 
 
-class OpenedList(list[Any]):
+class _OpenedList(list[Any]):
     def __repr__(self) -> str:
         return f"<opened: {len(self)} entries>"
 
@@ -126,7 +126,7 @@ def veiled(document: Mapping[str, Any]) -> Opened:
 def _veiled(value: Any) -> Any:
     if isinstance(value, Mapping):
         return veiled(value)
-    return OpenedList(map(_veiled, value)) if isinstance(value, list) else value
+    return _OpenedList(map(_veiled, value)) if isinstance(value, list) else value
 
 
 def extra(module: str) -> ModuleType:
@@ -142,10 +142,10 @@ def extra(module: str) -> ModuleType:
     raise SealError(f"sealed documents need {package}, which is not installed: pip install airflow-provider-rfr[sops]")
 
 
-Scalar = str | int | float | bool
+_Scalar = str | int | float | bool
 
 KEY_BYTES = 32
-LARGEST_INTEGER = 2**63 - 1
+_LARGEST_INTEGER = 2**63 - 1
 _EXACT_FLOAT = 2**53
 _NONCE_BYTES = 32
 _TAG_BYTES = 16
@@ -167,11 +167,11 @@ def looks_sealed(value: object) -> bool:
     return isinstance(value, str) and value.lstrip().startswith("ENC[")
 
 
-def associated_data(keys: Sequence[str]) -> bytes:
+def _associated_data(keys: Sequence[str]) -> bytes:
     return "".join(f"{key}:" for key in keys).encode()
 
 
-def text_of(value: Scalar) -> str:
+def _text_of(value: _Scalar) -> str:
     """The text that is encrypted, and that counts for the document's code."""
     if isinstance(value, bool):
         return "True" if value else "False"
@@ -181,16 +181,16 @@ def text_of(value: Scalar) -> str:
     return str(value)
 
 
-def encrypt(value: Scalar, key: bytes, data: bytes) -> str:
+def encrypt(value: _Scalar, key: bytes, data: bytes) -> str:
     """:param data: associated data"""
     nonce = os.urandom(_NONCE_BYTES)
-    sealed = _cipher(key).encrypt(nonce, text_of(value).encode(), data)
+    sealed = _cipher(key).encrypt(nonce, _text_of(value).encode(), data)
     body, tag = sealed[:-_TAG_BYTES], sealed[-_TAG_BYTES:]
     text = [base64.b64encode(each).decode() for each in (body, nonce, tag)]
     return f"ENC[AES256_GCM,data:{text[0]},iv:{text[1]},tag:{text[2]},type:{_kind(value)}]"
 
 
-def decrypt(sealed: str, key: bytes, data: bytes) -> Scalar | None:
+def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
     """The value, or None: not a sealed value, of another key or path, changed, or not of its type.
 
     Which of them is never told apart, and no exception is left behind whose context might hold plaintext.
@@ -206,7 +206,7 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> Scalar | None:
     return None if plain is None else _typed(plain, found["kind"])
 
 
-def _kind(value: Scalar) -> str:
+def _kind(value: _Scalar) -> str:
     return {bool: "bool", int: "int", float: "float"}.get(type(value), "str")
 
 
@@ -228,14 +228,14 @@ def _plain(cipher: Any, nonce: bytes, sealed: bytes, data: bytes) -> str | None:
         return None
 
 
-def _typed(text: str, kind: str) -> Scalar | None:
+def _typed(text: str, kind: str) -> _Scalar | None:
     """Comments and bytes are refused: neither is JSON, and SOPS leaves comments out of the document's code."""
     if kind == "str":
         return text
     if kind == "bool":
         return _BOOLEANS.get(text)
     if kind == "int" and _INTEGER.fullmatch(text):
-        return int(text) if abs(int(text)) <= LARGEST_INTEGER + 1 else None
+        return int(text) if abs(int(text)) <= _LARGEST_INTEGER + 1 else None
     if kind == "float" and _FLOAT.fullmatch(text):
         return _number(float(text))
     return None
@@ -249,7 +249,7 @@ def _number(value: float) -> int | float | None:
     return int(value) if value.is_integer() and abs(value) < _EXACT_FLOAT and not minus_zero else value
 
 
-def open_or_refuse(sealed: str, key: bytes, data: bytes, place: str) -> Scalar:
+def _open_or_refuse(sealed: str, key: bytes, data: bytes, place: str) -> _Scalar:
     """:raises SealError: see :func:`decrypt`"""
     value = decrypt(sealed, key, data)
     if value is None:
@@ -276,17 +276,17 @@ def pointer(place: Sequence[str | int]) -> str:
     return "".join(f"/{shown(str(each).replace('~', '~0').replace('/', '~1'))}" for each in place)
 
 
-def spot(place: Sequence[str | int]) -> str:
+def _spot(place: Sequence[str | int]) -> str:
     return pointer(place) or "the document"
 
 
-MOST_NODES = 50_000
-MOST_CHARACTERS = 8 * 2**20
-DEEPEST = 50
+_MOST_NODES = 50_000
+_MOST_CHARACTERS = 8 * 2**20
+_DEEPEST = 50
 # SHA-256 of the word "sops": what the code starts with where it covers the sealed values alone.
 _MAC_ONLY_SEED = hashlib.sha256(b"sops").digest()
 
-Leaf = Callable[[Any, tuple[str, ...], Place], Any]
+_Leaf = Callable[[Any, tuple[str, ...], Place], Any]
 
 
 class _Copy:
@@ -298,8 +298,8 @@ class _Copy:
 
     def __call__(self, node: object, place: Place) -> Any:
         self.count(1, 0)
-        if len(place) > DEEPEST:
-            raise SealError(f"the document is nested deeper than {DEEPEST} levels")
+        if len(place) > _DEEPEST:
+            raise SealError(f"the document is nested deeper than {_DEEPEST} levels")
         if isinstance(node, Mapping):
             return {self.key(key, place): self(value, (*place, key)) for key, value in node.items()}
         if isinstance(node, (list, tuple)):
@@ -309,34 +309,34 @@ class _Copy:
     def count(self, nodes: int, characters: int) -> None:
         self.nodes += nodes
         self.characters += characters
-        if self.nodes > MOST_NODES or self.characters > MOST_CHARACTERS:
+        if self.nodes > _MOST_NODES or self.characters > _MOST_CHARACTERS:
             raise SealError(
-                f"the document is too large: {MOST_NODES:,} values and {MOST_CHARACTERS:,} characters at most"
+                f"the document is too large: {_MOST_NODES:,} values and {_MOST_CHARACTERS:,} characters at most"
             )
 
     def key(self, key: object, place: Place) -> str:
         if not isinstance(key, str):
-            raise SealError(f"{spot(place)}: a key is a {type(key).__name__}, not text; put it in quotes")
+            raise SealError(f"{_spot(place)}: a key is a {type(key).__name__}, not text; put it in quotes")
         return self.text(key, place)
 
     def text(self, text: str, place: Place) -> str:
         """Also of subclasses whose ``str()`` shows something else."""
         self.count(0, len(text))
         if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
-            raise SealError(f"{spot(place)}: the text holds half of a surrogate pair, which is no character")
+            raise SealError(f"{_spot(place)}: the text holds half of a surrogate pair, which is no character")
         return str.__str__(text)
 
-    def leaf(self, value: object, place: Place) -> Scalar | None:
+    def leaf(self, value: object, place: Place) -> _Scalar | None:
         if isinstance(value, str):
             return self.text(value, place)
         if value is None or isinstance(value, bool):
             return value
-        if isinstance(value, int) and -LARGEST_INTEGER - 1 <= value <= LARGEST_INTEGER:
+        if isinstance(value, int) and -_LARGEST_INTEGER - 1 <= value <= _LARGEST_INTEGER:
             return int(value)
         if isinstance(value, float) and math.isfinite(value):
             return float(value)
         raise SealError(
-            f"{spot(place)}: a {type(value).__name__} of this size or kind can't stand in a sealed document"
+            f"{_spot(place)}: a {type(value).__name__} of this size or kind can't stand in a sealed document"
         )
 
 
@@ -358,7 +358,7 @@ def seal_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, A
     def leaf(value: Any, keys: tuple[str, ...], place: Place) -> Any:
         selected = rule.selects(keys)
         mac.add(value, selected)
-        return encrypt(value, key, associated_data(keys)) if selected and value not in (None, "") else value
+        return encrypt(value, key, _associated_data(keys)) if selected and value not in (None, "") else value
 
     return _walked(tree, (), (), leaf), mac.code()
 
@@ -374,8 +374,8 @@ def open_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, A
         selected = rule.selects(keys)
         if selected and value not in (None, ""):
             if not looks_sealed(value):
-                raise SealError(f"{spot(place)}: plaintext where a sealed value is due")
-            value = open_or_refuse(value, key, associated_data(keys), spot(place))
+                raise SealError(f"{_spot(place)}: plaintext where a sealed value is due")
+            value = _open_or_refuse(value, key, _associated_data(keys), _spot(place))
         mac.add(value, selected)
         return value
 
@@ -387,15 +387,15 @@ class _Mac:
         self.hash = hashlib.sha512(_MAC_ONLY_SEED if rule.mac_only else b"")
         self.all = not rule.mac_only
 
-    def add(self, value: Scalar | None, selected: bool) -> None:
+    def add(self, value: _Scalar | None, selected: bool) -> None:
         if value is not None and (selected or self.all):
-            self.hash.update(text_of(value).encode())
+            self.hash.update(_text_of(value).encode())
 
     def code(self) -> str:
         return self.hash.hexdigest().upper()
 
 
-def _walked(node: Any, keys: tuple[str, ...], place: Place, leaf: Leaf) -> Any:
+def _walked(node: Any, keys: tuple[str, ...], place: Place, leaf: _Leaf) -> Any:
     if isinstance(node, dict):
         return {key: _walked(value, (*keys, key), (*place, key), leaf) for key, value in node.items()}
     if isinstance(node, list):

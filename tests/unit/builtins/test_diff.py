@@ -14,7 +14,7 @@ from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, Lon
 
 from airflow_provider_rfr.builtins.planning.diff import (
     Change,
-    SchemaUpdates,
+    _SchemaUpdates,
     diff_columns,
     gentlest,
     pending_renames,
@@ -143,7 +143,7 @@ def test_updates_lead_from_any_columns_to_any_others_and_carry_each_column_that_
         assert each.comment == (f"was {source}" if kept else None)
 
 
-def _without_comments(updates: SchemaUpdates) -> dict[str, Any]:
+def _without_comments(updates: _SchemaUpdates) -> dict[str, Any]:
     found = updates.to_json()
     batches = [[each for each in batch if each["op"] != "comment"] for batch in found.get("updates", [])]
     return {**found, "updates": batches}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.instructions import Chained, both, lead_back, merge, names, path, unused
+from airflow_provider_rfr.builtins.planning.instructions import Chained, _both, lead_back, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import How, Migration
 from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
 from tests.profile import examples
@@ -97,8 +97,8 @@ STEPS = st.builds(Chained, st.sampled_from([How.EVOLVE, How.REWRITE, How.SHADOW,
 @examples(200)
 @given(STEPS, STEPS, STEPS)
 def test_it_makes_no_difference_which_two_of_three_are_merged_first(one: Chained, two: Chained, three: Chained) -> None:
-    left = both(both(one, two, compose), three, compose)
-    right = both(one, both(two, three, compose), compose)
+    left = _both(_both(one, two, compose), three, compose)
+    right = _both(one, _both(two, three, compose), compose)
     assert left == right
 
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration.document import DEEPEST, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.declaration.document import _DEEPEST, Node, YamlProblem, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 
@@ -126,7 +126,7 @@ def test_what_is_nested_without_end_is_refused_soon(tmp_path: Path, text: str) -
     with soon(time.thread_time):
         found = problems(tmp_path, text)
     assert len(found) == 1
-    assert f"it is nested more than {DEEPEST} deep" in found[0]
+    assert f"it is nested more than {_DEEPEST} deep" in found[0]
 
 
 def test_a_bomb_of_aliases_grows_to_nothing(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.declaration.lock import (
     Lock,
-    LockProblem,
-    lock_of,
+    _lock_of,
+    _LockProblem,
+    _write_lock,
     lock_problems,
     read_lock,
     updated_lock,
-    write_lock,
 )
 from airflow_provider_rfr.builtins.fingerprint import contract_of
 from airflow_provider_rfr.builtins.spec import (
@@ -49,10 +49,10 @@ def spec(*objects: BuiltinObject, version: str = "2.0") -> CatalogSpec:
     return CatalogSpec("p", version, tuple(sorted(objects, key=lambda each: each.key)))
 
 
-LOCK = lock_of(spec(RUNS, VIEW))
+LOCK = _lock_of(spec(RUNS, VIEW))
 
 
-def found(*objects: BuiltinObject, lock: Lock = LOCK, version: str = "2.0") -> list[LockProblem]:
+def found(*objects: BuiltinObject, lock: Lock = LOCK, version: str = "2.0") -> list[_LockProblem]:
     return lock_problems(spec(*objects, version=version), lock)
 
 
@@ -152,12 +152,12 @@ def test_an_instruction_that_leads_nowhere_is_told() -> None:
 def test_what_is_derived_from_a_query_needs_no_instruction() -> None:
     derived = replace(RUNS, kind=Kind.MATERIALIZED_VIEW, query="SELECT id, n, at FROM raw.x")
     change = replace(derived, columns=RUNS.columns[:2])
-    assert [each.stale for each in found(change, lock=lock_of(spec(derived)))] == [True]
+    assert [each.stale for each in found(change, lock=_lock_of(spec(derived)))] == [True]
 
 
 def test_a_derivable_table_may_lose_columns_but_values_are_not_invented() -> None:
     derivable = replace(RUNS, contents=Contents.DERIVABLE)
-    lock = lock_of(spec(derivable))
+    lock = _lock_of(spec(derivable))
     assert [each.stale for each in found(replace(derivable, columns=RUNS.columns[:2]), lock=lock)] == [True]
     retyped = replace(derivable, columns=wider(Column("n", "string")).columns)
     assert [each.stale for each in found(retyped, lock=lock)] == [False]
@@ -181,7 +181,7 @@ def test_a_stable_object_that_is_gone_has_to_be_declared_as_removed() -> None:
 
 
 def test_an_unstable_object_may_go_without_a_word() -> None:
-    lock = lock_of(spec(replace(RUNS, stability=Stability.UNSTABLE), VIEW))
+    lock = _lock_of(spec(replace(RUNS, stability=Stability.UNSTABLE), VIEW))
     (problem,) = found(VIEW, lock=lock)
     assert (problem.problem, problem.stale) == ("it is removed", True)
 
@@ -210,12 +210,12 @@ def test_another_query_needs_a_new_lock() -> None:
 
 def test_a_star_is_its_authors_so_a_column_more_below_it_changes_no_view() -> None:
     star = replace(VIEW, query="SELECT * FROM ops.runs")
-    problems = found(wider(Column("more", "int")), star, lock=lock_of(spec(RUNS, star)))
+    problems = found(wider(Column("more", "int")), star, lock=_lock_of(spec(RUNS, star)))
     assert [each.name for each in problems] == ["ops.runs"]
 
 
 def test_a_lock_of_another_canonicalizer_is_compared_by_the_authors_texts() -> None:
-    document = json.loads(write_lock(LOCK))
+    document = json.loads(_write_lock(LOCK))
     (view,) = (each for each in document["objects"] if each["name"] == "ops.v")
     view["canonicalizer"] = "sqlglot/1 rules/0"
     view["fingerprints"]["logic"] = {"digest": "l1:00", "text": ["whatever it wrote"]}
@@ -247,15 +247,15 @@ TABLES = st.builds(
 @PATIENT
 @given(st.lists(TABLES, max_size=4, unique_by=lambda table: table.id))
 def test_a_lock_is_read_back_as_it_was_written(tables: list[BuiltinObject]) -> None:
-    lock = lock_of(spec(*tables, VIEW, SINK))
-    text = write_lock(lock)
+    lock = _lock_of(spec(*tables, VIEW, SINK))
+    text = _write_lock(lock)
     assert read_lock(text) == lock
-    assert write_lock(lock_of(spec(*reversed(tables), SINK, VIEW))) == text
+    assert _write_lock(_lock_of(spec(*reversed(tables), SINK, VIEW))) == text
     assert lock_problems(spec(*tables, VIEW, SINK), read_lock(text)) == []
 
 
 def test_a_new_column_is_a_few_new_lines_in_the_lock() -> None:
-    before = write_lock(LOCK).splitlines()
+    before = _write_lock(LOCK).splitlines()
     after = updated_lock(spec(wider(Column("more", "int")), VIEW), LOCK).splitlines()
     assert len(set(after) - set(before)) <= 6
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
-from airflow_provider_rfr.builtins.planning.planner import sink_problem, view_problem
+from airflow_provider_rfr.builtins.planning.planner import _sink_problem, _view_problem
 from airflow_provider_rfr.builtins.spec import How, Stability, stable_id
 from airflow_provider_rfr.builtins.state import Dependency
 from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, sink, spec, table, view
@@ -169,9 +169,9 @@ def test_a_sink_that_is_no_longer_declared_ends_before_its_source_goes() -> None
 def test_what_users_may_build_on() -> None:
     """Rows 49 and 50."""
     stable, unstable = table("ops.s", "x int"), table("ops.u", "x int", stability=Stability.UNSTABLE)
-    assert sink_problem(T) is None and view_problem(stable) is None
-    assert sink_problem(stable) == "ops.s is not exportable; make a materialized view over it and export that"
-    assert "unstable" in (sink_problem(unstable) or "") and "unstable" in (view_problem(unstable) or "")
+    assert _sink_problem(T) is None and _view_problem(stable) is None
+    assert _sink_problem(stable) == "ops.s is not exportable; make a materialized view over it and export that"
+    assert "unstable" in (_sink_problem(unstable) or "") and "unstable" in (_view_problem(unstable) or "")
 
 
 def test_sinks_and_views_of_users_that_should_not_be_there_are_noted() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.engine import RegisteredView, resolved
-from airflow_provider_rfr.builtins.sql.scopes import at_snapshots, rename_tables
+from airflow_provider_rfr.builtins.spark.engine import RegisteredView, _resolved
+from airflow_provider_rfr.builtins.sql.scopes import _rename_tables, at_snapshots
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 RUNS = {"ops.runs": 7}
@@ -35,9 +35,9 @@ def test_tables_are_read_at_a_snapshot_and_nothing_else_is_touched(query: str, e
 
 def test_another_name_keeps_the_one_by_which_the_query_calls_the_table() -> None:
     names = {"ops.runs": "`x`"}
-    assert rename_tables("SELECT runs.id FROM ops.runs", "ops", names) == "SELECT runs.id FROM `x` AS runs"
-    assert rename_tables("SELECT r.id FROM runs r", "ops", names) == "SELECT r.id FROM `x` r"
-    assert rename_tables("SELECT 1 FROM runs VERSION AS OF 3", "ops", names) == "SELECT 1 FROM runs VERSION AS OF 3"
+    assert _rename_tables("SELECT runs.id FROM ops.runs", "ops", names) == "SELECT runs.id FROM `x` AS runs"
+    assert _rename_tables("SELECT r.id FROM runs r", "ops", names) == "SELECT r.id FROM `x` r"
+    assert _rename_tables("SELECT 1 FROM runs VERSION AS OF 3", "ops", names) == "SELECT 1 FROM runs VERSION AS OF 3"
 
 
 def test_a_query_that_can_not_be_parsed_is_not_guessed_at() -> None:
@@ -48,6 +48,6 @@ def test_a_query_that_can_not_be_parsed_is_not_guessed_at() -> None:
 def test_a_registered_view_and_a_table_are_called_by_whole_names() -> None:
     known = {"ops.v": RegisteredView("ops.V", "SELECT 1")}
     query = "SELECT t.a, v.b FROM t JOIN ops.V ON true JOIN lake.ops.u JOIN other.w x"
-    assert resolved(query, "ops", "lake", known) == (
+    assert _resolved(query, "ops", "lake", known) == (
         "SELECT t.a, v.b FROM `lake`.`ops`.t JOIN `ops.V` AS `v` ON true JOIN lake.ops.u JOIN `lake`.other.w x"
     )

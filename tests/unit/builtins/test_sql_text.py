@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, RULES, canonical_sql, without_comments
+from airflow_provider_rfr.builtins.sql.parse import _RULES, CANONICALIZER, _without_comments, canonical_sql
 from tests.unit.builtins.declaring import PATIENT
 
 WORDS = ["select", "from", "where", "group by", "order by", "job_id", "Rows", "x1", "count", "date", "and", "not in"]
@@ -60,7 +60,7 @@ def test_any_text_has_a_canonical_text(text: str) -> None:
 @PATIENT
 @given(written_twice())
 def test_comments_become_blanks_and_nothing_moves(texts: tuple[str, str]) -> None:
-    blank = without_comments(texts[1])
+    blank = _without_comments(texts[1])
     assert len(blank) == len(texts[1])
     assert all(after in (before, " ") for before, after in zip(texts[1], blank, strict=True))
 
@@ -109,7 +109,7 @@ def test_what_can_t_be_taken_apart_is_compared_as_it_is() -> None:
 
 def test_the_canonicalizer_names_its_version_and_its_rules() -> None:
     assert CANONICALIZER.startswith("sqlglot/")
-    assert CANONICALIZER.endswith(f"rules/{RULES}")
+    assert CANONICALIZER.endswith(f"rules/{_RULES}")
 
 
 def test_a_long_query_is_canonical_soon() -> None:

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.types import (
-    DEEPEST,
-    Array,
+    _DEEPEST,
     Decimal,
-    Map,
-    Primitive,
-    Struct,
-    Type,
-    TypeChange,
+    _Array,
+    _Map,
+    _Primitive,
+    _Struct,
+    _Type,
+    _TypeChange,
     canonical_type,
     classify,
     folded_type,
@@ -33,29 +33,29 @@ def decimals():
 
 def structs(inner):
     fields = st.lists(st.tuples(NAMES, inner), min_size=1, max_size=3, unique_by=lambda field: field[0].casefold())
-    return fields.map(lambda found: Struct(tuple(found)))
+    return fields.map(lambda found: _Struct(tuple(found)))
 
 
-def has_no_map(kind: Type) -> bool:
+def has_no_map(kind: _Type) -> bool:
     return "map<" not in str(kind)
 
 
 TYPES = st.recursive(
-    st.one_of(st.sampled_from(PRIMITIVES).map(Primitive), decimals()),
-    lambda inner: st.one_of(inner.map(Array), structs(inner), st.builds(Map, inner.filter(has_no_map), inner)),
+    st.one_of(st.sampled_from(PRIMITIVES).map(_Primitive), decimals()),
+    lambda inner: st.one_of(inner.map(_Array), structs(inner), st.builds(_Map, inner.filter(has_no_map), inner)),
     max_leaves=6,
 )
 
 
 @PATIENT
 @given(TYPES)
-def test_a_type_is_read_back_from_its_text(kind: Type) -> None:
+def test_a_type_is_read_back_from_its_text(kind: _Type) -> None:
     assert parse_type(str(kind)) == kind
 
 
 @PATIENT
 @given(TYPES, st.sampled_from([" ", "\n", "\t ", ""]))
-def test_white_space_and_the_case_of_keywords_make_no_other_type(kind: Type, space: str) -> None:
+def test_white_space_and_the_case_of_keywords_make_no_other_type(kind: _Type, space: str) -> None:
     text = str(kind)
     if "`" not in text:
         loose = "".join(f"{space}{each}{space}" if each in "<>(),:" else each for each in text)
@@ -65,17 +65,17 @@ def test_white_space_and_the_case_of_keywords_make_no_other_type(kind: Type, spa
 
 @PATIENT
 @given(TYPES)
-def test_every_type_is_the_same_as_itself(kind: Type) -> None:
-    assert classify(str(kind), str(kind)) is TypeChange.SAME
+def test_every_type_is_the_same_as_itself(kind: _Type) -> None:
+    assert classify(str(kind), str(kind)) is _TypeChange.SAME
 
 
 @PATIENT
 @given(TYPES, TYPES)
-def test_what_widens_does_not_widen_back(old: Type, new: Type) -> None:
+def test_what_widens_does_not_widen_back(old: _Type, new: _Type) -> None:
     there, back = classify(str(old), str(new)), classify(str(new), str(old))
-    assert (there is TypeChange.SAME) == (back is TypeChange.SAME)
-    reordered = TypeChange.WIDEN if "struct" in str(old) else None
-    assert there is not TypeChange.WIDEN or back in (TypeChange.INCOMPATIBLE, reordered)
+    assert (there is _TypeChange.SAME) == (back is _TypeChange.SAME)
+    reordered = _TypeChange.WIDEN if "struct" in str(old) else None
+    assert there is not _TypeChange.WIDEN or back in (_TypeChange.INCOMPATIBLE, reordered)
 
 
 @pytest.mark.parametrize(
@@ -137,42 +137,42 @@ def test_what_names_no_type_is_refused_with_what_to_write(text: str, said: str) 
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["array<" * 100_000, "struct<a:" * 5_000 + "int", "array<" * (DEEPEST + 1) + "int"])
+@pytest.mark.parametrize("text", ["array<" * 100_000, "struct<a:" * 5_000 + "int", "array<" * (_DEEPEST + 1) + "int"])
 def test_a_type_nested_without_end_is_refused_and_exhausts_nothing(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"more than {DEEPEST} deep") as refused:
+    with pytest.raises(ConfigurationError, match=f"more than {_DEEPEST} deep") as refused:
         parse_type(text)
     assert len(str(refused.value)) < 300
 
 
 def test_a_type_may_be_as_deep_as_is_sensible() -> None:
-    text = "array<" * (DEEPEST - 1) + "int" + ">" * (DEEPEST - 1)
+    text = "array<" * (_DEEPEST - 1) + "int" + ">" * (_DEEPEST - 1)
     assert canonical_type(text) == text
 
 
 @pytest.mark.parametrize(
     ("old", "new", "change"),
     [
-        ("int", "bigint", TypeChange.WIDEN),
-        ("float", "double", TypeChange.WIDEN),
-        ("decimal(10,2)", "decimal(12,2)", TypeChange.WIDEN),
-        ("struct<a:int>", "struct<a:int,b:string>", TypeChange.WIDEN),
-        ("struct<a:int,b:int>", "struct<b:int,a:int>", TypeChange.WIDEN),
-        ("array<struct<a:int>>", "array<struct<A:bigint>>", TypeChange.WIDEN),
-        ("map<string,int>", "map<string,bigint>", TypeChange.WIDEN),
-        ("struct<Rows:int>", "struct<rows:int>", TypeChange.SAME),
-        ("smallint", "int", TypeChange.SAME),
-        ("bigint", "int", TypeChange.INCOMPATIBLE),
-        ("decimal(10,2)", "decimal(12,4)", TypeChange.INCOMPATIBLE),
-        ("decimal(12,2)", "decimal(10,2)", TypeChange.INCOMPATIBLE),
-        ("int", "string", TypeChange.INCOMPATIBLE),
-        ("int", "double", TypeChange.INCOMPATIBLE),
-        ("date", "timestamp", TypeChange.INCOMPATIBLE),
-        ("timestamp", "timestamp_ntz", TypeChange.INCOMPATIBLE),
-        ("struct<a:int,b:int>", "struct<a:int>", TypeChange.INCOMPATIBLE),
-        ("struct<a:int,b:string>", "struct<a:bigint,b:int>", TypeChange.INCOMPATIBLE),
-        ("map<int,string>", "map<bigint,string>", TypeChange.INCOMPATIBLE),
-        ("array<int>", "int", TypeChange.INCOMPATIBLE),
+        ("int", "bigint", _TypeChange.WIDEN),
+        ("float", "double", _TypeChange.WIDEN),
+        ("decimal(10,2)", "decimal(12,2)", _TypeChange.WIDEN),
+        ("struct<a:int>", "struct<a:int,b:string>", _TypeChange.WIDEN),
+        ("struct<a:int,b:int>", "struct<b:int,a:int>", _TypeChange.WIDEN),
+        ("array<struct<a:int>>", "array<struct<A:bigint>>", _TypeChange.WIDEN),
+        ("map<string,int>", "map<string,bigint>", _TypeChange.WIDEN),
+        ("struct<Rows:int>", "struct<rows:int>", _TypeChange.SAME),
+        ("smallint", "int", _TypeChange.SAME),
+        ("bigint", "int", _TypeChange.INCOMPATIBLE),
+        ("decimal(10,2)", "decimal(12,4)", _TypeChange.INCOMPATIBLE),
+        ("decimal(12,2)", "decimal(10,2)", _TypeChange.INCOMPATIBLE),
+        ("int", "string", _TypeChange.INCOMPATIBLE),
+        ("int", "double", _TypeChange.INCOMPATIBLE),
+        ("date", "timestamp", _TypeChange.INCOMPATIBLE),
+        ("timestamp", "timestamp_ntz", _TypeChange.INCOMPATIBLE),
+        ("struct<a:int,b:int>", "struct<a:int>", _TypeChange.INCOMPATIBLE),
+        ("struct<a:int,b:string>", "struct<a:bigint,b:int>", _TypeChange.INCOMPATIBLE),
+        ("map<int,string>", "map<bigint,string>", _TypeChange.INCOMPATIBLE),
+        ("array<int>", "int", _TypeChange.INCOMPATIBLE),
     ],
 )
-def test_a_change_of_type_is_what_iceberg_makes_of_it(old: str, new: str, change: TypeChange) -> None:
+def test_a_change_of_type_is_what_iceberg_makes_of_it(old: str, new: str, change: _TypeChange) -> None:
     assert classify(old, new) is change

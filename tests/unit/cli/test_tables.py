@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, hold_property
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
 from tests.unit.refresh.test_upkeep import ledger_of, let_all_go, publish
 from tests.unit.triggers.lake import Lake
 
@@ -50,7 +50,7 @@ def test_tables_of_others_are_expired_only_by_their_names(lake: Lake, capsys: py
     for _ in range(3):
         lake.publish(NAME)
     with lake.catalog.load_table(NAME).transaction() as transaction:
-        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+        transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert rfr("expire", "-o", "json") == 0
     assert told(capsys) == [] and snapshots(lake) == 3
     assert rfr("expire", NAME, "-o", "json") == 0

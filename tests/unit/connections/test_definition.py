@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.connections import Verb, parse_statement
-from airflow_provider_rfr.connections.plan import closure, users_of
+from airflow_provider_rfr.connections.plan import _users_of, closure
 from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, parsed_extra, type_named
 from tests.unit.connections.worlds import CANARY
 
@@ -67,7 +67,7 @@ def test_what_a_connection_needs_is_found_through_circles() -> None:
         "gone": ("gone",),
         "b": ("a", "b"),
     }
-    assert users_of("b", ["a", "gone"], find) == {"a": ("a", "b")}
+    assert _users_of("b", ["a", "gone"], find) == {"a": ("a", "b")}
 
 
 def test_types_are_known_as_airflow_writes_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
 from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState
-from airflow_provider_rfr.hooks.yarn import YarnDriver, report_of
+from airflow_provider_rfr.hooks.yarn import YarnDriver, _report_of
 from airflow_provider_rfr.triggers.refresh import open_driver
 from tests.clusters import waiting_app
 from tests.clusters.yarn import ResourceManager
@@ -54,7 +54,7 @@ def test_it_is_seen_from_its_submit_to_its_end(
 def test_each_state_of_an_application_is_understood(
     state: str, final: str, why: str | None, expected: tuple[Any, ...]
 ) -> None:
-    report = report_of({"state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": "N/A"})
+    report = _report_of({"state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": "N/A"})
     assert (report.state, report.told, report.exit_code) == expected
     assert report.url is None
 

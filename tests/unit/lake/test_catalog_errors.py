@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, SparkJobError
-from airflow_provider_rfr.lake.catalog import LakeSettings, catalog_error, load_table, open_catalog
+from airflow_provider_rfr.lake.catalog import LakeSettings, _catalog_error, load_table, open_catalog
 
 PASSWORD = "hunter2/hunter2"
 POSTGRES = "postgresql+psycopg2://me:hunter2%2Fhunter2@127.0.0.1:1/lake"
@@ -87,8 +87,8 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:
-    assert catalog_error(OSError(28, "No space left on device"), "rfr", {}) is None
-    assert catalog_error(SparkJobError("Spark"), "rfr", {}) is None
+    assert _catalog_error(OSError(28, "No space left on device"), "rfr", {}) is None
+    assert _catalog_error(SparkJobError("Spark"), "rfr", {}) is None
     catalog = open_catalog(sqlite(tmp_path))
     catalog.create_namespace("raw")
     with pytest.raises(FileNotFoundError):

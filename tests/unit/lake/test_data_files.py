@@ -26,7 +26,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.data_files import FileLayout, describe_file, split_by_partition, store_file
+from airflow_provider_rfr.lake.data_files import FileLayout, _split_by_partition, _store_file, describe_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inference import conform
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
@@ -57,13 +57,13 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def write_data_file(store: FileStore, location: str, table: pa.Table, layout: FileLayout, **more: Any) -> DataFile:
-    return store_file(store, location, table, layout, **more).describe(layout)
+    return _store_file(store, location, table, layout, **more).describe(layout)
 
 
 def write_data_files(
     store: FileStore, locate: Callable[[int], str], table: pa.Table, layout: FileLayout
 ) -> list[DataFile]:
-    parts = enumerate(split_by_partition(table, layout))
+    parts = enumerate(_split_by_partition(table, layout))
     return [write_data_file(store, locate(n), rows, layout, partition=partition) for n, (partition, rows) in parts]
 
 

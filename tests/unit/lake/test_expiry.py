@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import expiry
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, Expired, expire_table, hold_property
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, _Expired, expire_table, hold_property
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
@@ -53,9 +53,9 @@ class Lake:
     def keep(self, snapshots: int) -> None:
         """So many snapshots, however young the others are."""
         with self.table.transaction() as transaction:
-            transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: str(snapshots)})
+            transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: str(snapshots)})
 
-    def expire(self, days: float = 0.0) -> Expired:
+    def expire(self, days: float = 0.0) -> _Expired:
         """As it would go so many days from now."""
         return expire_table(self.catalog, NAME, now_ms=int(time.time() * 1000 + days * DAY) + 1)
 
@@ -105,12 +105,12 @@ def test_a_table_that_a_refresh_makes_keeps_seven_days_and_ten_snapshots(lake: L
     first = lake.publish(1)
     for number in range(2, 13):
         lake.publish(number)
-    assert lake.expire(days=6.9) == Expired()
+    assert lake.expire(days=6.9) == _Expired()
     assert lake.ids(first) == [1]
     done = lake.expire(days=7.1)
     assert (done.snapshots, len(lake.snapshots())) == (2, 10)
     properties = lake.table.properties
-    assert (properties[MAX_AGE], properties[MIN_SNAPSHOTS]) == (str(7 * DAY), "10")
+    assert (properties[_MAX_AGE], properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "10")
     assert properties["write.metadata.delete-after-commit.enabled"] == "true"
 
 
@@ -120,7 +120,7 @@ def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lak
     for number in range(3):
         table.overwrite(pa.table({"id": pa.array([number], pa.int64())}))
     assert not expiry.is_ours(table.properties)
-    assert lake.expire(days=4.9) == Expired()
+    assert lake.expire(days=4.9) == _Expired()
     lake.expire(days=5.1)
     assert lake.ids() == [2] and len(lake.snapshots()) == 1
 
@@ -128,9 +128,9 @@ def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lak
 def test_a_table_that_a_deploy_makes_begins_with_the_same_properties_unless_it_is_declared_with_others(
     lake: Lake,
 ) -> None:
-    made = MigratedTable.create(lake.catalog, NAME, [LiveColumn("id", "bigint")], properties={MIN_SNAPSHOTS: "3"})
+    made = MigratedTable.create(lake.catalog, NAME, [LiveColumn("id", "bigint")], properties={_MIN_SNAPSHOTS: "3"})
     assert expiry.is_ours(made.properties)
-    assert (made.properties[MAX_AGE], made.properties[MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
+    assert (made.properties[_MAX_AGE], made.properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
 
 
 def test_a_publish_that_was_prepared_on_a_snapshot_that_has_expired_is_refused_and_done_again(lake: Lake) -> None:
@@ -215,8 +215,8 @@ def test_nothing_is_deleted_where_the_table_forbids_it(lake: Lake) -> None:
         lake.publish(number)
     lake.keep(1)
     lake.write(gc__enabled="false")
-    assert lake.expire() == Expired()
-    lake.write(**{"gc.enabled": "true", MIN_SNAPSHOTS: "many"})
+    assert lake.expire() == _Expired()
+    lake.write(**{"gc.enabled": "true", _MIN_SNAPSHOTS: "many"})
     with pytest.raises(ConfigurationError, match=r"history\.expire\.min-snapshots-to-keep: 'many' is no whole number"):
         lake.expire()
 
@@ -258,10 +258,10 @@ def test_an_expiry_that_died_before_its_commit_has_done_nothing_and_its_list_goe
         with pytest.raises(KeyboardInterrupt):
             lake.expire()
     lake.keep(3)
-    assert lake.expire() == Expired()
+    assert lake.expire() == _Expired()
     assert len([name for name in lake.files() if "rfr-expire" in name]) == 1, "its owner may be about to commit"
     monkeypatch.setattr(expiry, "_ABANDONED_MS", -1)
-    assert lake.expire() == Expired()
+    assert lake.expire() == _Expired()
     assert not [name for name in lake.files() if "rfr-expire" in name]
     assert [lake.ids(each) for each in lake.snapshots()] == [[0], [1], [2]]
 
@@ -284,7 +284,7 @@ def test_files_that_can_t_be_deleted_are_counted_and_tried_again(
         forbidding.setattr(FileStore, "delete", refuse)
         assert lake.expire().undeleted == 2
     assert "2 files of expired snapshots could not be deleted" in caplog.text
-    assert lake.expire() == Expired(0, 2)
+    assert lake.expire() == _Expired(0, 2)
     assert lake.ids() == [2] and lake.orphans() == set()
 
 
@@ -310,7 +310,7 @@ def test_a_tag_that_comes_in_between_keeps_its_snapshot(lake: Lake, monkeypatch:
     lake.publish(2)
     lake.keep(1)
     _once(lake.catalog, monkeypatch, lambda: lake.table.manage_snapshots().create_tag(first, "audit").commit())
-    assert lake.expire() == Expired()
+    assert lake.expire() == _Expired()
     assert lake.ids(first) == [1]
 
 
@@ -338,7 +338,7 @@ def test_an_expiry_whose_table_another_one_cleaned_meanwhile_looks_again(
         return needed_only_by(files, doomed)
 
     monkeypatch.setattr(expiry._Files, "needed_only_by", late)
-    assert lake.expire() == Expired()
+    assert lake.expire() == _Expired()
     assert lake.ids() == [3]
     assert not lake.orphans()
 
@@ -356,9 +356,9 @@ def test_another_expiry_that_comes_in_between_does_the_work_alone(lake: Lake, mo
     for number in range(4):
         lake.publish(number)
     lake.keep(1)
-    done: list[Expired] = []
+    done: list[_Expired] = []
     _once(lake.catalog, monkeypatch, lambda: done.append(lake.expire()))
-    assert lake.expire() == Expired()
+    assert lake.expire() == _Expired()
     assert done[0].snapshots == 3 and lake.orphans() == set()
 
 

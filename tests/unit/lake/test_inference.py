@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
-from airflow_provider_rfr.lake.inference import MAX_DEPTH, MAX_FIELDS, InferredSchema, infer_records, merge
+from airflow_provider_rfr.lake.inference import _MAX_DEPTH, _MAX_FIELDS, InferredSchema, infer_records, merge
 from airflow_provider_rfr.lake.types import is_json_text, target_schema
 from tests.profile import examples
 
@@ -78,17 +78,17 @@ def test_columns_are_in_alphabetical_order() -> None:
 
 def test_what_is_nested_very_deep_is_json_text_below_a_limit() -> None:
     value: Any = 1
-    for _ in range(MAX_DEPTH + 5):
+    for _ in range(_MAX_DEPTH + 5):
         value = {"a": value}
     for record in (value, {**value, "mixed": [1, "x"]}):
         kind = infer_records(lines(record)).to_arrow().field("a")
-        for _ in range(MAX_DEPTH - 1):
+        for _ in range(_MAX_DEPTH - 1):
             kind = kind.type.field("a")
         assert is_json_text(kind)
 
 
 def test_an_object_used_as_a_map_is_json_text() -> None:
-    found = inferred({str(n): n for n in range(MAX_FIELDS + 1)})
+    found = inferred({str(n): n for n in range(_MAX_FIELDS + 1)})
     assert found is not None
     assert is_json_text(found)
 

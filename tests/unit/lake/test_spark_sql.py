@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.catalog import ICEBERG_PACKAGES, JDBC_PACKAGES, LakeSettings, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, _JDBC_PACKAGES, LakeSettings, spark_sql_settings
 
 
 def of_catalog(name: str = "rfr", **properties: str) -> dict[str, str]:
@@ -20,7 +20,7 @@ def test_sqlite_becomes_a_jdbc_catalog_of_the_same_name() -> None:
     assert settings["spark.sql.catalog.raw_lake"] == "org.apache.iceberg.spark.SparkCatalog"
     assert settings["spark.sql.catalog.raw_lake.uri"] == "jdbc:sqlite:/lake/catalog.db"
     assert settings["spark.sql.catalog.raw_lake.warehouse"] == "file:///lake/warehouse"
-    assert settings["spark.jars.packages"] == ",".join([*ICEBERG_PACKAGES, JDBC_PACKAGES["sqlite"]])
+    assert settings["spark.jars.packages"] == ",".join([*_ICEBERG_PACKAGES, _JDBC_PACKAGES["sqlite"]])
 
 
 def test_credentials_of_postgresql_are_not_part_of_the_address() -> None:

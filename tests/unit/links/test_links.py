@@ -11,8 +11,8 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_rfr.hooks.spark import page_url
-from airflow_provider_rfr.links import CHECKPOINT_TABS, PUBLISHED_TAB, RefreshLink, SparkUiLink, show_link, task_page
+from airflow_provider_rfr.hooks.spark import _page_url
+from airflow_provider_rfr.links import _CHECKPOINT_TABS, _PUBLISHED_TAB, RefreshLink, SparkUiLink, _task_page, show_link
 
 
 def key(**fields: Any) -> Any:
@@ -35,7 +35,7 @@ def test_a_checkpoint_in_a_variable_is_shown_where_variables_are() -> None:
 
 
 def test_runs_and_mapped_tasks_have_pages_of_their_own() -> None:
-    assert task_page(key(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)) == (
+    assert _task_page(key(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)) == (
         "/dags/shop/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/refresh/mapped/3"
     )
 
@@ -43,7 +43,7 @@ def test_runs_and_mapped_tasks_have_pages_of_their_own() -> None:
 def test_airflows_ui_has_those_pages() -> None:
     assets = resources.files("airflow").joinpath("ui", "dist", "assets")
     script = next(file.read_text() for file in assets.iterdir() if re.fullmatch(r"index-.*\.js", file.name))
-    for place in (*CHECKPOINT_TABS.values(), PUBLISHED_TAB, "dags/:dagId/runs/:runId/tasks/:taskId", "variables"):
+    for place in (*_CHECKPOINT_TABS.values(), _PUBLISHED_TAB, "dags/:dagId/runs/:runId/tasks/:taskId", "variables"):
         assert f"path:`{place}`" in script, place
     assert "path:`dags/:dagId/runs/:runId/tasks/:taskId/mapped/:mapIndex`" in script
 
@@ -67,8 +67,8 @@ def test_a_button_that_cannot_be_stored_costs_no_task(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("text", ["N/A", "javascript:alert(1)", "http://user:word@host/", "http://", None])
 def test_only_an_address_for_browsers_is_taken_from_a_log(text: str | None) -> None:
-    assert page_url(text) is None
+    assert _page_url(text) is None
 
 
 def test_an_address_for_browsers_is_taken() -> None:
-    assert page_url("https://rm.example.com:8090/proxy/application_1_1/") is not None
+    assert _page_url("https://rm.example.com:8090/proxy/application_1_1/") is not None

@@ -20,14 +20,14 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.checkpoints import (
-    MAX_BYTES,
-    PARTITION_BYTES,
+    _MAX_BYTES,
+    _PARTITION_BYTES,
     STATES,
     Checkpoint,
     CheckpointKeeper,
     TaskKey,
-    neighbour,
-    variable_key,
+    _neighbour,
+    _variable_key,
 )
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.progress import Progress, Start
@@ -120,7 +120,7 @@ def test_what_somebody_else_wrote_is_ignored(airflow: Airflow, caplog: Log, cont
 
 
 def test_a_checkpoint_that_is_too_large_is_ignored_before_it_is_read(airflow: Airflow, caplog: Log) -> None:
-    airflow.plant({"version": 1, "owner": OWNER, "tables": {}, "padding": "x" * 5 * MAX_BYTES})
+    airflow.plant({"version": 1, "owner": OWNER, "tables": {}, "padding": "x" * 5 * _MAX_BYTES})
     line = verdict(airflow, caplog, NOW)
     assert (
         line == "the checkpoint in the store is ignored: it is larger than any that a refresh writes; the ledger wins"
@@ -197,7 +197,7 @@ def test_the_states_of_few_partitions_are_kept_and_those_of_many_only_as_a_diges
         made.remember(counts(NOW))
         return stored(airflow)["tables"][TABLE]
 
-    few, many = left(3), left(PARTITION_BYTES // 20)
+    few, many = left(3), left(_PARTITION_BYTES // 20)
     assert few[STATES]["000000000002"] == {"pages": 2, "done": True}
     assert few["pointer"] == {"ledger": "l", "snapshot": 2**62}
     assert STATES not in many
@@ -205,7 +205,7 @@ def test_the_states_of_few_partitions_are_kept_and_those_of_many_only_as_a_diges
 
 
 def test_a_checkpoint_that_would_be_too_large_is_not_written(airflow: Airflow, caplog: Log) -> None:
-    made = keeper(airflow, details=lambda table: {"pointer": "x" * MAX_BYTES})
+    made = keeper(airflow, details=lambda table: {"pointer": "x" * _MAX_BYTES})
     made.recall({TABLE: None})
     made.remember(counts(NOW))
     assert airflow.store().read() is None
@@ -263,9 +263,9 @@ def test_task_state_never_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_airflow_without_task_state_is_no_error() -> None:
-    from airflow_provider_rfr.operators.checkpoints import TaskStateStore
+    from airflow_provider_rfr.operators.checkpoints import _TaskStateStore
 
-    store = TaskStateStore({})  # type: ignore[typeddict-item]
+    store = _TaskStateStore({})  # type: ignore[typeddict-item]
     store.write({"any": "thing"})
     store.clear()
     assert store.read() is None
@@ -282,9 +282,9 @@ def test_a_variable_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_variables_key_fits_into_every_database() -> None:
-    long = variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, -1))
+    long = _variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, -1))
     assert len(long) <= 250
-    assert long != variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, 0))
+    assert long != _variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, 0))
 
 
 def test_xcom_is_kept_by_the_task_after_and_shown_by_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_xcom_is_kept_by_the_task_after_and_shown_by_the_task_itself(monkeypatch
 
 
 def test_xcom_is_kept_by_the_task_before_where_none_comes_after() -> None:
-    assert neighbour(Airflow("xcom", after=False, before=True).dag.get_task("refresh")) == "prepare"
+    assert _neighbour(Airflow("xcom", after=False, before=True).dag.get_task("refresh")) == "prepare"
 
 
 def test_a_mapped_neighbour_keeps_nothing() -> None:
@@ -305,7 +305,7 @@ def test_a_mapped_neighbour_keeps_nothing() -> None:
 
     airflow = Airflow("xcom", after=False)
     airflow.dag.get_task("refresh") >> BashOperator.partial(task_id="many", dag=airflow.dag).expand(bash_command=["a"])
-    assert neighbour(airflow.dag.get_task("refresh")) is None
+    assert _neighbour(airflow.dag.get_task("refresh")) is None
 
 
 def test_a_task_without_neighbours_has_its_own_xcom_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
 from airflow_provider_rfr.operators import BuiltinMigrationOperator
-from airflow_provider_rfr.operators.declared_sources import DeclaredSource, declared_sources
+from airflow_provider_rfr.operators.declared_sources import _DeclaredSource, declared_sources
 from tests.unit.triggers.lake import Lake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,7 +48,7 @@ def declare(objects: Path, *lines: str, part: str = "refresh", page_size: int = 
     (objects / "orders.yaml").write_text(text + head + "".join(f"  {line}\n" for line in lines))
 
 
-def only(objects: Path, **arguments: Any) -> DeclaredSource:
+def only(objects: Path, **arguments: Any) -> _DeclaredSource:
     (found,) = declared_sources([str(objects)], project="acme", declared_version="1.0", **arguments)
     return found
 

@@ -22,7 +22,7 @@ from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.lineage import table_asset
+from airflow_provider_rfr.operators.lineage import _table_asset
 from airflow_provider_rfr.refresh.process import process_started
 from tests.soon import SOON, wait_until
 
@@ -134,7 +134,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_the_drivers_figures_are_returned_and_told_to_the_asset(bench: Bench) -> None:
     assert bench.run() == {**FIGURES, "snapshot_id": str(FIGURES["snapshot_id"])}
-    assert bench.events[table_asset("rfr_lake_default", "raw.orders")].extra["rows"] == 4
+    assert bench.events[_table_asset("rfr_lake_default", "raw.orders")].extra["rows"] == 4
 
 
 def test_the_driver_gets_the_whole_document(bench: Bench) -> None:
@@ -178,7 +178,7 @@ def test_secrets_are_in_the_shipped_file_and_nowhere_else(bench: Bench, capfd: C
         "task state": bench.store.values,
         "log": list(capfd.readouterr()),
         "rendered fields": {name: repr(getattr(operator, name)) for name in operator.template_fields},
-        "asset": bench.events[table_asset("rfr_lake_default", "raw.orders")].extra,
+        "asset": bench.events[_table_asset("rfr_lake_default", "raw.orders")].extra,
     }
     for place, value in shown.items():
         assert "canary-8f1d2c" not in json.dumps(value), place

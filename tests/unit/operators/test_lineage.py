@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.operators.lineage import Lineage, facets_of, lake_name, source_name
+from airflow_provider_rfr.operators.lineage import Lineage, _facets_of, _lake_name, source_name
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = {"raw.orders": {"rows": 3, "snapshot_id": 41}}
@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> LakeDocument:
 
 
 def told(lineage: Lineage) -> dict[str, Any]:
-    found = facets_of(lineage)
+    found = _facets_of(lineage)
     return {
         side: [attr.asdict(one, value_serializer=lambda *given: getattr(given[2], "value", given[2])) for one in every]
         for side, every in {"inputs": found.inputs, "outputs": found.outputs}.items()
@@ -92,7 +92,7 @@ def test_a_catalog_that_fails_costs_the_columns_alone(caplog: pytest.LogCaptureF
     ],
 )
 def test_a_lake_is_named_without_whoever_logs_in(properties: dict[str, str], name: str) -> None:
-    assert lake_name(properties) == name
+    assert _lake_name(properties) == name
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import FencedError, RateLimitedError, ReconciliationError, RefreshFailedError
 from airflow_provider_rfr.operators.outcome import (
-    decisive,
-    failure_of,
+    _decisive,
+    _failure_of,
+    _silent_failure,
     figures_by_table,
     figures_of_commit,
     figures_of_ledger,
     result_of,
     result_of_ledger,
-    silent_failure,
 )
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 
@@ -95,33 +95,33 @@ def test_where_the_ledger_has_gone_on_the_targets_commit_gives_the_result() -> N
     "kind", ["ConfigurationError", "AuthenticationError", "TypeMismatchError", "PublishRefusedError", "FencedError"]
 )
 def test_an_error_that_a_retry_would_meet_again_ends_the_retries(kind: str) -> None:
-    error = failure_of({"type": kind, "message": "it is so", "stream": "orders"})
+    error = _failure_of({"type": kind, "message": "it is so", "stream": "orders"})
     assert isinstance(error, AirflowFailException)
     assert str(error).startswith("orders: it is so; ")
 
 
 def test_the_cause_decides_over_failed_partitions() -> None:
     told = {"type": "RefreshFailedError", "message": "orders: 1 of 2 partitions", "stream": "orders"}
-    assert isinstance(failure_of({**told, "cause": "AuthenticationError"}), AirflowFailException)
-    retryable = failure_of({**told, "cause": "SourceError"})
+    assert isinstance(_failure_of({**told, "cause": "AuthenticationError"}), AirflowFailException)
+    retryable = _failure_of({**told, "cause": "SourceError"})
     assert type(retryable) is RefreshFailedError
     assert str(retryable) == "orders: 1 of 2 partitions"
 
 
 def test_a_rate_limit_carries_the_wait_that_the_api_asked_for() -> None:
-    error = failure_of({"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "m", "retry_after": 90})
+    error = _failure_of({"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "m", "retry_after": 90})
     assert isinstance(error, RateLimitedError)
     assert error.retry_after == 90
 
 
 def test_errors_keep_their_class_for_retry_policies() -> None:
-    assert type(failure_of({"type": "ReconciliationError", "message": "m"})) is ReconciliationError
-    assert type(failure_of({"type": "SomethingNew", "message": "m"})) is RefreshFailedError
-    assert not isinstance(failure_of({"type": "FencedError", "message": "m"}), FencedError)
+    assert type(_failure_of({"type": "ReconciliationError", "message": "m"})) is ReconciliationError
+    assert type(_failure_of({"type": "SomethingNew", "message": "m"})) is RefreshFailedError
+    assert not isinstance(_failure_of({"type": "FencedError", "message": "m"}), FencedError)
 
 
 def test_an_error_is_one_line() -> None:
-    assert str(failure_of({"type": "LedgerError", "message": "a\n  b\n\tc"}, more=2)) == "a b c (and 2 more)"
+    assert str(_failure_of({"type": "LedgerError", "message": "a\n  b\n\tc"}, more=2)) == "a b c (and 2 more)"
 
 
 @pytest.mark.parametrize(
@@ -134,19 +134,19 @@ def test_an_error_is_one_line() -> None:
     ],
 )
 def test_a_driver_without_a_last_word_is_told_by_its_exit_code(code: int, words: str) -> None:
-    error = silent_failure(code, [])
+    error = _silent_failure(code, [])
     assert words in str(error)
     assert "kept for the next attempt" in str(error)
 
 
 def test_a_submit_that_failed_is_told_by_its_innermost_cause() -> None:
     lines = ["noise", "Exception in thread main java.lang.X: outer", "at a.b", "Caused by: java.net.Y: refused", "at c"]
-    assert "Caused by: java.net.Y: refused" in str(silent_failure(1, lines))
-    assert "outer" in str(silent_failure(1, lines[:3]))
+    assert "Caused by: java.net.Y: refused" in str(_silent_failure(1, lines))
+    assert "outer" in str(_silent_failure(1, lines[:3]))
 
 
 def test_one_error_that_no_retry_helps_does_not_end_the_retries_of_the_others() -> None:
     refused = {"type": "PublishRefusedError", "message": "no rows", "stream": "a"}
     broken = {"type": "RefreshFailedError", "cause": "SourceError", "message": "503", "stream": "b"}
-    assert decisive([refused, broken]) is broken
-    assert decisive([refused, refused]) is refused
+    assert _decisive([refused, broken]) is broken
+    assert _decisive([refused, refused]) is refused

@@ -24,7 +24,7 @@ from airflow_provider_rfr.exceptions import (
     TypeMismatchError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.outcome import failure_of
+from airflow_provider_rfr.operators.outcome import _failure_of
 from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
 
 
@@ -50,7 +50,7 @@ def test_a_rate_limited_refresh_waits_as_long_as_the_api_said() -> None:
 
 def test_the_wait_comes_from_the_drivers_last_word() -> None:
     told = {"type": "RefreshFailedError", "cause": "RateLimitedError", "message": "429", "retry_after": 700.0}
-    assert decide(failure_of(told)).retry_delay == timedelta(seconds=700)
+    assert decide(_failure_of(told)).retry_delay == timedelta(seconds=700)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

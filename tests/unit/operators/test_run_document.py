@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.operators.full_refresh import airflow_run
-from airflow_provider_rfr.refresh.config import AirflowRun
+from airflow_provider_rfr.operators.full_refresh import _airflow_run
+from airflow_provider_rfr.refresh.config import _AirflowRun
 
 TI = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh", map_index=2)
 
@@ -24,7 +24,7 @@ TI = SimpleNamespace(dag_id="shop", run_id="manual__1", task_id="group.refresh",
 )
 def test_the_task_is_told_as_webhooks_name_it(more: dict[str, Any], logical_date: str | None) -> None:
     context: Any = {"ti": TI, **more}
-    found = airflow_run(context)
+    found = _airflow_run(context)
     assert found == {
         "dag_id": "shop",
         "dag_run_id": "manual__1",
@@ -32,9 +32,9 @@ def test_the_task_is_told_as_webhooks_name_it(more: dict[str, Any], logical_date
         "map_index": 2,
         "logical_date": logical_date,
     }
-    assert AirflowRun.model_validate(found).map_index == 2
+    assert _AirflowRun.model_validate(found).map_index == 2
 
 
 def test_a_task_that_is_not_mapped_has_the_index_minus_one() -> None:
     context: Any = {"ti": SimpleNamespace(**{**vars(TI), "map_index": None})}
-    assert airflow_run(context)["map_index"] == -1
+    assert _airflow_run(context)["map_index"] == -1

@@ -29,7 +29,7 @@ def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() 
     before = os.umask(0)
     try:
         with submit.private_folder() as folder:
-            path = submit.write_config(folder, {"a": "s3cret"})
+            path = submit._write_config(folder, {"a": "s3cret"})
             assert [mode(path), mode(folder), mode(folder.parent)] == [0o600, 0o700, 0o700]
     finally:
         os.umask(before)
@@ -37,14 +37,14 @@ def test_the_configuration_is_readable_for_its_owner_alone_whatever_the_umask() 
 
 def test_it_is_gone_after_an_error_too() -> None:
     with pytest.raises(RuntimeError), submit.private_folder() as folder:
-        submit.write_config(folder, {})
+        submit._write_config(folder, {})
         raise RuntimeError
     assert not folder.exists()
 
 
 def test_names_differ_between_attempts_because_files_share_the_drivers_folder() -> None:
     with submit.private_folder() as one, submit.private_folder() as other:
-        assert submit.write_config(one, {}).name != submit.write_config(other, {}).name
+        assert submit._write_config(one, {}).name != submit._write_config(other, {}).name
 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
@@ -66,7 +66,7 @@ def test_folders_of_the_living_and_of_other_hosts_are_left_alone() -> None:
     (base / "elsewhere~1~1~a").mkdir()
     (base / "something else").mkdir()
     own.mkdir()
-    assert submit.sweep(base) == []
+    assert submit._sweep(base) == []
 
 
 def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporary_folder: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_driver_that_is_gone_ends_the_round(served: tuple[DriverBudget, Budget
 def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
     budget = DriverBudget(None)
     assert budget.beat(Beat(0, queued=0, idle=3)) is False
     assert budget.beat(Beat(1, queued=9, idle=0)) is False
@@ -104,7 +104,7 @@ def test_a_round_ends_when_one_task_idles_while_another_has_partitions_to_share(
 
 
 def test_an_idle_task_ends_no_round_when_there_is_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
     budget = DriverBudget(None)
     budget.done(0)
     time.sleep(0.01)

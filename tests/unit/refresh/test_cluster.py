@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceError, SparkJobError
-from airflow_provider_rfr.refresh.cluster import TaskFailure, TaskPlace, _each, spark_error
+from airflow_provider_rfr.refresh.cluster import TaskPlace, _each, _spark_error, _TaskFailure
 
 
 def of_library(module: str, name: str, text: str) -> Exception:
@@ -27,7 +27,7 @@ def of_library(module: str, name: str, text: str) -> Exception:
     ids=lambda error: type(error).__name__,
 )
 def test_a_jvm_that_died_is_told_as_that(error: Exception) -> None:
-    told = spark_error(error)
+    told = _spark_error(error)
     assert isinstance(told, SparkJobError)
     assert "Spark's JVM died (killed, often for memory" in str(told)
     assert told.retryable and not told.refuses_generation
@@ -35,7 +35,7 @@ def test_a_jvm_that_died_is_told_as_that(error: Exception) -> None:
 
 def test_a_jvm_that_died_while_it_started_is_told_as_that() -> None:
     error = of_library("pyspark.errors", "PySparkRuntimeError", "[JAVA_GATEWAY_EXITED] Java gateway process exited")
-    assert "Spark's JVM died while it started" in str(spark_error(error))
+    assert "Spark's JVM died while it started" in str(_spark_error(error))
 
 
 def results(function: Callable[[TaskPlace, Any], Any]) -> list[Any]:
@@ -57,7 +57,7 @@ def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error
         raise error
 
     [failure] = results(fail)
-    assert isinstance(failure, TaskFailure)
+    assert isinstance(failure, _TaskFailure)
     assert (type(failure.error), str(failure.error)) == (type(error), str(error))
 
 

@@ -17,7 +17,7 @@ from airflow_provider_rfr.refresh.adoption import Cursor
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.partitions import fetched_span
-from airflow_provider_rfr.refresh.publish import commit_event, commit_summary
+from airflow_provider_rfr.refresh.publish import _commit_event, _commit_summary
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 LATER = NOON + timedelta(minutes=5, microseconds=7)
@@ -52,12 +52,12 @@ def config(**run: Any) -> RefreshConfig:
 
 
 def event(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> CommitEvent:
-    return commit_event(ledger, HEADER, config(**run), Binding("raw.orders", "orders", documents, 99), (NOON, LATER))
+    return _commit_event(ledger, HEADER, config(**run), Binding("raw.orders", "orders", documents, 99), (NOON, LATER))
 
 
 def summary(told: CommitEvent) -> dict[str, str]:
     return dict(
-        commit_summary("ledger-1", HEADER, stream="orders", mode="replace", rows=10, removed=0, skipped=0, event=told)
+        _commit_summary("ledger-1", HEADER, stream="orders", mode="replace", rows=10, removed=0, skipped=0, event=told)
     )
 
 

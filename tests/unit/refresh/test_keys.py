@@ -12,17 +12,17 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.publish_task import EXTRACTED_AT, KeySearch, find_losers, key_columns, write_keys
+from airflow_provider_rfr.refresh.publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers, key_columns
 
 STORE = FileStore({})
 TIME = pa.timestamp("us", tz="UTC")
 
 
 def companion(folder: Path, name: str, keys: list[Any], times: list[int]) -> str:
-    table = pa.table({"id": pa.array(keys), EXTRACTED_AT: pa.array(times, TIME)})
+    table = pa.table({"id": pa.array(keys), _EXTRACTED_AT: pa.array(times, TIME)})
     pq.write_table(table, folder / f"{name}.parquet")
     location = str(folder / f"{name}.keys")
-    write_keys(STORE, location, table, [("id",)])
+    _write_keys(STORE, location, table, [("id",)])
     return location
 
 

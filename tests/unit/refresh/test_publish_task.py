@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, target_schema
-from airflow_provider_rfr.refresh.publish_task import KeySearch, PublishTask, drop_rows, find_losers, write_files
+from airflow_provider_rfr.refresh.publish_task import KeySearch, PublishTask, _write_files, drop_rows, find_losers
 
 STORE = FileStore({})
 ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])
@@ -41,7 +41,7 @@ def rows(count: int) -> pa.Table:
 def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_written_again(tmp_path: Path) -> None:
     for number, key in enumerate([("order-no",), ("nest", "a b")]):
         subject = task(tmp_path / str(number), key)
-        (written,) = write_files(subject, rows(10))
+        (written,) = _write_files(subject, rows(10))
         assert written.keys is not None
         losers = find_losers(KeySearch(STORE, (written.keys,), 0, 1))[written.keys]
         assert sorted(losers) == [0, 1, 2, 3, 4, 5]
@@ -53,7 +53,7 @@ def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_wri
 
 
 def test_no_rows_are_no_file(tmp_path: Path) -> None:
-    assert write_files(task(tmp_path), rows(0)) == []
+    assert _write_files(task(tmp_path), rows(0)) == []
 
 
 def test_files_that_no_commit_names_are_collected_by_attempt_and_by_generation(tmp_path: Path) -> None:

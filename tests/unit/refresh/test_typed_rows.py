@@ -21,7 +21,7 @@ from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
 from airflow_provider_rfr.refresh import typed_rows
 from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns, text_writer
-from airflow_provider_rfr.refresh.typed_rows import LedgerPage, PageReader, TypedRows, type_pages
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
 from airflow_provider_rfr.streams.json_numbers import LongNumber
 from tests.profile import examples
 
@@ -316,7 +316,7 @@ def test_zones_may_differ_from_row_to_row() -> None:
 
 
 def test_batches_and_misfits_leave_the_order_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_rows, "MAX_BATCH_BYTES", 300)
+    monkeypatch.setattr(typed_rows, "_MAX_BATCH_BYTES", 300)
     bad = {13, 14, 57, 99}
     pages = [page(*({"a": "x" if p * 3 + n in bad else p * 3 + n} for n in range(3)), number=p + 1) for p in range(40)]
     rows = typed(pa.schema([("a", pa.int64())]), *pages)
@@ -343,7 +343,7 @@ def test_a_value_reads_the_same_in_a_clean_batch_and_on_a_misfit_page(text: str,
     if kind == pa.time64("us"):
         text = text[11:]
     line = orjson.dumps({"a": text})
-    reader = PageReader(schema, 1, note_changes=False)
+    reader = _PageReader(schema, 1, note_changes=False)
     slow = read_columns(reader.rewrite([line], "p", 1, 0), 1, schema)
     try:
         fast = read_columns(line, 1, schema)
@@ -424,7 +424,7 @@ def text_of(value: Any) -> str:
 def test_arrow_and_the_reading_by_value_agree_wherever_arrow_takes_a_value(field: pa.Field, value: Any) -> None:
     schema = pa.schema([field])
     line = f'{{"a":{text_of(value)}}}'.encode()
-    reader = PageReader(schema, 1, note_changes=False)
+    reader = _PageReader(schema, 1, note_changes=False)
     slow = read_columns(reader.rewrite([line], "p", 1, 0), 1, schema)
     try:
         write_texts = text_writer(schema) or bytes

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from airflow_provider_rfr.lake import expiry
-from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.target import TargetTable, part_of
 from airflow_provider_rfr.refresh import maintenance
@@ -66,7 +66,7 @@ def ledgers(catalog: SqlCatalog) -> list[str]:
 
 def let_all_go(catalog: SqlCatalog, **more: str) -> None:
     with catalog.load_table(NAME).transaction() as transaction:
-        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1", **more})
+        transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1", **more})
 
 
 def test_snapshots_of_a_table_that_a_refresh_made_are_expired_and_counted(catalog: SqlCatalog) -> None:
@@ -109,7 +109,7 @@ def test_what_fails_here_fails_no_refresh_and_shows_no_text_of_others(
 
 def test_a_property_that_is_no_number_is_told_in_words(catalog: SqlCatalog, caplog: pytest.LogCaptureFixture) -> None:
     publish(catalog, 1)
-    let_all_go(catalog, **{MAX_AGE: "1 week"})
+    let_all_go(catalog, **{_MAX_AGE: "1 week"})
     tidied(catalog)
     assert "table property history.expire.max-snapshot-age-ms: '1 week' is no whole number" in caplog.text
 
@@ -164,7 +164,7 @@ def test_a_part_whose_ledger_was_dropped_begins_anew(catalog: SqlCatalog, monkey
     publish(catalog, 1)
     first = ledger_of(catalog, "day = '2026-01-01'")
     days_later(monkeypatch, 8)
-    assert len(drop_part_ledgers(catalog, NAME, maintenance.LEDGER_SECONDS)) == 1
+    assert len(drop_part_ledgers(catalog, NAME, maintenance._LEDGER_SECONDS)) == 1
     second = ledger_of(catalog, "day = '2026-01-01'")
     assert first.id != second.id and second.header is not None and second.header.generation == 1
 

@@ -17,7 +17,7 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
-from airflow_provider_rfr.streams.rest.error_handler import exponential, reset_time, retry_after, seconds_to_wait
+from airflow_provider_rfr.streams.rest.error_handler import _seconds_to_wait, exponential, reset_time, retry_after
 from tests.soon import SOON, soon
 
 GOOD = {"data": [{"id": 1}]}
@@ -120,12 +120,12 @@ class TestBackoff:
     def test_a_header_that_says_nothing_usable_leaves_it_to_the_next_strategy(self):
         for text in ("soon", "", "nan", "inf"):
             assert retry_after()(1, {"Retry-After": text}) is None
-            assert 0.5 <= seconds_to_wait((), 1, {"Retry-After": text}) <= 1
+            assert 0.5 <= _seconds_to_wait((), 1, {"Retry-After": text}) <= 1
 
     def test_a_declared_wait_never_undercuts_what_the_api_asks_for(self):
         short, long = (lambda n, headers: 1.0), (lambda n, headers: 100.0)
-        assert seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
-        assert seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
+        assert _seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
+        assert _seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
 
     def test_a_reset_time_counts_from_now(self):
         soon = pytest.approx(1000, abs=SOON)

@@ -20,11 +20,11 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, ReadContext
 from airflow_provider_rfr.streams.read import (
-    ConnectorStateManager,
-    ReadOptions,
-    StateMessage,
-    read_stream,
-    read_streams,
+    _ConnectorStateManager,
+    _read_stream,
+    _read_streams,
+    _ReadOptions,
+    _StateMessage,
 )
 
 
@@ -32,7 +32,7 @@ from airflow_provider_rfr.streams.read import (
 def test_each_page_is_followed_by_its_state_and_the_final_state_comes_once(api: Any, kind: str, request: Any) -> None:
     """Rows 18 and 21."""
     api.add("orders", [2, 2, 1])
-    messages = list(read_stream(request.getfixturevalue(kind)("orders")))
+    messages = list(_read_stream(request.getfixturevalue(kind)("orders")))
     assert shape(messages) == "R R S R R S R S"
     assert positions(messages) == [NextPage(token(kind, 2)), NextPage(token(kind, 3)), Complete()]
     assert [message.record_count for message in states(messages)] == [2, 2, 1]
@@ -43,7 +43,7 @@ def test_a_second_attempt_reads_from_the_stored_page_on(api: Any, kind: str, req
     """Row 19."""
     api.add("orders", [3, 3, 2], first=100)
     stored = {"page": 100} if kind == "stateful" else {"next_page_token": 100}
-    messages = list(read_stream(request.getfixturevalue(kind)("orders"), stream_state=stored))
+    messages = list(_read_stream(request.getfixturevalue(kind)("orders"), stream_state=stored))
     assert len(records(messages)) == 8
     assert positions(messages) == [NextPage(token(kind, 101)), NextPage(token(kind, 102)), Complete()]
     assert [message.record_count for message in states(messages)] == [3, 3, 2]
@@ -54,14 +54,14 @@ def test_a_second_attempt_reads_from_the_stored_page_on(api: Any, kind: str, req
 def test_a_stream_has_its_statuses(api: Any, kind: str, request: Any) -> None:
     """Row 21."""
     api.add("orders", [2, 2, 2])
-    messages = read_streams([request.getfixturevalue(kind)("orders")])
+    messages = _read_streams([request.getfixturevalue(kind)("orders")])
     assert shape(messages) == "STARTED RUNNING R R S R R S R R S COMPLETE"
 
 
 def test_the_stream_state_stays_what_came_in_while_the_slice_moves(api: Any, stateful: Any) -> None:
     """Row 22."""
     api.add("orders", [1, 1, 1, 1], first=10)
-    messages = list(read_stream(stateful("orders"), stream_state={"page": 10}))
+    messages = list(_read_stream(stateful("orders"), stream_state={"page": 10}))
     assert api.requests == [f"/orders?page={page}" for page in (10, 11, 12, 13)]
     assert [record["stream_state"] for record in records(messages)] == [{"page": 10}] * 4
 
@@ -72,7 +72,7 @@ def test_a_failing_page_leaves_the_state_before_it(api: Any, kind: str, request:
     api.add("s1", [1, 1, 1])
     api.statuses["/s1?page=3"] = 500
     stream = request.getfixturevalue(kind)("s1")
-    messages, error = collect(read_streams([stream]), RefreshFailedError)
+    messages, error = collect(_read_streams([stream]), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R S R S INCOMPLETE !"
     assert positions(messages) == [NextPage(token(kind, 2)), NextPage(token(kind, 3))]
     assert "s1" in str(error)
@@ -85,7 +85,7 @@ def test_a_failing_stream_does_not_stop_the_others(api: Any, paged: Any) -> None
     for name in ("s1", "s3", "s4"):
         api.add(name, [1])
     messages, error = collect(
-        read_streams([paged("s1"), paged("s2"), paged("s3"), paged("s4"), paged("s5")]), RefreshFailedError
+        _read_streams([paged("s1"), paged("s2"), paged("s3"), paged("s4"), paged("s5")]), RefreshFailedError
     )
     done = "STARTED RUNNING R S COMPLETE"
     failed = "STARTED INCOMPLETE !"
@@ -100,14 +100,14 @@ def test_a_stored_page_is_where_reading_starts(api: Any, kind: str, request: Any
     """Row 29."""
     api.add("orders", [1, 1, 1], first=3)
     stored = {"version": 1, "state": "next_page", "token": token(kind, 3)}
-    list(read_stream(request.getfixturevalue(kind)("orders"), stream_state=stored))
+    list(_read_stream(request.getfixturevalue(kind)("orders"), stream_state=stored))
     assert api.requests == [f"/orders?page={page}" for page in (3, 4, 5)]
 
 
 def test_an_old_stream_gets_its_position_flat_and_by_name(api: Any, stateful: Any) -> None:
     """Row 30; the stream itself asserts on its slice."""
     api.add("orders", [1, 1, 1, 1], first=2)
-    list(read_stream(stateful("orders"), stream_state={"page": 2}))
+    list(_read_stream(stateful("orders"), stream_state={"page": 2}))
     assert api.requests == [f"/orders?page={page}" for page in (2, 3, 4, 5)]
 
 
@@ -118,7 +118,7 @@ def test_records_are_counted_by_stream_and_namespace_and_the_count_starts_again(
     api.add("empty", [0])
     eu, us = paged("orders"), paged("orders")
     eu.namespace, us.namespace = "eu", "us"
-    messages = list(read_streams([eu, paged("users"), us, paged("empty")]))
+    messages = list(_read_streams([eu, paged("users"), us, paged("empty")]))
     counts = [(m.namespace, m.stream, m.record_count) for m in states(messages)]
     assert counts == [
         ("eu", "orders", 3),
@@ -148,8 +148,8 @@ def test_what_was_held_back_is_emitted_before_a_failure(api: Any, paged: Any) ->
         if not left:
             raise MemoryError("95 % of the memory is used")
 
-    options = ReadOptions(checkpoint_seconds=600, guard=guard)
-    messages, error = collect(read_streams([paged("orders")], options), RefreshFailedError)
+    options = _ReadOptions(checkpoint_seconds=600, guard=guard)
+    messages, error = collect(_read_streams([paged("orders")], options), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R R S INCOMPLETE !"
     assert states(messages)[0].record_count == 1
     assert positions(messages) == [NextPage(2)]
@@ -159,8 +159,8 @@ def test_what_was_held_back_is_emitted_before_a_failure(api: Any, paged: Any) ->
 def test_states_are_emitted_no_more_often_than_asked(api: Any, paged: Any) -> None:
     """Row 54: at 100, 300 and 700 seconds, of which only the last is 600 after the start."""
     api.add("orders", [1, 1, 1, 1])
-    options = ReadOptions(checkpoint_seconds=600, clock=Clock(0, 100, 300, 700, 700, 710))
-    messages = list(read_stream(paged("orders"), options))
+    options = _ReadOptions(checkpoint_seconds=600, clock=Clock(0, 100, 300, 700, 700, 710))
+    messages = list(_read_stream(paged("orders"), options))
     assert shape(messages) == "R R R S R S"
     assert positions(messages) == [NextPage(4), Complete()]
     assert [message.record_count for message in states(messages)] == [3, 1]
@@ -179,10 +179,10 @@ def test_a_page_that_fails_half_way_yields_none_of_its_records(api: Any, statefu
                 yield row
 
     api.add("orders", [2, 2, 1])
-    manager = ConnectorStateManager()
-    first, _ = collect(read_stream(Parsing(api.url, "orders"), state_manager=manager), ValueError)
+    manager = _ConnectorStateManager()
+    first, _ = collect(_read_stream(Parsing(api.url, "orders"), state_manager=manager), ValueError)
     Parsing.broken = False
-    second = list(read_stream(Parsing(api.url, "orders"), state_manager=manager))
+    second = list(_read_stream(Parsing(api.url, "orders"), state_manager=manager))
     assert [record["id"] for record in records(first + second)] == [0, 1, 2, 3, 4]
 
 
@@ -190,26 +190,26 @@ def test_a_token_that_comes_twice_ends_the_stream(api: Any, paged: Any) -> None:
     """X5."""
     api.add("orders", [1, 1])
     api.pages["/orders?page=2"]["next"] = 2
-    messages, _ = collect(read_stream(paged("orders")), RepeatedPageError)
+    messages, _ = collect(_read_stream(paged("orders")), RepeatedPageError)
     assert shape(messages) == "R S R"
 
 
 def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -> None:
     api.add("orders", [1, 1])
     api.statuses["/orders?page=2"] = 410
-    manager = ConnectorStateManager()
-    messages, _ = collect(read_stream(paged("orders"), state_manager=manager), TokenExpiredError)
+    manager = _ConnectorStateManager()
+    messages, _ = collect(_read_stream(paged("orders"), state_manager=manager), TokenExpiredError)
     assert positions(messages) == [NextPage(2), NotStarted()]
     api.statuses.clear()
     api.requests.clear()
-    list(read_stream(paged("orders"), state_manager=manager))
+    list(_read_stream(paged("orders"), state_manager=manager))
     assert api.requests == ["/orders?page=1", "/orders?page=2"]
 
 
 def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) -> None:
     """Row 39, in the loop."""
     messages = list(
-        read_streams([paged("orders")], state_manager=ConnectorStateManager([StateMessage("orders", SENTINEL)]))
+        _read_streams([paged("orders")], state_manager=_ConnectorStateManager([_StateMessage("orders", SENTINEL)]))
     )
     assert shape(messages) == "STARTED S COMPLETE"
     assert api.requests == []
@@ -222,9 +222,9 @@ def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_i
     stream.bind(context)
 
     def stop_after_the_first_state() -> Iterator[Any]:
-        for message in read_streams([stream, paged("users")]):
+        for message in _read_streams([stream, paged("users")]):
             yield message
-            if isinstance(message, StateMessage):
+            if isinstance(message, _StateMessage):
                 context.stop.set()
 
     got, _ = collect(stop_after_the_first_state(), ReadInterrupted)

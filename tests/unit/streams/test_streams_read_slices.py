@@ -14,7 +14,7 @@ from streams_reading import collect, positions, shape, states
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, StateMixin, Stream
-from airflow_provider_rfr.streams.read import ReadOptions, StateMessage, SyncMode, read_stream, read_streams
+from airflow_provider_rfr.streams.read import _read_stream, _read_streams, _ReadOptions, _StateMessage, _SyncMode
 
 
 class Plain(Stream):
@@ -41,7 +41,7 @@ class Plain(Stream):
 @pytest.mark.parametrize("days", [(), ("1", "2")], ids=["no slices", "slices"])
 def test_a_stream_that_cannot_resume_emits_one_state_after_its_last_slice(days: tuple[str, ...]) -> None:
     """Row 26."""
-    messages = list(read_streams([Plain(*days)]))
+    messages = list(_read_streams([Plain(*days)]))
     count = 3 * max(1, len(days))
     assert shape(messages) == "STARTED RUNNING " + "R " * count + "S COMPLETE"
     assert positions(messages) == [Complete()]
@@ -56,7 +56,7 @@ def test_a_stream_that_cannot_resume_emits_no_state_when_it_fails() -> None:
             yield {"id": 1}
             raise KeyError("total")
 
-    messages, error = collect(read_streams([Failing("1", "2")]), RefreshFailedError)
+    messages, error = collect(_read_streams([Failing("1", "2")]), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R INCOMPLETE !"
     assert "KeyError" in str(error)
 
@@ -89,13 +89,13 @@ class Incremental(Plain, StateMixin):
             yield {"id": number}
 
 
-def incremental(interval: int | None = None) -> ReadOptions:
-    return ReadOptions(sync_mode=SyncMode.INCREMENTAL, checkpoint_interval=interval)
+def incremental(interval: int | None = None) -> _ReadOptions:
+    return _ReadOptions(sync_mode=_SyncMode.INCREMENTAL, checkpoint_interval=interval)
 
 
 def test_an_interval_counts_across_slices_and_equal_states_are_not_repeated() -> None:
     """Row 27: the CDK ends with two equal states."""
-    messages = list(read_stream(Incremental("1", "2"), incremental(2)))
+    messages = list(_read_stream(Incremental("1", "2"), incremental(2)))
     assert shape(messages) == "R R S R S R S R R S"
     assert [message.state for message in states(messages)] == [{"id": n} for n in (2, 3, 4, 6)]
     assert [message.record_count for message in states(messages)] == [2, 1, 1, 2]
@@ -103,12 +103,12 @@ def test_an_interval_counts_across_slices_and_equal_states_are_not_repeated() ->
 
 def test_without_an_interval_each_slice_ends_with_a_state() -> None:
     """Row 1, in the loop."""
-    messages = list(read_stream(Incremental("1", "2"), incremental()))
+    messages = list(_read_stream(Incremental("1", "2"), incremental()))
     assert shape(messages) == "R R R S R R R S"
 
 
 def test_an_incremental_stream_goes_on_from_its_state() -> None:
-    messages = list(read_stream(Incremental("1"), incremental(), stream_state={"id": 40}))
+    messages = list(_read_stream(Incremental("1"), incremental(), stream_state={"id": 40}))
     assert states(messages)[-1].state == {"id": 43}
 
 
@@ -119,12 +119,12 @@ def test_an_incremental_stream_without_slices_gives_its_state_back() -> None:
         def stream_slices(self) -> Iterable[Mapping[str, Any]]:
             return []
 
-    messages = list(read_stream(Nothing(), incremental(), stream_state={"id": 40}))
-    assert messages == [StateMessage("incremental", {"id": 40}, 0)]
+    messages = list(_read_stream(Nothing(), incremental(), stream_state={"id": 40}))
+    assert messages == [_StateMessage("incremental", {"id": 40}, 0)]
 
 
 def test_an_incremental_stream_can_be_read_in_full() -> None:
-    messages = list(read_stream(Incremental("1", "2")))
+    messages = list(_read_stream(Incremental("1", "2")))
     assert shape(messages) == "R R R R R R S"
     assert positions(messages) == [Complete()]
 
@@ -132,4 +132,4 @@ def test_an_incremental_stream_can_be_read_in_full() -> None:
 @pytest.mark.parametrize("stream", [Plain(), "paged"])
 def test_a_stream_that_has_no_cursor_field_is_not_read_incrementally(stream: Any, paged: Any) -> None:
     with pytest.raises(ConfigurationError, match="incrementally"):
-        list(read_stream(paged("orders") if stream == "paged" else stream, incremental()))
+        list(_read_stream(paged("orders") if stream == "paged" else stream, incremental()))

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider_rfr.hooks.drivers import DriverState
-from airflow_provider_rfr.triggers.refresh import LOST_SECONDS, TIDY_SECONDS, End, RefreshWatch
+from airflow_provider_rfr.triggers.refresh import _LOST_SECONDS, _TIDY_SECONDS, End, _RefreshWatch
 from tests.unit.triggers.refreshes import RUN_KEY, TABLE, Refresh
 
 
@@ -32,23 +32,23 @@ def lines() -> list[str]:
 
 
 @pytest.fixture
-def watch(refresh: Refresh, clock: Clock, lines: list[str]) -> RefreshWatch:
-    return RefreshWatch(refresh.deferred, lines.append, clock)
+def watch(refresh: Refresh, clock: Clock, lines: list[str]) -> _RefreshWatch:
+    return _RefreshWatch(refresh.deferred, lines.append, clock)
 
 
 def test_a_refresh_goes_on_while_its_driver_runs(
-    refresh: Refresh, watch: RefreshWatch, clock: Clock, lines: list[str]
+    refresh: Refresh, watch: _RefreshWatch, clock: Clock, lines: list[str]
 ) -> None:
     assert watch.look() is None
     ledger = refresh.begin()
     assert watch.look() is None
     ledger.commit([], rounds=1, pages=12, records=120, partitions_done=0)
-    clock.now += 10 * LOST_SECONDS
+    clock.now += 10 * _LOST_SECONDS
     assert watch.look() is None
     assert any(line.startswith(f"{TABLE}: generation 1, round 1: 12 pages, 120 records") for line in lines)
 
 
-def test_each_state_of_the_driver_is_told_once(refresh: Refresh, watch: RefreshWatch, lines: list[str]) -> None:
+def test_each_state_of_the_driver_is_told_once(refresh: Refresh, watch: _RefreshWatch, lines: list[str]) -> None:
     for _ in range(3):
         watch.look()
     told = [line for line in lines if "driver" in line]
@@ -57,7 +57,7 @@ def test_each_state_of_the_driver_is_told_once(refresh: Refresh, watch: RefreshW
     assert told in (states, states[:1], states[1:])
 
 
-def test_a_driver_that_is_over_ends_it_whatever_the_ledger_says(refresh: Refresh, watch: RefreshWatch) -> None:
+def test_a_driver_that_is_over_ends_it_whatever_the_ledger_says(refresh: Refresh, watch: _RefreshWatch) -> None:
     refresh.begin()
     assert watch.look() is None
     refresh.end(3)
@@ -67,24 +67,24 @@ def test_a_driver_that_is_over_ends_it_whatever_the_ledger_says(refresh: Refresh
 
 
 def test_a_published_refresh_waits_for_its_driver_but_not_for_ever(
-    refresh: Refresh, watch: RefreshWatch, clock: Clock
+    refresh: Refresh, watch: _RefreshWatch, clock: Clock
 ) -> None:
     refresh.publish(refresh.begin())
     assert watch.look() is None
-    clock.now += TIDY_SECONDS
+    clock.now += _TIDY_SECONDS
     ending = watch.look()
     assert ending is not None
     assert (ending.end, ending.driver.state) == (End.PUBLISHED, DriverState.ACTIVE)
 
 
-def test_what_another_run_published_is_not_ours(refresh: Refresh, watch: RefreshWatch, clock: Clock) -> None:
+def test_what_another_run_published_is_not_ours(refresh: Refresh, watch: _RefreshWatch, clock: Clock) -> None:
     refresh.publish(refresh.begin(run_key=RUN_KEY + "0"))
     for _ in range(2):
         assert watch.look() is None
-        clock.now += TIDY_SECONDS
+        clock.now += _TIDY_SECONDS
 
 
-def test_a_manager_that_knows_no_such_driver_is_asked_twice(refresh: Refresh, watch: RefreshWatch) -> None:
+def test_a_manager_that_knows_no_such_driver_is_asked_twice(refresh: Refresh, watch: _RefreshWatch) -> None:
     refresh.manager.forget(refresh.app)
     assert watch.look() is None
     ending = watch.look()
@@ -93,13 +93,13 @@ def test_a_manager_that_knows_no_such_driver_is_asked_twice(refresh: Refresh, wa
 
 
 def test_a_manager_that_is_out_of_order_ends_nothing_while_the_ledger_moves(
-    refresh: Refresh, watch: RefreshWatch, clock: Clock, lines: list[str]
+    refresh: Refresh, watch: _RefreshWatch, clock: Clock, lines: list[str]
 ) -> None:
     ledger = refresh.begin()
     refresh.manager.trouble = 503
     for rounds in range(1, 4):
         ledger.commit([], rounds=rounds, pages=rounds)
-        clock.now += 0.9 * LOST_SECONDS
+        clock.now += 0.9 * _LOST_SECONDS
         assert watch.look() is None
     told = "the driver can't be looked at (the resource manager answers GET with HTTP 503); the refresh goes on"
     assert lines.count(told) == 1
@@ -108,28 +108,28 @@ def test_a_manager_that_is_out_of_order_ends_nothing_while_the_ledger_moves(
     assert "the driver can be looked at again" in lines
 
 
-def test_without_driver_and_ledger_it_is_lost(refresh: Refresh, watch: RefreshWatch, clock: Clock) -> None:
+def test_without_driver_and_ledger_it_is_lost(refresh: Refresh, watch: _RefreshWatch, clock: Clock) -> None:
     refresh.manager.trouble = 401
     assert watch.look() is None
-    clock.now += LOST_SECONDS
+    clock.now += _LOST_SECONDS
     ending = watch.look()
     assert ending is not None
     assert ending.end is End.LOST
 
 
 def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_told(
-    refresh: Refresh, watch: RefreshWatch, clock: Clock, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    refresh: Refresh, watch: _RefreshWatch, clock: Clock, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = {"conn_type": "rfr_lake", "host": "sqlite:////nowhere/secret/c.db", "extra": {"warehouse": "/nowhere"}}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
-    clock.now += 2 * LOST_SECONDS
+    clock.now += 2 * _LOST_SECONDS
     assert watch.look() is None
     assert [line for line in lines if "ledger" in line] == [
         f"the ledger of {TABLE} can't be looked at (ConfigurationError); the refresh goes on"
     ]
 
 
-def test_stopping_kills_the_application(refresh: Refresh, watch: RefreshWatch) -> None:
+def test_stopping_kills_the_application(refresh: Refresh, watch: _RefreshWatch) -> None:
     watch.stop()
     assert refresh.manager.requests == [("PUT", f"/ws/v1/cluster/apps/{refresh.app}/state")]
     assert refresh.driver.exit_code == 137

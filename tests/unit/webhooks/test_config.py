@@ -15,8 +15,8 @@ from pydantic import SecretStr, ValidationError
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.webhooks.config import TriggerBlock, load_triggers, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
+from airflow_provider_rfr.webhooks.config import TriggerBlock, _load_triggers, parse_triggers
+from airflow_provider_rfr.webhooks.endpoint import Endpoint, Ordering, _OnFailure, _Schedule
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
 MINIMAL = {"url": URL, "payloadTemplate": "{}"}
@@ -58,8 +58,8 @@ def event(*bindings: Binding) -> CommitEvent:
 def test_the_least_that_is_needed_has_the_documented_defaults() -> None:
     found = endpoint()
     assert (found.method, found.timeout, found.max_attempts, found.headers) == ("POST", 30.0, 3, {})
-    assert (found.retry.schedule, found.interval, found.when.min_documents) == (Schedule.QUICK, 0.0, 1)
-    assert (found.on_failure, found.ordering, found.enabled) == (OnFailure.DEAD_LETTER, Ordering.NONE, True)
+    assert (found.retry.schedule, found.interval, found.when.min_documents) == (_Schedule.QUICK, 0.0, 1)
+    assert (found.on_failure, found.ordering, found.enabled) == (_OnFailure.DEAD_LETTER, Ordering.NONE, True)
     assert found.success.accepts(204, b"") and not found.success.accepts(500, b"")
 
 
@@ -118,7 +118,7 @@ def test_a_list_stays_a_list_and_is_named_by_its_order() -> None:
 
 def test_snake_case_is_read_and_camel_case_is_written() -> None:
     found = endpoint(max_attempts=7, on_failure="ignore", retry={"max_elapsed": "1h"}, expose_headers=[])
-    assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, OnFailure.IGNORE, 3600.0)
+    assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, _OnFailure.IGNORE, 3600.0)
     assert {"maxAttempts", "onFailure", "retry", "exposeHeaders"} < set(found.dump())
     assert refused_field(maxAttempts=1, max_attempts=2) == [
         "trigger X: maxAttempts: is given in two spellings; keep maxAttempts"
@@ -595,8 +595,8 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
         "triggers:\n  interval: 30m\n  config:\n    a:\n      url: https://h/x\n      payload: {a: '{{b}}'}\nother: 1\n"
     )
     (tmp_path / "b.json").write_text(json.dumps({"config": [MINIMAL]}))
-    assert load_triggers(tmp_path / "a.yaml").endpoints[0].interval == 1800
-    assert load_triggers(str(tmp_path / "b.json")).endpoints[0].name == "trigger0"
+    assert _load_triggers(tmp_path / "a.yaml").endpoints[0].interval == 1800
+    assert _load_triggers(str(tmp_path / "b.json")).endpoints[0].name == "trigger0"
 
 
 @pytest.mark.parametrize(
@@ -630,7 +630,7 @@ def test_a_file_that_can_t_be_read_is_told_by_place_and_not_by_content(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(TriggerConfigError) as caught:
-        load_triggers(tmp_path / name)
+        _load_triggers(tmp_path / name)
     assert told in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
 
@@ -639,11 +639,11 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     for name, told in (("none.yaml", "can't be read: No such file"), ("x.yaml", "is not in UTF-8")):
         with pytest.raises(TriggerConfigError, match=told):
-            load_triggers(tmp_path / name)
+            _load_triggers(tmp_path / name)
 
 
 def test_errors_of_a_file_name_it_where_they_are_the_block_s(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("config: {}\nintervall: 5s\n")
     with pytest.raises(TriggerConfigError) as caught:
-        load_triggers(tmp_path / "t.yaml")
+        _load_triggers(tmp_path / "t.yaml")
     assert f"triggers: {tmp_path / 't.yaml'}: intervall: unknown field" in str(caught.value)

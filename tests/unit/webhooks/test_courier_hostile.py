@@ -22,7 +22,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.dispatcher import Courier, Round, merge_events
+from airflow_provider_rfr.webhooks.dispatcher import Courier, Round, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enrol
 from tests.webhook_receiver import (
     FakeClock,
@@ -152,7 +152,7 @@ def abandoned(store: ControlStore, endpoints: Any, lease: int, interval: float, 
     def work(connection: Connection) -> None:
         ids = tuple(row.id for row in load_endpoints(connection, endpoints).values())
         wish = Wish(ids, 5, lease, int(interval * 1000), strict)
-        claim(connection, store.now(connection), "killed", wish, endpoints_with_ids(connection, ids), merge_events)
+        claim(connection, store.now(connection), "killed", wish, endpoints_with_ids(connection, ids), _merge_events)
 
     store.run(work)
 

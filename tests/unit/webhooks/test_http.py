@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.http.addresses import AddressGuard, Deadline
-from airflow_provider_rfr.http.client import MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.client import _MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
 from tests.soon import SOON
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 
@@ -224,7 +224,7 @@ def test_no_more_is_read_than_64_kb(server: Receiver) -> None:
 
     raw(server, endless)
     client = Client()
-    assert len(send(server.url, client=client).body) == MOST_BYTES
+    assert len(send(server.url, client=client).body) == _MOST_BYTES
     server.answers(200)
     assert send(server.url, client=client).body == b"ok"
     assert sent[0] < 20_000_000
@@ -233,7 +233,7 @@ def test_no_more_is_read_than_64_kb(server: Receiver) -> None:
 def test_a_gzip_bomb_is_not_unpacked(server: Receiver) -> None:
     bomb = gzip.compress(b"\0" * 50_000_000, 9)
     server.answers(Reply(200, bomb, {"Content-Encoding": "gzip"}))
-    assert len(send(server.url).body) == MOST_BYTES
+    assert len(send(server.url).body) == _MOST_BYTES
     server.answers(Reply(200, gzip.compress(b"hello"), {"Content-Encoding": "gzip"}))
     assert send(server.url).body == b"hello"
     assert server.received[0].headers["accept-encoding"] == "identity"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_provider_rfr.http.redaction import MOST_KEPT, Masker, secrets_of_url
+from airflow_provider_rfr.http.redaction import _MOST_KEPT, Masker, secrets_of_url
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from tests.soon import assert_grows_in_proportion
@@ -83,14 +83,14 @@ def test_what_names_itself_a_secret_is_masked_though_nobody_knew_it() -> None:
 
 def test_no_half_of_a_secret_is_left_at_the_end() -> None:
     secret = "S" * 50
-    for offset in range(MOST_KEPT - 60, MOST_KEPT + 5, 7):
+    for offset in range(_MOST_KEPT - 60, _MOST_KEPT + 5, 7):
         kept = Masker([secret]).kept(b"." * offset + secret.encode() + b"tail")
         assert "SSSS" not in kept
-        assert len(kept.encode()) <= MOST_KEPT
+        assert len(kept.encode()) <= _MOST_KEPT
 
 
 def test_what_is_kept_is_text_of_at_most_2_kb() -> None:
-    assert len(Masker([]).kept("ü€😀".encode() * 5000).encode()) <= MOST_KEPT
+    assert len(Masker([]).kept("ü€😀".encode() * 5000).encode()) <= _MOST_KEPT
     assert Masker([]).kept(b"\xff\x00\x1b[31m").isprintable()
 
 
@@ -121,7 +121,7 @@ def test_a_longer_answer_takes_no_more_to_mask_than_its_length_says(
     masker = Masker([SECRET, *(f"{n}Tr0ub4dor{n}" * 20 for n in range(30))])
 
     def mask(times: int) -> None:
-        assert len(masker.kept(before + repeated * times + after).encode()) <= MOST_KEPT
+        assert len(masker.kept(before + repeated * times + after).encode()) <= _MOST_KEPT
 
     most = 65536 // len(repeated)
     assert_grows_in_proportion(mask, small=most // 100, large=most)

@@ -156,14 +156,14 @@ def test_a_delivery_that_is_under_way_can_be_cancelled_and_its_end_says_nothing(
 def test_the_oldest_pending_delivery_says_how_late_things_are(
     store: ControlStore, server: Receiver, clock: FakeClock
 ) -> None:
-    assert operations.oldest_pending_seconds(store) == 0
+    assert operations._oldest_pending_seconds(store) == 0
     endpoints = owe(store, server.url, 1)
     clock.sleep(100)
     owe(store, server.url, 2)
-    assert operations.oldest_pending_seconds(store) == pytest.approx(100)
-    assert operations.oldest_pending_seconds(store, LAKE, "raw.items") == 0
+    assert operations._oldest_pending_seconds(store) == pytest.approx(100)
+    assert operations._oldest_pending_seconds(store, LAKE, "raw.items") == 0
     loopback_courier(store, endpoints).deliver_due()
-    assert operations.oldest_pending_seconds(store, LAKE, TABLE) == 0
+    assert operations._oldest_pending_seconds(store, LAKE, TABLE) == 0
 
 
 def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlStore, server: Receiver) -> None:

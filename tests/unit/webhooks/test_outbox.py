@@ -14,13 +14,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.expiry import MAX_AGE, MIN_SNAPSHOTS, expire_table
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, expire_table
 from airflow_provider_rfr.store.deliveries import Selection, load_endpoints, set_cancelled
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
-from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol, enrol_table, let_go, since_property
+from airflow_provider_rfr.webhooks.outbox import _since_property, endpoints_of, enrol, enrol_table, let_go
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import LAKE, TABLE, endpoint, events, key
 
@@ -77,8 +77,8 @@ def test_a_block_is_part_of_ids_and_of_what_a_table_keeps(store: ControlStore, c
         enrol_table(store, catalog, LAKE, TABLE, endpoints_of(LAKE, TABLE, block), start_from="earliest")
     assert ids(store) == {delivery_id(f"commit-{n}", f"{name}/trigger0") for n in (1, 2) for name in "ab"}
     assert {name for name in properties(catalog) if name.startswith("rfr.webhooks.")} == {
-        since_property("a/trigger0"),
-        since_property("b/trigger0"),
+        _since_property("a/trigger0"),
+        _since_property("b/trigger0"),
     }
 
 
@@ -100,13 +100,13 @@ def test_the_first_look_begins_with_the_newest_commit(store: ControlStore, catal
     assert look(store, catalog) == 2
     assert look(store, catalog) == 0
     assert owed(store) == ["commit-3", "commit-4", "commit-5"]
-    assert properties(catalog)[since_property("hook")] == "3"
+    assert properties(catalog)[_since_property("hook")] == "3"
 
 
 def test_or_with_all_that_there_are(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1, 2, 3)
     assert look(store, catalog, start_from="earliest") == 3
-    assert properties(catalog)[since_property("hook")] == "0"
+    assert properties(catalog)[_since_property("hook")] == "0"
 
 
 def test_a_table_without_commits_owes_all_that_will_come(store: ControlStore, catalog: SqlCatalog) -> None:
@@ -174,22 +174,22 @@ def test_of_two_decisions_the_earlier_one_holds(store: ControlStore, catalog: Sq
     look(store, catalog)
     table = catalog.load_table(TABLE)
     with table.transaction() as transaction:
-        transaction.set_properties({since_property("hook"): "2"})
+        transaction.set_properties({_since_property("hook"): "2"})
     assert look(store, catalog) == 1
     assert owed(store) == ["commit-2", "commit-3"]
     with catalog.load_table(TABLE).transaction() as transaction:
-        transaction.set_properties({since_property("hook"): "9"})
+        transaction.set_properties({_since_property("hook"): "9"})
     look(store, catalog)
-    assert properties(catalog)[since_property("hook")] == "2"
+    assert properties(catalog)[_since_property("hook")] == "2"
 
 
 def test_a_property_that_somebody_spoiled_is_written_again(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1)
     look(store, catalog)
     with catalog.load_table(TABLE).transaction() as transaction:
-        transaction.set_properties({since_property("hook"): "x"})
+        transaction.set_properties({_since_property("hook"): "x"})
     look(store, catalog)
-    assert properties(catalog)[since_property("hook")] == "1"
+    assert properties(catalog)[_since_property("hook")] == "1"
 
 
 def test_a_trigger_that_comes_later_begins_with_the_newest_commit_then(
@@ -213,7 +213,7 @@ def test_a_table_made_anew_owes_all_its_commits(store: ControlStore, catalog: Sq
     assert owed(store) == ["commit-11", "commit-12", "commit-3"]
     commit(catalog, 13)
     assert look(store, catalog) == 1
-    assert properties(catalog)[since_property("hook")] == "0"
+    assert properties(catalog)[_since_property("hook")] == "0"
 
 
 def test_what_does_not_match_makes_no_row(store: ControlStore, catalog: SqlCatalog) -> None:
@@ -326,7 +326,7 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     commit(catalog, 1, 2, 3)
     look(store, catalog, start_from="earliest")
     with catalog.load_table(TABLE).transaction() as transaction:
-        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+        transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert expired(catalog) == 0, "nothing was said yet of what is sent"
     let_go(store, catalog, LAKE, TABLE)
     assert expired(catalog) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError
-from airflow_provider_rfr.webhooks.templates import compile_payload, render_payload
+from airflow_provider_rfr.webhooks.templates import _compile_payload, _render_payload
 
 VARIABLES: dict[str, Any] = {
     "names": ["a", "b"],
@@ -38,7 +38,7 @@ def test_a_leaf_that_is_one_expression_keeps_its_type() -> None:
         "count": "{{len names}}",
         "deep": ["{{bindings.[0].documents}}"],
     }
-    assert render_payload(tree, VARIABLES) == {
+    assert _render_payload(tree, VARIABLES) == {
         "names": ["a", "b"],
         "bindings": [{"table": "t", "documents": 3}],
         "n": 42,
@@ -64,16 +64,16 @@ def test_other_leaves_are_text() -> None:
         "{{s}}",
         "{{f}}!",
     ]
-    assert render_payload(tree, VARIABLES) == [" 42", "4242", "42", '["a","b"]', "42", "x", "", VARIABLES["s"], "1!"]
+    assert _render_payload(tree, VARIABLES) == [" 42", "4242", "42", '["a","b"]', "42", "x", "", VARIABLES["s"], "1!"]
 
 
 def test_what_is_no_text_stays_and_keys_are_no_templates() -> None:
     tree = {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": (1, 2)}
-    assert render_payload(tree, VARIABLES) == {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": [1, 2]}
+    assert _render_payload(tree, VARIABLES) == {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": [1, 2]}
 
 
 def test_the_payload_is_its_own() -> None:
-    payload = compile_payload(MappingProxyType({"names": "{{names}}", "fixed": []}))
+    payload = _compile_payload(MappingProxyType({"names": "{{names}}", "fixed": []}))
     first, second = payload.render(VARIABLES), payload.render(VARIABLES)
     first["names"].append("c")
     first["fixed"].append("c")
@@ -82,7 +82,7 @@ def test_the_payload_is_its_own() -> None:
 
 
 def test_every_payload_is_json_in_utf_8() -> None:
-    payload = render_payload({"a": "{{half}}", "b": "x{{half}}", "\ud800": 1}, VARIABLES)
+    payload = _render_payload({"a": "{{half}}", "b": "x{{half}}", "\ud800": 1}, VARIABLES)
     json.dumps(payload, ensure_ascii=False).encode("utf-8")
 
 
@@ -101,28 +101,28 @@ def test_every_payload_is_json_in_utf_8() -> None:
 )
 def test_errors_say_where_in_the_payload(tree: Any, words: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        render_payload(tree, {**VARIABLES, "o": object()})
+        _render_payload(tree, {**VARIABLES, "o": object()})
     assert words in str(caught.value)
 
 
 def test_what_is_wrong_with_the_tree_is_found_before_anything_is_rendered() -> None:
     for tree in ({"a": "{{#if n}}"}, {"a": "{{nope 1}}"}, {"a": {2: 1}}):
         with pytest.raises(TemplateError):
-            compile_payload(tree)
+            _compile_payload(tree)
 
 
 def test_trees_and_values_without_end_are_errors() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(TemplateError, match="inside each other"):
-        compile_payload(loop)
+        _compile_payload(loop)
     with pytest.raises(TemplateError, match="inside each other"):
-        render_payload("{{v}}", {"v": loop})
+        _render_payload("{{v}}", {"v": loop})
 
 
 def test_the_limits_hold_for_the_whole_payload() -> None:
     tree = ["{{#each xs}}{{this}}{{/each}}"] * 60
     with pytest.raises(TemplateError, match="200,000 steps"):
-        render_payload(tree, {"xs": [1] * 2000})
+        _render_payload(tree, {"xs": [1] * 2000})
     with pytest.raises(TemplateError, match="1,048,576"):
-        render_payload(["{{s}}"] * 11, {"s": "x" * 100_000})
+        _render_payload(["{{s}}"] * 11, {"s": "x" * 100_000})

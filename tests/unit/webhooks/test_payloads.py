@@ -12,7 +12,7 @@ from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.fields import _HOSTILE, placeholder_events
 from airflow_provider_rfr.webhooks.templates import NotJsonError, content_type, render_body
 from airflow_provider_rfr.webhooks.variables import template_variables
 
@@ -64,7 +64,7 @@ def test_two_collections_stand_with_a_comma_between_them() -> None:
     assert found["collections"] == ["a", 'b"']
 
 
-@pytest.mark.parametrize("name", ["<>&\"'", HOSTILE, "\u2028", "\\", "😀", "a\nb", "{{secret}}", "\x00"])
+@pytest.mark.parametrize("name", ["<>&\"'", _HOSTILE, "\u2028", "\\", "😀", "a\nb", "{{secret}}", "\x00"])
 def test_values_are_printed_as_they_are_and_never_break_the_body(name: str) -> None:
     event = replace(ONE, materialization_name=name, collection_names=(name,))
     assert body(event, payloadTemplate='{"a": "{{materialization_name}}", "b": {{materialization_name}} }') == {

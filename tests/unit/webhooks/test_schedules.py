@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.attempts import LONGEST_WAIT, quick, rest_after, retry_after, standard, wait_before
+from airflow_provider_rfr.webhooks.attempts import _LONGEST_WAIT, quick, rest_after, retry_after, standard, wait_before
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0
@@ -64,7 +64,7 @@ def test_a_retry_after_that_can_t_be_meant_asks_for_nothing(text: str | None) ->
 @pytest.mark.parametrize(("schedule", "longest"), [("quick", HOUR), ("standard", 24 * HOUR)])
 def test_what_is_asked_for_is_honoured_and_capped(schedule: str, longest: float) -> None:
     assert 7 <= wait_before(schedule, 1, 7.0) <= 7.35
-    assert longest <= wait_before(schedule, 1, 1e9) <= min(longest * 1.05, LONGEST_WAIT)
+    assert longest <= wait_before(schedule, 1, 1e9) <= min(longest * 1.05, _LONGEST_WAIT)
     assert wait_before(schedule, 4, 0.001) >= {"quick": 7.2, "standard": 1.8 * HOUR}[schedule]
 
 
@@ -72,12 +72,12 @@ def test_what_is_asked_for_is_honoured_and_capped(schedule: str, longest: float)
 def test_no_retry_after_breaks_anything(text: str) -> None:
     asked = retry_after(text, NOW)
     assert asked is None or asked > 0
-    assert 0 < wait_before("quick", 1, asked) <= LONGEST_WAIT
+    assert 0 < wait_before("quick", 1, asked) <= _LONGEST_WAIT
 
 
 @given(st.integers(min_value=1, max_value=10**9), st.sampled_from(["quick", "standard"]))
 def test_every_wait_is_bounded(failures: int, schedule: str) -> None:
-    assert 0 < wait_before(schedule, failures, 1e12) <= LONGEST_WAIT
+    assert 0 < wait_before(schedule, failures, 1e12) <= _LONGEST_WAIT
 
 
 def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:

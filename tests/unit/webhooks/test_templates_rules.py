@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars import parser
-from airflow_provider_rfr.webhooks.handlebars.template import TextCache, compile_template
+from airflow_provider_rfr.webhooks.handlebars.template import _TextCache, compile_template
 from tests.soon import assert_grows_in_proportion
 
 ROOM = Path(parser.__file__).parent
@@ -52,19 +52,19 @@ def test_rule_1_nothing_is_left_unread_and_nothing_is_cut_off(template: str) -> 
 
 @pytest.mark.parametrize("question", ["x x)", "x (x", "x =", "(x)", "", "x xx=", "x }}", "?", "x ?"])
 def test_rule_1_the_grammars_answer_counts_only_where_it_has_read_all(question: str) -> None:
-    assert isinstance(parser.asked(question), parser.Refusal)
+    assert isinstance(parser._asked(question), parser._Refusal)
 
 
 def test_rule_1_the_grammar_is_the_one_that_is_known() -> None:
     path = ("path", ["x"])
     assert version("pybars3") == "0.9.7"
-    assert parser.asked("x") == ("escapedexpand", path, [])
-    assert parser.asked('x x "" 0 true false null undefined') == (
+    assert parser._asked("x") == ("escapedexpand", path, [])
+    assert parser._asked('x x "" 0 true false null undefined') == (
         "escapedexpand",
         path,
         [path, *(("literalparam", value) for value in ('""', 0, True, False, None, None))],
     )
-    assert parser.asked("x (x (x) xx=x) xx=(x x) xx=0") == (
+    assert parser._asked("x (x (x) xx=x) xx=(x x) xx=0") == (
         "escapedexpand",
         path,
         [
@@ -77,7 +77,7 @@ def test_rule_1_the_grammar_is_the_one_that_is_known() -> None:
 
 def test_rule_1_what_the_grammar_is_not_asked_for_is_what_it_would_answer() -> None:
     assert parser.KNOWN
-    assert {question: parser.asked(question) for question in parser.KNOWN} == parser.KNOWN
+    assert {question: parser._asked(question) for question in parser.KNOWN} == parser.KNOWN
 
 
 # 2
@@ -384,7 +384,7 @@ def test_rule_12_a_template_is_read_once() -> None:
 
 
 def test_rule_12_the_cache_is_bounded_by_number_and_size() -> None:
-    cache = TextCache(len, entries=3, characters=10)
+    cache = _TextCache(len, entries=3, characters=10)
     assert [cache.get(text) for text in ("a", "bb", "ccc", "dddd")] == [1, 2, 3, 4]
     assert len(cache) == 3
     assert cache.get("e" * 11) == 11
@@ -392,7 +392,7 @@ def test_rule_12_the_cache_is_bounded_by_number_and_size() -> None:
 
 
 def test_rule_12_eight_threads_that_switch_all_the_time_read_and_render_right() -> None:
-    parser.asked.cache_clear()
+    parser._asked.cache_clear()
     interval = sys.getswitchinterval()
     wrong: list[object] = []
     start = threading.Barrier(8)

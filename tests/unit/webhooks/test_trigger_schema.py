@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.trigger_schema import SCHEMA_FILE, is_nonsensitive, schema_text, trigger_schema
+from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, _is_nonsensitive, _trigger_schema, schema_text
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
-SCHEMA = trigger_schema()
+SCHEMA = _trigger_schema()
 ENDPOINT = SCHEMA["$defs"]["Endpoint"]
 
 
@@ -26,7 +26,7 @@ def nodes(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def test_the_package_s_file_is_what_the_model_gives() -> None:
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
+    assert _SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
         "write it anew: python -m airflow_provider_rfr.webhooks.trigger_schema"
     )
 
@@ -88,7 +88,7 @@ def test_secrets_and_what_is_none_are_marked() -> None:
     ],
 )
 def test_what_may_be_changed_without_opening_is_told_by_place(pointer: tuple[str | int, ...], may: bool) -> None:
-    assert is_nonsensitive(pointer) is may
+    assert _is_nonsensitive(pointer) is may
 
 
 @pytest.mark.parametrize(

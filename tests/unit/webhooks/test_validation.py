@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.webhooks import validation
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.fields import HOSTILE, placeholder_events
+from airflow_provider_rfr.webhooks.fields import _HOSTILE, placeholder_events
 from airflow_provider_rfr.webhooks.validation import check_file, check_triggers, validate_block
 from tests.soon import soon
 
@@ -78,7 +78,7 @@ def test_no_comma_between_collections_is_told_as_invalid_json() -> None:
 
 
 def test_quotes_backslashes_line_breaks_and_emoji_break_no_template() -> None:
-    assert {'"', "\\", "\n", "😀", "\u2028"} < set(HOSTILE)
+    assert {'"', "\\", "\n", "😀", "\u2028"} < set(_HOSTILE)
     check(payloadTemplate='{"a": "{{materialization_name}}", "b": {{connector_image}}, "c": "x{{{target}}}y"}')
     check(payload={"a": "{{target}}!", "b": "{{materialization_name}}"})
 

@@ -16,7 +16,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks import release_snapshots
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
-from airflow_provider_rfr.lake.expiry import HOLD, MAX_AGE, MIN_SNAPSHOTS, expire_table
+from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
 
 
@@ -275,7 +275,7 @@ def test_an_expiry_keeps_what_a_sink_has_not_sent(scene: Scene) -> None:
     for number in range(2, 6):
         scene.add((number, "x"))
     with scene.table.transaction() as transaction:
-        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+        transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     done = expire_table(scene.catalog, SOURCE, now_ms=int(time.time() * 1000) + 1)
     assert (done.snapshots, list(done.held.values())) == (0, [4])
     scene.run()
@@ -294,7 +294,7 @@ def test_a_run_that_dies_at_its_first_batch_has_said_what_it_needs(scene: Scene)
         scene.run()
     scene.add((2, "b"))
     with scene.table.transaction() as transaction:
-        transaction.set_properties({MAX_AGE: "0", MIN_SNAPSHOTS: "1"})
+        transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert expire_table(scene.catalog, SOURCE, now_ms=int(time.time() * 1000) + 1).snapshots == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.spark.session import SparkSettings, _of_application
-from airflow_provider_rfr.lake.catalog import ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
+from airflow_provider_rfr.lake.catalog import _ICEBERG_PACKAGES, LakeSettings, spark_sql_settings
 
 LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/lake", "warehouse": "file:///w"})
 
@@ -27,7 +27,7 @@ def test_nothing_of_the_catalog_is_a_setting_of_the_application() -> None:
 
 def test_packages_and_extensions_of_the_user_stay_beside_ours() -> None:
     found = settings(settings={"spark.jars.packages": "a:b:1", "spark.sql.extensions": "x.Y"})
-    assert found["spark.jars.packages"].split(",")[:2] == ["a:b:1", *ICEBERG_PACKAGES]
+    assert found["spark.jars.packages"].split(",")[:2] == ["a:b:1", *_ICEBERG_PACKAGES]
     assert found["spark.sql.extensions"].startswith("x.Y,org.apache.iceberg.")
 
 

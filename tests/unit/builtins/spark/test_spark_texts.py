@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.spark import engine, session
-from airflow_provider_rfr.builtins.spark.session import sentence, told, without
+from airflow_provider_rfr.builtins.spark.session import _sentence, told, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.inventory import LiveColumn
@@ -22,23 +22,23 @@ def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
 
 def test_a_view_gets_everything_in_one_statement() -> None:
     columns = (Column("id", "bigint", comment="first"), Column("b", "string"))
-    view = engine.ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
+    view = engine._ViewText("ops.v", "SELECT 1", {"k": "v"}, "c", columns)
     assert engine.create_view(view, "rfr", replace=True) == (
         "CREATE OR REPLACE VIEW `rfr`.`ops`.`v` (`id` COMMENT 'first', `b`) COMMENT 'c' TBLPROPERTIES ('k' = 'v')"
         " AS SELECT 1"
     )
-    bare = engine.ViewText("ops.v", "SELECT 1", {}, None)
+    bare = engine._ViewText("ops.v", "SELECT 1", {}, None)
     assert engine.create_view(bare, "rfr", replace=False) == "CREATE VIEW `rfr`.`ops`.`v` AS SELECT 1"
 
 
 def test_a_text_with_comments_is_kept_whole_beside_what_spark_keeps_of_it() -> None:
-    view = engine.ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
+    view = engine._ViewText("ops.v", "SELECT 1 -- one", {"k": "v"}, None)
     said = engine.create_view(view, "rfr", replace=False)
     assert said.endswith("TBLPROPERTIES ('k' = 'v', 'rfr.text' = 'SELECT 1 -- one') AS SELECT 1 -- one")
 
 
 def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query() -> None:
-    view = engine.ViewText("ops.v", "SELECT id FROM t", {}, None)
+    view = engine._ViewText("ops.v", "SELECT id FROM t", {}, None)
     assert view.named([LiveColumn("id", "bigint")], ["id"]) == view
     assert [each.name for each in view.named([LiveColumn("n", "bigint")], ["id"]).columns] == ["n"]
     assert view.named([LiveColumn("id", "bigint", comment="c")], ["id"]).columns[0].comment == "c"
@@ -46,7 +46,7 @@ def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query()
 
 
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
-    said = list(engine.set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
+    said = list(engine._set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
     assert said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
         "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",
@@ -87,7 +87,7 @@ _OfSpark.__module__ = "py4j.protocol"
     ],
 )
 def test_what_spark_says_is_told_in_one_sentence_without_its_stack(message: str, expected: str) -> None:
-    assert sentence(_OfSpark(message)) == expected
+    assert _sentence(_OfSpark(message)) == expected
 
 
 def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import keys, open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing.keys import limited, program
+from airflow_provider_rfr.webhooks.sealing.keys import _limited, program
 
 KMS = {"arn": "arn:aws:kms:eu-west-1:1:key/k", "enc": "x", "created_at": "2026-01-01T00:00:00Z"}
 VAULT = {"vault_address": "https://vault.example.com:8200", "engine_path": "transit", "key_name": "k", "enc": "x"}
@@ -95,8 +95,8 @@ def test_the_program_sees_only_what_its_key_source_needs(foreign: dict[str, Any]
         "AWS_SECRET_ACCESS_KEY",
         "https_proxy",
     }
-    assert limited(environment, ["hc_vault"]).keys() >= {"VAULT_TOKEN"}
-    assert "AWS_REGION" not in limited(environment, ["pgp", "gcp_kms", "azure_kv", "hc_vault", "age"])
+    assert _limited(environment, ["hc_vault"]).keys() >= {"VAULT_TOKEN"}
+    assert "AWS_REGION" not in _limited(environment, ["pgp", "gcp_kms", "azure_kv", "hc_vault", "age"])
 
 
 def test_age_is_tried_before_the_program_is(
@@ -169,7 +169,7 @@ def test_keys_that_are_shared_between_groups_are_for_the_program(
 def test_what_the_program_says_is_never_repeated(
     body: str, said: str, foreign: dict[str, Any], sops: Sops, refusal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "SECONDS", 2)
+    monkeypatch.setattr(keys, "_SECONDS", 2)
     sops.says(body)
     if not said:
         assert open_sealed(foreign, environment=sops.environment) == {"config": {}, "interval": "9m"}

@@ -11,14 +11,14 @@ import pytest
 from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing.policy import BLOCK_FIELDS, EDITABLE, ENCRYPTED_REGEX, SEALED, SPELLINGS
+from airflow_provider_rfr.webhooks.sealing.policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
 from airflow_provider_rfr.webhooks.sealing.sops import rule_of, words
 
 
 def test_every_field_of_an_endpoint_is_either_sealed_or_editable() -> None:
-    assert set(Endpoint.spellings()) == {*SEALED, *EDITABLE}
-    assert set(TriggerBlock.spellings()) == set(BLOCK_FIELDS)
-    assert not set(SEALED) & set(EDITABLE)
+    assert set(Endpoint.spellings()) == {*_SEALED, *_EDITABLE}
+    assert set(TriggerBlock.spellings()) == set(_BLOCK_FIELDS)
+    assert not set(_SEALED) & set(_EDITABLE)
 
 
 def test_a_sealed_document_is_checked_without_a_key(sealed: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def test_rules_are_names_and_never_run_as_expressions(
 
 
 def test_our_rule_names_both_spellings() -> None:
-    rule = rule_of({"encrypted_regex": words(*(name for name in SPELLINGS if SPELLINGS[name] in SEALED))})
+    rule = rule_of({"encrypted_regex": words(*(name for name in _SPELLINGS if _SPELLINGS[name] in _SEALED))})
     assert rule.selects(("config", "a", "allowed_hosts"))
     assert rule.selects(("config", "a", "allowedHosts"))
     assert not rule.selects(("config", "a", "payload_template"))
@@ -187,4 +187,4 @@ def test_the_documentation_has_a_reason_for_every_field() -> None:
     rows = {row.split("|")[1]: row.split("|")[2].strip() for row in page.splitlines() if row.startswith("| `")}
     assert ENCRYPTED_REGEX in page
     told = {name: state for names, state in rows.items() for name in re.findall("`([A-Za-z]+)`", names)}
-    assert told == {**dict.fromkeys(SEALED, "sealed"), **dict.fromkeys(EDITABLE, "editable")}
+    assert told == {**dict.fromkeys(_SEALED, "sealed"), **dict.fromkeys(_EDITABLE, "editable")}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_rfr.webhooks.config import parse_document
+from airflow_provider_rfr.webhooks.config import _parse_document
 from airflow_provider_rfr.webhooks.sealing import (
     check_sealed,
     import_sealed,
@@ -24,8 +24,8 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing.files import LONGEST, read_json, read_yaml, write_yaml
-from airflow_provider_rfr.webhooks.sealing.sops import DEEPEST, MOST_CHARACTERS, MOST_NODES, plain_copy
+from airflow_provider_rfr.webhooks.sealing.files import _LONGEST, _read_json, _read_yaml, _write_yaml
+from airflow_provider_rfr.webhooks.sealing.sops import _DEEPEST, _MOST_CHARACTERS, _MOST_NODES, plain_copy
 from tests.soon import soon
 
 
@@ -44,7 +44,7 @@ def everywhere(document: Any, key: Any, refusal: Any, said: str) -> None:
 
 
 def test_a_document_of_too_many_values_or_characters_is_refused(sealed: dict[str, Any], key: Any, refusal: Any) -> None:
-    for payload in ([0] * (MOST_NODES + 1), {str(n): n for n in range(MOST_NODES)}, "x" * (MOST_CHARACTERS + 1)):
+    for payload in ([0] * (_MOST_NODES + 1), {str(n): n for n in range(_MOST_NODES)}, "x" * (_MOST_CHARACTERS + 1)):
         sealed["config"]["other"]["payload"] = payload
         everywhere(sealed, key, refusal, "too large")
 
@@ -61,16 +61,16 @@ def test_a_document_in_circles_or_too_deep_is_refused(sealed: dict[str, Any], ke
     circle: dict[str, Any] = {}
     circle["again"] = circle
     deep: Any = "x"
-    for _ in range(DEEPEST + 1):
+    for _ in range(_DEEPEST + 1):
         deep = [deep]
     for payload in (circle, deep):
         sealed["config"]["other"]["payload"] = payload
-        everywhere(sealed, key, refusal, f"deeper than {DEEPEST}")
+        everywhere(sealed, key, refusal, f"deeper than {_DEEPEST}")
 
 
 def test_metadata_are_bounded_as_the_document_is(sealed: dict[str, Any], key: Any, refusal: Any) -> None:
     deep: Any = {}
-    for _ in range(DEEPEST + 1):
+    for _ in range(_DEEPEST + 1):
         deep = {"config": deep}
     sealed["sops"]["overlay"] = deep
     everywhere(sealed, key, refusal, "deeper than")
@@ -188,11 +188,11 @@ def test_the_given_document_is_not_changed_and_may_be_frozen(
         ("a: !!set {b}\n", "tags"),
         ("[" * 5000, "nested too deeply"),
         ("a: b\n---\nc: d\n", "no YAML"),
-        ("x" * (LONGEST + 1), "larger than"),
+        ("x" * (_LONGEST + 1), "larger than"),
     ],
 )
 def test_yaml_is_read_with_care(text: str, said: str, refusal: Any) -> None:
-    assert said in refusal(read_yaml, text)
+    assert said in refusal(_read_yaml, text)
 
 
 SCALARS = "no yes on Off true TRUE 2026-01-01 1:30 1e3 1.5e3 0o17 017 0x1F 1_000 +1 .5 -1. .inf null ~ '5' '' 08"
@@ -201,11 +201,11 @@ SCALARS = "no yes on Off true TRUE 2026-01-01 1:30 1e3 1.5e3 0o17 017 0x1F 1_000
 def test_odd_scalars_mean_the_same_before_and_after_sealing() -> None:
     """Both to the configuration's reader and to this one, and to readers of YAML 1.2 no text is a number."""
     for scalar in SCALARS.split():
-        value = read_yaml(f"a: {scalar}\n")
-        written = write_yaml(value)
-        read = parse_document(f"a: {scalar}\n")
+        value = _read_yaml(f"a: {scalar}\n")
+        written = _write_yaml(value)
+        read = _parse_document(f"a: {scalar}\n")
         assert value == read or str(read["a"]) == value["a"]
-        assert parse_document(written) == read_yaml(written) == value
+        assert _parse_document(written) == _read_yaml(written) == value
         assert not isinstance(value["a"], str) or written == f"a: '{value['a']}'\n"
 
 
@@ -223,7 +223,7 @@ def test_odd_scalars_mean_the_same_before_and_after_sealing() -> None:
     ],
 )
 def test_json_is_read_with_care(text: str, refusal: Any) -> None:
-    refusal(read_json, text)
+    refusal(_read_json, text)
 
 
 def test_a_huge_file_is_not_read_whole(tmp_path: Path, recipients: list[str], refusal: Any) -> None:

@@ -14,7 +14,7 @@ import pyrage  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal
-from airflow_provider_rfr.webhooks.sealing.keys import LONGEST_ENVELOPE
+from airflow_provider_rfr.webhooks.sealing.keys import _LONGEST_ENVELOPE
 from tests.soon import soon
 
 
@@ -204,7 +204,7 @@ def test_a_broken_envelope_opens_nothing_and_takes_no_time(
 
 
 def test_our_envelopes_are_well_below_the_longest(sealed: dict[str, Any]) -> None:
-    assert len(sealed["sops"]["age"][0]["enc"]) < LONGEST_ENVELOPE / 2
+    assert len(sealed["sops"]["age"][0]["enc"]) < _LONGEST_ENVELOPE / 2
 
 
 def test_a_document_with_many_recipients_is_refused_before_any_is_tried(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import check_sealed, import_file, import_sealed, open_sealed, read_file
-from airflow_provider_rfr.webhooks.sealing.files import write_json
-from airflow_provider_rfr.webhooks.sealing.flow_import import BLANKS, open_foreign, restore, strip, without_suffix
+from airflow_provider_rfr.webhooks.sealing.files import _write_json
+from airflow_provider_rfr.webhooks.sealing.flow_import import _BLANKS, _open_foreign, _restore, _strip, _without_suffix
 
 TOKEN = "Bearer canary-header-ü-9Rk"
 
@@ -49,8 +49,8 @@ def by_flow(key: Any, like_sops: Any) -> Any:
     """Strip, seal, restore."""
 
     def seal_as_flow(block: dict[str, Any]) -> dict[str, Any]:
-        stripped, originals = strip(block)
-        return restore(like_sops(suffixed(stripped), key.public, encrypted_suffix="_sops"), originals)
+        stripped, originals = _strip(block)
+        return _restore(like_sops(suffixed(stripped), key.public, encrypted_suffix="_sops"), originals)
 
     return seal_as_flow
 
@@ -58,13 +58,13 @@ def by_flow(key: Any, like_sops: Any) -> Any:
 @pytest.mark.parametrize("block", [flow_list(), {"config": {"a": flow_list()["config"][0], "b": {}}}, {"config": []}])
 def test_what_is_stripped_and_restored_is_the_original(block: dict[str, Any]) -> None:
     before = copy.deepcopy(block)
-    stripped, originals = strip(block)
+    stripped, originals = _strip(block)
     assert "interval" not in stripped
     for endpoint in stripped["config"].values() if isinstance(stripped["config"], dict) else stripped["config"]:
-        assert {name: endpoint[name] for name in BLANKS if name in endpoint} == {
-            name: value for name, value in BLANKS.items() if name in endpoint
+        assert {name: endpoint[name] for name in _BLANKS if name in endpoint} == {
+            name: value for name, value in _BLANKS.items() if name in endpoint
         }
-    assert restore(stripped, originals) == before == block
+    assert _restore(stripped, originals) == before == block
 
 
 def test_flows_list_is_imported_as_named_triggers(by_flow: Any, key: Any) -> None:
@@ -82,7 +82,7 @@ def test_flows_tuned_fields_may_have_changed_since(by_flow: Any, key: Any) -> No
     flow = by_flow(flow_list())
     flow["interval"] = "1m"
     flow["config"][0] |= {"payloadTemplate": "{}", "timeout": "5s", "maxAttempts": 1}
-    opened = open_foreign(flow, environment=key.environment)
+    opened = _open_foreign(flow, environment=key.environment)
     assert opened["interval"] == "1m"
     assert opened["config"]["trigger0"]["timeout"] == "5s"
     assert opened["config"]["trigger0"]["headers"]["Authorization"] == TOKEN
@@ -95,7 +95,7 @@ def test_flow_documents_with_other_order_or_without_defaults_are_imported(by_flo
     first["headers"] = dict(reversed(first["headers"].items()))
     del first["method"]
     flow = {"sops": flow["sops"], "config": [first, flow["config"][1]], "interval": "2h"}
-    opened = open_foreign(flow, environment=key.environment)
+    opened = _open_foreign(flow, environment=key.environment)
     assert opened["config"]["trigger0"]["method"] == "POST"
     assert opened["config"]["trigger0"]["headers"] == {"Authorization": TOKEN, "X-Team": "data"}
 
@@ -145,7 +145,7 @@ def test_flow_documents_are_refused_until_they_are_imported(by_flow: Any, key: A
     moved = copy.deepcopy(flow)
     moved["config"][0] = {"url": "https://example.co", "method": "m/webhookPOST", **moved["config"][0]}
     moved["config"][0] |= {"url": "https://example.co", "method": "m/webhookPOST"}
-    assert open_foreign(moved, environment=key.environment)["config"]["trigger0"]["url"] == "https://example.co"
+    assert _open_foreign(moved, environment=key.environment)["config"]["trigger0"]["url"] == "https://example.co"
 
 
 def test_an_overlay_of_what_is_secret_stops_an_import(by_flow: Any, key: Any, refusal: Any) -> None:
@@ -163,7 +163,7 @@ def test_two_headers_that_would_become_one_stop_an_import(key: Any, like_sops: A
 
 def test_suffixes_are_taken_off_once_and_at_every_depth() -> None:
     document = {"a_sops": [{"b_sops_sops": 1}], "c": {"_sops": None}, "d_sopsx": 2}
-    assert without_suffix(document, "_sops") == {"a": [{"b_sops": 1}], "c": {"": None}, "d_sopsx": 2}
+    assert _without_suffix(document, "_sops") == {"a": [{"b_sops": 1}], "c": {"": None}, "d_sopsx": 2}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_neighbours_under_one_seal_are_not_left_as_plaintext(key: Any, like_sops
 
 def test_a_file_of_flow_is_imported_as_text(by_flow: Any, key: Any, tmp_path: Path) -> None:
     path = tmp_path / "flow.json"
-    path.write_text(write_json({"triggers": by_flow(flow_list(second=False))}))
+    path.write_text(_write_json({"triggers": by_flow(flow_list(second=False))}))
     path.write_text(import_file(path, [key.public], environment=key.environment))
     opened = open_sealed(read_file(path), environment=key.environment)["triggers"]
     assert opened == {"interval": "30m", "config": {"trigger0": flow_list()["config"][0]}}

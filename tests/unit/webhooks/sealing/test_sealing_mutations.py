@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.exceptions import SealError
 from airflow_provider_rfr.webhooks.sealing import open_sealed
-from airflow_provider_rfr.webhooks.sealing.policy import EDITABLE, SEALED, leaves
+from airflow_provider_rfr.webhooks.sealing.policy import _EDITABLE, _SEALED, _leaves
 from tests.profile import examples
 
 NAMES = st.sampled_from(
-    [*SEALED, *EDITABLE, "config", "sops", "triggers", "startDownstream", "other", "secrets", "A", "overlay", "age"]
+    [*_SEALED, *_EDITABLE, "config", "sops", "triggers", "startDownstream", "other", "secrets", "A", "overlay", "age"]
 )
 PLAIN = st.sampled_from([None, "", "POST", "https://evil.example.com", 5, True, [], {}, ["x"], {"url": "x"}, 0.5])
 CHOICE = st.integers(0, 10**6)
@@ -66,8 +66,8 @@ def sealed_values(block: dict[str, Any]) -> list[Any]:
     found = []
     for name, endpoint in block["config"].items():
         for field, content in endpoint.items():
-            for place, value in leaves(content, (name, field)) if field in SEALED else ():
-                any_json = SEALED[field].depth is None
+            for place, value in _leaves(content, (name, field)) if field in _SEALED else ():
+                any_json = _SEALED[field].depth is None
                 bound = tuple(part for part in place if isinstance(part, str) or not any_json)
                 found.append((bound, type(value), value))
     return found

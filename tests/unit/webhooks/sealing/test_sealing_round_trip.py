@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, reseal, reseal_file, seal, seal_file
-from airflow_provider_rfr.webhooks.sealing.files import read_json, read_yaml, write_json, write_yaml
+from airflow_provider_rfr.webhooks.sealing.files import _read_json, _read_yaml, _write_json, _write_yaml
 from airflow_provider_rfr.webhooks.sealing.sops import open_tree, plain_copy, rule_of, seal_tree
 from tests.profile import examples
 
@@ -77,17 +77,17 @@ def test_any_payload_and_any_header_come_back(
     document["config"]["other"]["payload"] = payload
     document["config"]["startDownstream"]["headers"] = {f"X-{n}": f"x{value}" for n, value in enumerate(values)}
     sealed = seal(document, [key.public])
-    for again in (sealed, read_yaml(write_yaml(sealed)), read_json(write_json(sealed))):
+    for again in (sealed, _read_yaml(_write_yaml(sealed)), _read_json(_write_json(sealed))):
         assert open_sealed(again, environment=key.environment) == document
 
 
 @given(documents)
 @examples(150)
 def test_text_of_a_document_reads_back_as_the_document_by_any_reader(document: dict[str, Any]) -> None:
-    written = write_yaml(document)
-    assert read_yaml(written) == document
+    written = _write_yaml(document)
+    assert _read_yaml(written) == document
     assert yaml.safe_load(written) == document
-    assert read_json(write_json(document)) == document
+    assert _read_json(_write_json(document)) == document
 
 
 def test_a_document_is_opened_as_it_was(document: dict[str, Any], sealed: dict[str, Any], key: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_sealed_file_gets_other_recipients_and_new_values(
     document: dict[str, Any], key: Any, other_key: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "triggers.yaml"
-    path.write_text(write_yaml(seal(document, [key.public])))
+    path.write_text(_write_yaml(seal(document, [key.public])))
     changes = {
         "/config/other/connection": "elsewhere",
         "/config/other/with": None,
