@@ -347,12 +347,12 @@ def compare(machine: BareMachine) -> dict[str, Any]:
 
 
 def command_for_ten_rows() -> list[str]:
-    """README's command that shows rows of the published table, as the worker runs it."""
+    """The command of docs/containers.md that shows rows of the published table, as the worker runs it."""
     found = re.search(
-        r"^\$ docker compose exec worker (python -c '.*?')$", (ROOT / "README.md").read_text(), re.M | re.S
+        r"^\$ docker compose exec worker (python -c '.*?')$", (ROOT / "docs" / "containers.md").read_text(), re.M | re.S
     )
     if found is None:
-        raise ValueError("README.md has no command for ten rows")
+        raise ValueError("docs/containers.md has no command for ten rows")
     return shlex.split(found[1])
 
 

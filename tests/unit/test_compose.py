@@ -189,7 +189,7 @@ def test_the_ready_dags_change_no_lake_until_somebody_unpauses_them() -> None:
     assert run(sys.executable, "-c", code, PYTHONPATH=str(ROOT), **settings).split()[-1] == "True"
 
 
-def test_the_readmes_command_shows_ten_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_documented_command_shows_ten_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import pyarrow as pa
 
     from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -309,7 +309,7 @@ def test_every_image_is_this_projects_or_pinned_to_its_exact_version() -> None:
     [base] = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.M)
     assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm", base)
     for image in (images["postgres"], base):
-        assert image in (ROOT / "README.md").read_text()
+        assert image in (ROOT / "docs" / "containers.md").read_text()
     assert "openjdk-17-jre-headless" in DOCKERFILE.read_text()
 
 
