@@ -1,7 +1,7 @@
 """Reads YAML, strictly and with one meaning everywhere: that of YAML 1.2, without its rarer forms.
 
 Only ``true`` and ``false`` are booleans (``no`` is Norway), dates, versions and times stay text, numbers are decimal,
-and a key that stands twice is an error. Imports nothing of this package, so that every room can read with it, and
+and a duplicate key is an error. Imports nothing of this package, so that every room can read with it, and
 travels to a cluster with a refresh.
 """
 
@@ -40,7 +40,7 @@ class DocumentError(ValueError):
 
     :ivar line: from 1, as is ``column``; None where it is not known
     :ivar problem: without the place
-    :ivar key: that stands twice, if that is the problem
+    :ivar key: the duplicate key, if that is the problem
     :ivar detail: what the parser says, for texts that hold no secret
     """
 
@@ -72,7 +72,7 @@ class StrictLoader(yaml.SafeLoader):
                 continue
             if (key.tag, key.value) in seen:
                 mark = key.start_mark
-                raise DocumentError("a key stands twice", mark.line + 1, mark.column + 1, key.value)
+                raise DocumentError("duplicate key", mark.line + 1, mark.column + 1, key.value)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
@@ -94,9 +94,9 @@ def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> A
     """The one document of a text.
 
     :param loader: one that refuses more
-    :raises DocumentError: it is no YAML, a key stands twice, it has tags, or is nested too deeply
+    :raises DocumentError: it is not YAML, duplicate key, it has tags, or is nested too deeply
     """
-    problem, detail, line, column = "is no YAML", "", None, None
+    problem, detail, line, column = "is not YAML", "", None, None
     try:
         return yaml.load(text, loader)
     except yaml.MarkedYAMLError as error:

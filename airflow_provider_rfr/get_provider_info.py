@@ -6,7 +6,7 @@ from typing import Any
 
 DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
 INTEGRATION = "Resumable full refresh"
-_HOOKS = ("airflow_api", "api", "builtins", "connections", "control_store", "lake", "webhooks")
+_HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "lake", "webhooks")
 _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhooks")
 
 

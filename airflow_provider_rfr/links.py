@@ -1,10 +1,6 @@
-"""Buttons of a refresh's task in Airflow's UI.
+"""Buttons of a task in Airflow's UI: the page about the refresh, and Spark's UI.
 
-The button to the page of Airflow's UI that tells how the refresh stands.
-
-A button that works before its task has ended: Airflow itself asks for a link's address only then.
-
-The button to Spark's own pages.
+Airflow asks for a link's address only when the task has ended; these links work before that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What Airflow loads from this package at its start.
-
-The plugin that Airflow finds by the entry point ``airflow.plugins``.
-
-It is imported by every component, so it stays light: nothing of Spark, Iceberg or the engine.
-"""
+"""The plugin that Airflow loads in every component. It imports nothing of Spark, Iceberg or the engine."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class RefreshRetryPolicy(RetryPolicy):
 
     def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = _LONGEST_WAIT) -> None:
         if stalled_tries < 1:
-            raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is no number of tries", "write 1 or more")
+            raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is not a number of tries", "write 1 or more")
         if longest_wait <= timedelta(0):
             raise ConfigurationError("longest_wait", f"{longest_wait} is no wait", "write e.g. timedelta(hours=6)")
         self.stalled_tries = stalled_tries

@@ -1,7 +1,4 @@
-"""Sensors of this package.
-
-Waiting for a commit of a table.
-"""
+"""A sensor that waits for a commit of a table."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class CommitSensor(BaseSensorOperator):
     :param control_store_conn_id: connection of the control store, for ``triggers``; None for the usual one
     :param deferrable: wait in the triggerer
     :param poke_interval: seconds between two looks
-    :raises ConfigurationError: ``after`` is no time, or a table's name is none
+    :raises ConfigurationError: ``after`` is not a time, or a table's name is none
     """
 
     template_fields: Sequence[str] = ("target", "after", "lake_conn_id")
@@ -139,7 +136,7 @@ class CommitSensor(BaseSensorOperator):
                 wanted = datetime.fromisoformat(wanted.strip().replace("Z", "+00:00"))
             except ValueError:
                 raise ConfigurationError(
-                    "after", f"{wanted!r} is no time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
+                    "after", f"{wanted!r} is not a time in ISO format", "write e.g. 2026-01-31T00:00:00+00:00"
                 ) from None
         moment: datetime = wanted if wanted.tzinfo else wanted.replace(tzinfo=timezone.utc)
         return moment

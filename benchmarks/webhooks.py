@@ -1,8 +1,8 @@
 """How fast one process drains webhooks, and whether endpoints that are dead or slow hold up the others.
 
 ``python -m benchmarks.webhooks`` prints a table for people and, as its last line, one JSON object for scripts. Each
-pair runs the healthy endpoints by themselves, and then with two more: one that is dead and one that drips. Courier and
-endpoints are a process each, on loopback. What is timed is the healthy endpoints' share: from the start of the
+pair runs the healthy endpoints by themselves, and then with two more: one that is dead and one that drips. Dispatcher
+and endpoints are a process each, on loopback. What is timed is the healthy endpoints' share: from the start of the
 delivery to the last call that they get.
 """
 
@@ -122,8 +122,8 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
     from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
     from airflow_provider_rfr.store.engine import open_store
     from airflow_provider_rfr.webhooks.config import parse_triggers
-    from airflow_provider_rfr.webhooks.dispatcher import Courier
-    from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol
+    from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+    from airflow_provider_rfr.webhooks.outbox import endpoints_of, enqueue
 
     logging.disable(logging.CRITICAL)
     payload = {"id": "{{delivery_id}}", "collections": "{{collection_names}}", "rows": "{{totals.documents}}"}
@@ -157,9 +157,9 @@ def deliver(task: dict[str, Any]) -> dict[str, Any]:
         for number in range(1, task["each"] + 1)
     ]
     endpoints = endpoints_of(run_id, "raw.orders", block)
-    enrol(store, events, endpoints)
+    enqueue(store, events, endpoints)
     began, cpu = time.time(), time.process_time()
-    tally = Courier(store, endpoints, allowed_hosts=["127.0.0.1"]).deliver_due()
+    tally = Dispatcher(store, endpoints, allowed_hosts=["127.0.0.1"]).deliver_due()
     whole = time.time() - began
     return {
         "began": began,

@@ -23,7 +23,7 @@ from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.dispatcher import Courier
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 LAKE, TABLE = "rfr", "raw.orders"
@@ -215,7 +215,7 @@ def key(trigger: str = "hook", table: str = TABLE) -> EndpointKey:
 
 
 def endpoint(url: str, name: str = "hook", *, interval: str | None = None, **fields: Any) -> Endpoint:
-    """One endpoint, for a courier that may call loopback."""
+    """One endpoint, for a dispatcher that may call loopback."""
     document = {"url": url, "timeout": "5s", **fields}
     if not {"payload", "payloadTemplate", "preset"} & set(document):
         document["payload"] = {"id": "{{delivery_id}}", "sequence": "{{sequence}}"}
@@ -223,9 +223,9 @@ def endpoint(url: str, name: str = "hook", *, interval: str | None = None, **fie
     return parse_triggers({**block, **({"interval": interval} if interval else {})}).config[name]
 
 
-def loopback_courier(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], **options: Any) -> Courier:
-    """A courier where the installation allows loopback, on which all receivers of tests are."""
-    return Courier(store, endpoints, **{"allowed_hosts": LOOPBACK, **options})
+def loopback_dispatcher(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], **options: Any) -> Dispatcher:
+    """A dispatcher where the installation allows loopback, on which all receivers of tests are."""
+    return Dispatcher(store, endpoints, **{"allowed_hosts": LOOPBACK, **options})
 
 
 def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("orders",)) -> list[CommitEvent]:

@@ -255,13 +255,13 @@ def key_findings(keys: Sequence[str], columns: Sequence[Column]) -> Iterator[Fin
 
 
 def named(names: Sequence[str], valid: Iterable[str], path: str, what: str) -> Iterator[Finding]:
-    """Names that are not there, or stand twice."""
+    """Unknown or duplicate names."""
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
             yield Finding(f"{path}.{number}", f"there is no {what} {name}", nearest(name, known.values()))
         if name.casefold() in (each.casefold() for each in names[:number]):
-            yield Finding(f"{path}.{number}", f"{name} stands twice")
+            yield Finding(f"{path}.{number}", f"{name} is listed twice")
 
 
 def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -> Iterator[Finding]:
@@ -275,7 +275,7 @@ def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -
             yield Finding(path, error.problem, error.remedy)
             continue
         if found.casefold() in seen:
-            yield Finding(path, f"{found} stands twice")
+            yield Finding(path, f"{found} is listed twice")
         seen.add(found.casefold())
 
 
@@ -312,7 +312,7 @@ def _split(text: str) -> tuple[str, str, int]:
     sized = name in _SIZED
     if name not in _TAKES or sized != (second is not None):
         raise ConfigurationError(
-            "partitioning", f"{text!r} is no transform", "a column, years, months, days, hours, bucket or truncate"
+            "partitioning", f"{text!r} is not a transform", "a column, years, months, days, hours, bucket or truncate"
         )
     if not sized:
         return name, _bare(first), 0

@@ -257,7 +257,7 @@ def name_problem(name: str) -> str | None:
         return f"{name!r} has no namespace"
     for part in parts:
         if not is_plain(part):
-            return f"{name!r} is no name: its parts are letters, digits and underscores, and begin with no digit"
+            return f"{name!r} is not a name: its parts are letters, digits and underscores, and begin with no digit"
         if len(part) > LONGEST_PART:
             return f"{part[:20]}... is longer than {LONGEST_PART} characters"
     if _BESIDE.search(name):

@@ -72,7 +72,7 @@ def _value(hint: Any, given: Any) -> Any:
 def _single(hint: Any, given: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(given, Mapping):
-            raise ValueError(f"{given!r} is no object")
+            raise ValueError(f"{given!r} is not an object")
         return decode(typing.cast(type[Any], hint), given)
     if hint is UUID or issubclass(hint, Enum):
         return hint(given)

@@ -250,7 +250,7 @@ class _Parser:
     def _unknown(self, written: str) -> ConfigurationError:
         if written.lower() in _ELSEWHERE:
             return self.wrong(f"{written} is no type here", _ELSEWHERE[written.lower()])
-        return self.wrong(f"{written!r} is no type" if written else "a type is missing", nearest(written, _ALIASES))
+        return self.wrong(f"{written!r} is not a type" if written else "a type is missing", nearest(written, _ALIASES))
 
 
 _PARTS: dict[str, Callable[[_Parser], _Type]] = {

@@ -140,7 +140,7 @@ def forget(args: Namespace) -> int:
 
 
 @command
-def _force_unlock(args: Namespace) -> int:
+def force_unlock(args: Namespace) -> int:
     """Take the lease from a deploy that is known to be dead."""
     from airflow_provider_rfr.store.lease import force_unlock as unlock
 
@@ -158,7 +158,7 @@ def release_sink(args: Namespace) -> int:
     hook = _hook(args)
     sink = hook.spec.by_key().get(args.sink_name.casefold())
     if sink is None or sink.sink is None:
-        raise ConfigurationError("sink", f"{args.sink_name} is no declared sink", "name one of the plan's sinks")
+        raise ConfigurationError("sink", f"{args.sink_name} is not a declared sink", "name one of the plan's sinks")
     hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
     return 0
 
@@ -179,7 +179,7 @@ def graph(args: Namespace) -> int:
 
 
 @command
-def _lock_check(args: Namespace) -> int:
+def lock_check(args: Namespace) -> int:
     """Compare the declaration with its lock file, and print the entries to paste. Exit code 1 if they differ."""
     from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock, updated_lock
 

@@ -1,7 +1,4 @@
-"""What the commands of ``airflow rfr`` have in common.
-
-Values on the terminal, for people or for scripts.
-"""
+"""What the commands of ``airflow rfr`` share: reading arguments, and printing values for people or for scripts."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _parameters(file: str | None) -> dict[str, Any]:
         # The parser's words would show what it could not read.
         raise ConfigurationError("--parameters", f"can't be read: {type(error).__name__}", "name a JSON file") from None
     if not isinstance(found, dict):
-        raise ConfigurationError("--parameters", "is no JSON object", 'write e.g. {"token": "..."}')
+        raise ConfigurationError("--parameters", "is not a JSON object", 'write e.g. {"token": "..."}')
     return found
 
 

@@ -20,9 +20,6 @@ _ARG_RECIPIENT = Arg(
 _ARG_RESEAL = Arg(
     ("--reseal",), action="store_true", help="Seal a sealed file anew, for these recipients; takes a key that opens it"
 )
-_ARG_IMPORT = Arg(
-    ("--import",), action="store_true", dest="import_foreign", help="Take over a file that another program sealed"
-)
 _ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
 _ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
 _ARG_TARGET = Arg(("--target",), action="append", metavar="TABLE", help="namespace.table; all tables if left out")
@@ -61,7 +58,6 @@ _TRIGGERS = (
         _ARG_PATH,
         _ARG_RECIPIENT,
         _ARG_RESEAL,
-        _ARG_IMPORT,
     ),
     _command("deliver", "Deliver what is due, once", _ARG_PATH, _ARG_TARGET, _ARG_START_FROM, *_STORE),
     _command("test-fire", "Send one invented event to an endpoint", _ARG_PATH, _ARG_ONE_TRIGGER, *_STORE),

@@ -53,7 +53,7 @@ def ledgers(args: Namespace) -> None:
 
 
 @command
-def _drop_ledgers(args: Namespace) -> None:
+def drop_ledgers(args: Namespace) -> None:
     """Drop ledgers of parts that are published, or that nobody resumes."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, part_ledgers

@@ -28,11 +28,11 @@ def render(args: Namespace) -> None:
     try:
         variables = json.loads(_text(args.variables, "--variables"))
     except ValueError as error:
-        raise ConfigurationError("--variables", f"is no JSON: {error}", "give a file with a JSON object") from None
+        raise ConfigurationError("--variables", f"is not JSON: {error}", "give a file with a JSON object") from None
     except RecursionError:
         raise ConfigurationError("--variables", "is nested too deep") from None
     if not isinstance(variables, Mapping):
-        raise ConfigurationError("--variables", "is no JSON object", 'write e.g. {"run_id": "1"}')
+        raise ConfigurationError("--variables", "is not a JSON object", 'write e.g. {"run_id": "1"}')
     template = _text(args.template, "--template")
     try:
         sys.stdout.write(compile_template(template, json_mode=args.json_mode).render(variables))
@@ -59,13 +59,11 @@ def schema(args: Namespace) -> None:
 
 @command
 def seal(args: Namespace) -> None:
-    """Print the file sealed. One that is sealed already stays as it is, unless it is to be sealed anew or imported."""
+    """Print the file sealed. One that is sealed already stays as it is, unless it is to be resealed."""
     from airflow_provider_rfr.webhooks import sealing
 
     if args.reseal:
         text = sealing.reseal_file(args.path, recipients=args.recipient)
-    elif args.import_foreign:
-        text = sealing.import_file(args.path, args.recipient)
     else:
         text = sealing.seal_file(args.path, args.recipient)
     sys.stdout.write(text)
@@ -76,10 +74,10 @@ def deliver(args: Namespace) -> int:
     """Note and deliver what is due, once; 1 if something was given up or refused."""
     hook = _hook(args)
     tables = args.target or hook.all_tables()
-    noted = hook.enrol(tables, args.start_from)
+    enqueued = hook.enqueue(tables, args.start_from)
     tally = hook.deliver(tables)
     print(
-        f"{noted} noted, {tally.delivered} delivered, {tally.failed} to be repeated,"
+        f"{enqueued} enqueued, {tally.delivered} delivered, {tally.failed} to be repeated,"
         f" {tally.dead} given up, {tally.pending} pending"
     )
     for problem in tally.problems:

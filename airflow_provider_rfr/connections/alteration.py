@@ -1,18 +1,11 @@
-"""One statement from its text to its last restart.
+"""ALTER CONNECTION from a parsed statement to the last restart.
 
-Order: read where it really comes from, check everything that needs no secret, check rights, read secrets, judge what
-uses it, try the new settings, store them by compare-and-set, restart. Until they are stored nothing was stopped; once
-they are, the rest is found again by anybody who compares wanted and running hash.
+Stages: read the stored connection, draft the new one, validate it (rights, secrets, dependents, a trial), store it by
+compare-and-set, restart what uses it. Nothing is stopped before the new settings are stored. Afterwards the remaining
+restarts can be found by anyone, because running tasks whose connection hash differs from the wanted one are the list.
 
-Trying new settings before they are stored: do they work, do they lead to the same upstream, can the tasks go on.
-
-Two keys, so that the other side always knows one of ours: rotating promotes the second and makes a new one.
-
-The new public key has to be put beside the others there before the next rotation.
-
-From a statement to a plan that may be carried out: problems, rights, secrets, dependents, in this order.
-
-What became of a statement, for people and for programs; nothing in it is secret.
+``ROTATE KEYS`` keeps two SSH keys, so that the other side always knows one of them: rotating promotes the second key
+and generates a new one, whose public part has to be installed before the next rotation.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ from airflow_provider_rfr.connections.plan import (
     reaching,
     references_of,
 )
-from airflow_provider_rfr.connections.ports import Stored, World
+from airflow_provider_rfr.connections.ports import Services, Stored
 from airflow_provider_rfr.connections.restart import Restarter
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, fitting, type_named
@@ -62,7 +55,7 @@ from airflow_provider_rfr.store.connection_audit import identity_of, note_identi
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 
 
-def _check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> str | None:
+def _check_upstream(world: Services, plan: AlterationPlan, new_identity: bool) -> str | None:
     """Ask where the new settings lead, and every task that runs with the old ones whether it can go on.
 
     :param new_identity: another upstream is wanted
@@ -89,18 +82,18 @@ def _check_upstream(world: World, plan: AlterationPlan, new_identity: bool) -> s
     return found
 
 
-def _identity_hash(world: World, definition: Definition) -> str | None:
+def _identity_hash(world: Services, definition: Definition) -> str | None:
     """The upstream as it may be noted."""
     found = world.validator.identity(definition)
     return None if found is None else world.hashes.of_text(found)
 
 
-def _note_upstream(world: World, name: str, identity: str | None) -> None:
+def _note_upstream(world: Services, name: str, identity: str | None) -> None:
     """Remember the upstream, so that it can be told from another one when this one does not answer any more."""
     world.store.run(lambda connection: note_identity(connection, world.store.now(connection), name, identity))
 
 
-def _expected(world: World, stored: Definition) -> str | None:
+def _expected(world: Services, stored: Definition) -> str | None:
     with world.store.read() as connection:
         known = identity_of(connection, stored.name)
     if known is not None:
@@ -153,7 +146,7 @@ class _Prepared:
     tried: bool | None = None
 
 
-def _prepare(world: World, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> _Prepared:
+def _prepare(world: Services, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> _Prepared:
     """Plan the statement.
 
     :raises AlterationRefusedError: with every problem; no secret was read
@@ -175,13 +168,13 @@ def _prepare(world: World, statement: Statement, stored: Definition, parameters:
     return _Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
 
 
-def _all_uses(world: World) -> list[Use]:
+def _all_uses(world: Services) -> list[Use]:
     """Every task that uses any connection."""
     with world.store.read() as connection:
         return list_uses(connection)
 
 
-def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bool) -> _Prepared:
+def _rotation(world: Services, stored: Definition, uses: Sequence[Use], dry_run: bool) -> _Prepared:
     if not type_named(stored.conn_type).has_keys:
         problem = AlterationProblem("", f"is of type {stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
         raise AlterationRefusedError(stored.name, [problem])
@@ -195,7 +188,7 @@ def _rotation(world: World, stored: Definition, uses: Sequence[Use], dry_run: bo
 
 
 def _planned(
-    world: World, stored: Definition, candidate: Definition, uses: Sequence[Use], hidden: Collection[str] = ()
+    world: Services, stored: Definition, candidate: Definition, uses: Sequence[Use], hidden: Collection[str] = ()
 ) -> AlterationPlan:
     made = plan(stored, candidate, world.hashes, uses, world.gateway.find, hidden)
     refused = [
@@ -207,13 +200,13 @@ def _planned(
     return made
 
 
-def _kept(world: World, name: str) -> dict[str, SecretReference]:
+def _kept(world: Services, name: str) -> dict[str, SecretReference]:
     with world.store.read() as connection:
         found = secret_references(connection, name)
     return {option: SecretReference(*reference.split(":", 1)) for option, reference in found.items()}
 
 
-def _check_rights(world: World, made: Draft, ways: Mapping[str, tuple[str, ...]]) -> None:
+def _check_rights(world: Services, made: Draft, ways: Mapping[str, tuple[str, ...]]) -> None:
     """Rights on the connection, on each secret that it would have, and on what would send its secrets another way."""
     name = made.stored.name
     _refuse_unlisted(world, name, [name])
@@ -230,7 +223,7 @@ def _check_rights(world: World, made: Draft, ways: Mapping[str, tuple[str, ...]]
         _check_routes(world, name, ways)
 
 
-def _check_routes(world: World, name: str, ways: Mapping[str, tuple[str, ...]]) -> None:
+def _check_routes(world: Services, name: str, ways: Mapping[str, tuple[str, ...]]) -> None:
     """Who alters a tunnel decides where the secrets of those connections go that use it."""
     above = {each for way in ways.values() for each in way[:-1]}
     todo = [name, *above]
@@ -247,14 +240,14 @@ def _check_routes(world: World, name: str, ways: Mapping[str, tuple[str, ...]]) 
         )
 
 
-def _refuse_unlisted(world: World, name: str, names: Sequence[str], what: str = "you may not edit") -> None:
+def _refuse_unlisted(world: Services, name: str, names: Sequence[str], what: str = "you may not edit") -> None:
     denied = world.authority.may_not_edit(names)
     if denied:
         more = "" if what == "you may not edit" else ", which you may not edit"
         raise ConnectionRightsError(name, f"{what} {', '.join(denied)}{more}")
 
 
-def _read(world: World, made: Draft) -> dict[str, str]:
+def _read(world: Services, made: Draft) -> dict[str, str]:
     """The secrets that the statement names; a value that somebody gave a kept one since stays as it is stored."""
     known, found, problems = type_named(made.stored.conn_type), {}, []
     for option in sorted(made.asked & made.secrets.keys()):
@@ -338,7 +331,7 @@ _PENDING = "goes on with its old settings until its next run"
 
 
 def execute(
-    world: World, statement: Statement, *, actor: str, parameters: Mapping[str, Value] | None = None
+    world: Services, statement: Statement, *, actor: str, parameters: Mapping[str, Value] | None = None
 ) -> Outcome:
     """Do what the statement says.
 
@@ -370,12 +363,12 @@ def execute(
     return _restarted(world, statement, journal, outcome, wanted)
 
 
-def dependents_of(world: World, name: str) -> Sequence[Dependent]:
+def dependents_of(world: Services, name: str) -> Sequence[Dependent]:
     """What uses the connection, by any number of steps."""
     return judged(name, None, (), _all_uses(world), world.gateway.find)
 
 
-def _validated(world: World, name: str) -> Outcome:
+def _validated(world: Services, name: str) -> Outcome:
     """Wherever it comes from: nothing of it is written."""
     definition = world.gateway.find(name)
     if definition is None:
@@ -393,7 +386,7 @@ def _validated(world: World, name: str) -> Outcome:
 
 
 def _stored(
-    world: World, statement: Statement, journal: Journal, parameters: Mapping[str, Value]
+    world: Services, statement: Statement, journal: Journal, parameters: Mapping[str, Value]
 ) -> tuple[Outcome, str]:
     """Everything up to the new definition in its place; inside the lock."""
     name = statement.connection
@@ -415,7 +408,7 @@ def _stored(
     return replace(outcome, validated=tried), plan.new_hash
 
 
-def _refuse_circle(world: World, journal: Journal, plan: AlterationPlan) -> None:
+def _refuse_circle(world: Services, journal: Journal, plan: AlterationPlan) -> None:
     """Of two who alter two connections at once each may add one half of a circle: only one is let through.
 
     Both have noted what they intend before they look, so at least one sees the other, or what it stored.
@@ -434,7 +427,7 @@ def _refuse_circle(world: World, journal: Journal, plan: AlterationPlan) -> None
         raise AlterationRefusedError(name, [problem])
 
 
-def _commit(world: World, statement: Statement, plan: AlterationPlan) -> bool:
+def _commit(world: Services, statement: Statement, plan: AlterationPlan) -> bool:
     """Store the candidate, tried if that is wanted, and say whether it was.
 
     Where it led before is noted first, for the new content alone.
@@ -451,7 +444,7 @@ def _commit(world: World, statement: Statement, plan: AlterationPlan) -> bool:
     return tried
 
 
-def _read_again(world: World, name: str) -> Stored:
+def _read_again(world: Services, name: str) -> Stored:
     """What is stored now that nobody else alters it."""
     stored = world.gateway.read(name)
     if stored is None:
@@ -460,7 +453,7 @@ def _read_again(world: World, name: str) -> Stored:
 
 
 def _conclude(
-    world: World, statement: Statement, journal: Journal, prepared: _Prepared, identity: str | None
+    world: Services, statement: Statement, journal: Journal, prepared: _Prepared, identity: str | None
 ) -> tuple[Dependent, ...]:
     """Note all that follows from the new definition, in one transaction; from here on restarts happen in any case.
 
@@ -501,7 +494,7 @@ def _moved_from(connection: Connection, statement: Statement, plan: AlterationPl
     return [*places, present][-_LONGEST:]
 
 
-def _restarted(world: World, statement: Statement, journal: Journal, outcome: Outcome, wanted: str) -> Outcome:
+def _restarted(world: Services, statement: Statement, journal: Journal, outcome: Outcome, wanted: str) -> Outcome:
     if statement.restart:
         ends = Restarter(world).follow(statement.connection, wanted, outcome.dependents, statement.drain_timeout)
     else:
@@ -515,7 +508,7 @@ def _restarted(world: World, statement: Statement, journal: Journal, outcome: Ou
     return replace(outcome, outcomes=ends)
 
 
-def _check_new_name(world: World, statement: Statement) -> None:
+def _check_new_name(world: Services, statement: Statement) -> None:
     old, new = statement.connection, statement.new_name or ""
     if world.authority.may_not_edit([old]):
         raise ConnectionRightsError(old, "you may not edit it")
@@ -534,7 +527,7 @@ def _check_new_name(world: World, statement: Statement) -> None:
         raise ConnectionConflictError(old, f"there is a {new!r} already")
 
 
-def _renamed(world: World, statement: Statement, journal: Journal) -> Outcome:
+def _renamed(world: Services, statement: Statement, journal: Journal) -> Outcome:
     """A name stands in DAGs, too, so it is changed only while nothing is known to use it."""
     old, new = statement.connection, statement.new_name or ""
     definition = _read_again(world, old).definition

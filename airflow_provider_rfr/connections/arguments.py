@@ -31,7 +31,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.secret_names import is_secret
 
 _SETTING: Final = re.compile(r"""([\w."-]+)\s*[=:]?\s*(?:'((?:[^']|'')*)|"([^"]*)|([^\s,()'"{}=:]+))""")
-"""A name and what follows it, in text that is no statement, nor JSON."""
+"""A name and what follows it, in text that is not a statement, nor JSON."""
 
 
 def statement_of(
@@ -73,7 +73,7 @@ def settings_with(settings: Settings, *, drain_timeout: Any = None, **switches: 
     if drain_timeout is not None:
         said = duration(drain_timeout)
         if said is None:
-            raise ConfigurationError("drain_timeout", "is no duration", "write e.g. 10m")
+            raise ConfigurationError("drain_timeout", "is not a duration", "write e.g. 10m")
         seconds = said if seconds == DRAIN_SECONDS else seconds
     return Settings(
         validate=settings.validate and given.get("validate", True),
@@ -132,7 +132,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
         except ValueError:
             value = None
         if value is None:
-            raise ConfigurationError("set", "is no mapping", 'write e.g. {"port": 5433}')
+            raise ConfigurationError("set", "is not a mapping", 'write e.g. {"port": 5433}')
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def _value(value: Any) -> Value:
 def _names(field: str, names: Sequence[str] | str | None) -> list[str]:
     found = [each.strip() for each in names.split(",")] if isinstance(names, str) else names or ()
     if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
-        raise ConfigurationError(field, "is no list of options", 'write e.g. ["schema"]')
+        raise ConfigurationError(field, "is not a list of options", 'write e.g. ["schema"]')
     return [_lower(name) for name in found if name]
 
 

@@ -1,10 +1,6 @@
-"""A statement in pieces, each with its place.
+"""Tokenizer and recursive-descent parser of ALTER CONNECTION: one method per grammar rule.
 
-The settings of a statement's ``WITH`` part, and the same as Python gives them.
-
-The statement's grammar, by recursive descent: one method for each rule.
-
-What a connection's options may be is not known here; the planner says what is wrong with them.
+Which options a connection may have is not checked here but by the planner.
 """
 
 from __future__ import annotations
@@ -165,7 +161,7 @@ def _read_setting(settings: Settings, name: _Token, value: Callable[[], Value], 
     if known == "drain_timeout":
         seconds = duration(given)
         if seconds is None:
-            raise StatementError("DRAIN_TIMEOUT is no duration", at.line, at.column, "write e.g. '10m'")
+            raise StatementError("DRAIN_TIMEOUT is not a duration", at.line, at.column, "write e.g. '10m'")
         return replace(settings, drain_timeout=seconds)
     switch = boolean(given)
     if switch is None:

@@ -1,10 +1,6 @@
-"""The statement's actions applied to the stored definition, and everything that is wrong with them.
+"""The plan of a statement: the connection as it would be, every problem, and who uses it.
 
-Which connections a connection needs: those that its options name, and theirs.
-
-What uses a connection, by any number of steps, and what a change means for each.
-
-What a statement would do: the definition as it would be, everything that is wrong with it, and whom it touches.
+Edits are applied to the stored definition; references to other connections are followed in both directions.
 """
 
 from __future__ import annotations
@@ -157,7 +153,8 @@ def _apply(
     scalar = _scalar_above(edits.candidate, option.name)
     if scalar is not None:
         edits.unreadable.add(option.name)
-        edits.blame(action, f"{scalar} is no object, so nothing is below it", f"change {scalar} itself", option.name)
+        problem = f"{scalar} is not an object, so nothing is below it"
+        edits.blame(action, problem, f"change {scalar} itself", option.name)
         return
     for name in [each for each in edits.secrets if each.startswith(f"{option.name}.")]:
         # The object that the field was in goes as a whole.

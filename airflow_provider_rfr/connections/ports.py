@@ -124,7 +124,7 @@ class Tasks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Services:
     """Everything that an alteration is done with.
 
     :ivar hashes: with the installation's key

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_provider_rfr.connections.plan import Dependent, Verdict
-from airflow_provider_rfr.connections.ports import World
+from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.store.connections import IDLE, RUNNING, STALLED, TaskRef, Use, load_use
 
@@ -32,7 +32,7 @@ _OWN_FAULT: Final = frozenset(
 class Restarter:
     """Restarts what a change concerns."""
 
-    world: World
+    world: Services
 
     def follow(self, name: str, wanted: str, dependents: Sequence[Dependent], timeout: float) -> dict[str, str]:
         """See to it that each goes on, for so many seconds; returns what became of each, by consumer."""

@@ -1,6 +1,6 @@
-"""A statement as a value; what it prints holds no plain value of a secret.
+"""A parsed statement as a value. Printing it shows no plain value of a secret.
 
-Names of options: parts with dots between them; a part that holds a dot stands in double quotes.
+Option names are parts separated by dots; a part that contains a dot is written in double quotes.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Statement:
 
     @property
     def set(self) -> Mapping[str, Value]:
-        """What ``SET`` gives, by option; of an option that stands twice the last."""
+        """What ``SET`` gives, by option; of a duplicate option the last."""
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
 
     @property

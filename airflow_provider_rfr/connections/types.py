@@ -1,14 +1,6 @@
-"""What is known of a type's options: by this the planner says what is wrong.
+"""Connection types and their options: names, types, which are secret, and how values are checked.
 
-A connection as it is stored, and its options by name.
-
-The types of connections whose options are known; of any other the fields that every connection has.
-
-Whether a value is what its option wants; values are never part of what is said.
-
-The keyed hash of a connection's content, by which two copies are told apart.
-
-It is an HMAC, so that who reads it can't try passwords; equal content has equal hashes wherever the key is the same.
+The content hash tells two copies of a connection apart. It is an HMAC, so that nobody who reads it can try passwords.
 """
 
 from __future__ import annotations
@@ -82,7 +74,7 @@ def parts_of(option: str) -> list[str]:
 
 
 def parsed_extra(text: str | None) -> dict[str, Any]:
-    """Extra fields from their text; what is no JSON object can't be altered field by field.
+    """Extra fields from their text; what is not a JSON object can't be altered field by field.
 
     :raises ValueError: it is none; the message does not repeat it
     """
@@ -93,7 +85,7 @@ def parsed_extra(text: str | None) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ValueError("extra is no JSON object")
+        raise ValueError("extra is not a JSON object")
     return found
 
 
@@ -250,7 +242,7 @@ def _no_credentials(definition: Definition) -> tuple[str, str] | None:
         parts = urlsplit(host if "://" in host else f"//{host}")
         has_credentials = bool(parts.password or (parts.username and definition.conn_type == "rfr_api"))
     except ValueError:
-        return "host", "is no address; write e.g. https://api.example.com/v1"
+        return "host", "is not an address; write e.g. https://api.example.com/v1"
     return ("host", "holds credentials; put them into login and password") if has_credentials else None
 
 

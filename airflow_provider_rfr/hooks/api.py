@@ -134,7 +134,7 @@ def source_settings(connection: Connection) -> SourceSettings:
 def base_url(connection: Connection) -> str:
     """The host field as an address; without a scheme it is https, or what the schema field says.
 
-    :raises ConfigurationError: it is no web address, or names credentials, which it would show
+    :raises ConfigurationError: it is not a web address, or names credentials, which it would show
     """
     name, host = f"connection {connection.conn_id}: host", str(connection.host).strip()
     if "://" not in host:

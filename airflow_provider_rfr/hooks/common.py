@@ -94,7 +94,7 @@ def extras_of(connection: Connection) -> dict[str, Any]:
     except ValueError:
         extras = None
     if not isinstance(extras, dict):
-        raise ConfigurationError(f"{connection.conn_id}.extra", "is no JSON object", 'write e.g. {"page_size": 500}')
+        raise ConfigurationError(f"{connection.conn_id}.extra", "is not a JSON object", 'write e.g. {"page_size": 500}')
     return {str(key): value for key, value in extras.items() if value not in (None, "")}
 
 
@@ -109,7 +109,7 @@ def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, An
         except ValueError:
             value = None
     if value is None or not isinstance(value, Mapping):
-        raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is no JSON object", 'write e.g. {"a": "b"}')
+        raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is not a JSON object", 'write e.g. {"a": "b"}')
     return dict(value)
 
 

@@ -1,12 +1,7 @@
-"""Connections of Airflow's database as a task reaches them: read through the task's own chain, written by the API.
+"""Connections and tasks as ALTER CONNECTION reaches them: through Airflow's API, or directly in Airflow's database.
 
-The same where Airflow's database can be reached: at the command line, and in a DAG that is run by hand.
-
-Who is there may do everything, so no rights are asked but those to secrets.
-
-Tasks as Airflow's API tells and starts them.
-
-Airflow's own REST API, as a task that changes connections needs it.
+Inside a task the API is used. At the command line, where the database can be reached, its rows are changed under a row
+lock, and no rights are checked except those to read secrets.
 """
 
 from __future__ import annotations
@@ -260,7 +255,7 @@ def can_be_reached() -> bool:
     return not str(conf.get("database", "sql_alchemy_conn", fallback="")).startswith("airflow-db-not-allowed")
 
 
-class _DatabaseGateway:
+class DatabaseGateway:
     """Gateway and authority by Airflow's database; its transaction is the compare-and-set."""
 
     def read(self, name: str) -> Stored | None:
@@ -321,7 +316,7 @@ class _DatabaseGateway:
         return not_allowed(secrets)
 
 
-class _DatabaseTasks:
+class DatabaseTasks:
     """Tasks by Airflow's database."""
 
     def state(self, task: TaskRef) -> str | None:

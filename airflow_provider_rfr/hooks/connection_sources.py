@@ -1,14 +1,10 @@
-"""An Airflow connection as a definition, and the hash by which copies of it are told apart.
+"""Where a connection and its secrets come from.
 
-Where a connection really comes from: a secrets backend and the environment go before Airflow's database.
+A secrets backend and the environment take precedence over Airflow's database. A backend that has a method
+``set_conn_value(conn_id, value)`` can be altered there. ``SECRET 'backend:key'`` is read from
 
-A backend of Airflow's only reads. One that can also write has a method ``set_conn_value(conn_id, value)``, the
-counterpart of Airflow's ``get_conn_value``; a connection that comes from such a one is altered there.
-
-Where ``SECRET 'backend:key'`` is read from, and which of it connections may be given.
-
-* ``env:NAME``: environment of the process that alters; Airflow's own settings and connections are never read
-* ``variable:NAME``: a variable of Airflow's, from wherever it comes
+* ``env:NAME``: environment of the altering process, except Airflow's own settings and connections
+* ``variable:NAME``: an Airflow variable
 * ``file:NAME``: a file below ``/run/secrets``, or below the folder of ``[rfr] secret_files``
 """
 
@@ -44,7 +40,7 @@ def definition_of(connection: Any) -> Definition:
         extra = parsed_extra(connection.extra)
     except ValueError:
         raise ConfigurationError(
-            f"connection {connection.conn_id}: extra", "is no JSON object", "correct it where it is stored"
+            f"connection {connection.conn_id}: extra", "is not a JSON object", "correct it where it is stored"
         ) from None
     return Definition(
         str(connection.conn_id),
@@ -151,7 +147,7 @@ def server_backends() -> list[Any]:
 def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
     """The first backend that has the connection; None if no one has.
 
-    :raises ConfigurationError: one can't be asked, or what it has is no connection: then nobody knows which one counts
+    :raises ConfigurationError: a backend can't be asked, or has something else than a connection
     """
     for backend in backends:
         try:

@@ -14,7 +14,7 @@ from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
     from airflow_provider_rfr.connections.plan import Dependent
-    from airflow_provider_rfr.connections.ports import World
+    from airflow_provider_rfr.connections.ports import Services
     from airflow_provider_rfr.connections.statement import Statement, Value
     from airflow_provider_rfr.store.connection_audit import Alteration
 
@@ -81,14 +81,14 @@ class ConnectionsHook(BaseHook):
         finally:
             store.close()
 
-    def _world(self) -> World:
-        from airflow_provider_rfr.connections.ports import World
+    def _world(self) -> Services:
+        from airflow_provider_rfr.connections.ports import Services
         from airflow_provider_rfr.hooks.connection_checks import HookValidator
         from airflow_provider_rfr.hooks.connection_sources import SecretReader, content_hash
 
         gateway, tasks, variable = self._ends()
         store = ControlStoreHook(self._control_store_conn_id).get_store()
-        return World(
+        return Services(
             store,
             content_hash(store),
             gateway,

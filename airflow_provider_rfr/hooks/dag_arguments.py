@@ -1,9 +1,4 @@
-"""Arguments whose values are known only when the task runs.
-
-Where a task's DAG is declared: relative paths in its arguments start there.
-
-Which tables are meant: a name, names, or what a refresh returned.
-"""
+"""Arguments of operators: templates that are rendered later, paths relative to the DAG's file, names of tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A driver that runs in a cluster: where it is, how it stands, how it is ended.
-
-Which class asks about a driver.
-"""
+"""A Spark driver that runs in a cluster: its address, its state, and the errors of its manager."""
 
 from __future__ import annotations
 

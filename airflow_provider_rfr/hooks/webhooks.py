@@ -1,7 +1,4 @@
-"""Commit webhooks with Airflow's connections: what is owed, and its delivery.
-
-An Airflow connection of type HTTP, as the courier of webhooks wants it.
-"""
+"""Commit webhooks with Airflow's connections: enqueues what commits call for, and delivers it."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.calls import ConnectionSettings
     from airflow_provider_rfr.webhooks.config import TriggerBlock
-    from airflow_provider_rfr.webhooks.delivery_summary import Notifier, Tally
-    from airflow_provider_rfr.webhooks.dispatcher import Courier
+    from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier
+    from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
     from airflow_provider_rfr.webhooks.endpoint import Endpoint
     from airflow_provider_rfr.webhooks.outbox import StartFrom
 
@@ -151,7 +148,7 @@ class WebhookHook(BaseHook):
         self._task_id = task_id
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
-        self._courier: Courier | None = None
+        self._dispatcher: Dispatcher | None = None
         self._unread: dict[str, str] = {}
 
     @cached_property
@@ -189,20 +186,20 @@ class WebhookHook(BaseHook):
         known = {row.key.table for row in operations.endpoints(self.store, self.lake)}
         return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
-    def enrol(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
+    def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
         """Note what the tables' commits owe; returns how many deliveries are new.
 
         A table that can't be read keeps nothing from the others: it is told by :meth:`raise_unread`.
         """
         from sqlalchemy.exc import DBAPIError
 
-        from airflow_provider_rfr.webhooks.outbox import enrol_table
+        from airflow_provider_rfr.webhooks.outbox import enqueue_commits
 
         endpoints, catalog, lake = self._met(tables), self.catalog, self.lake
         noted, self._unread = 0, {}
         for table in tables:
             try:
-                noted += enrol_table(self.store, catalog, lake, table, endpoints, start_from=start_from)
+                noted += enqueue_commits(self.store, catalog, lake, table, endpoints, start_from=start_from)
             except DBAPIError:
                 # Of the store or of a catalog in SQL, and so of every table.
                 raise
@@ -224,21 +221,23 @@ class WebhookHook(BaseHook):
         """How many deliveries the tables owe, those of commits that nobody noted yet included."""
         from airflow_provider_rfr.webhooks import operations
 
-        self.enrol(tables)
+        self.enqueue(tables)
         self.raise_unread()
         return sum(operations.counts(self.store, _selection(key))["pending"] for key in self.endpoints(tables))
 
-    def deliver(self, tables: Sequence[str], *, patience: float | None = 0.0, leaves_telling: bool = False) -> Tally:
+    def deliver(
+        self, tables: Sequence[str], *, patience: float | None = 0.0, leaves_telling: bool = False
+    ) -> DeliverySummary:
         """Deliver what is due.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
         :param leaves_telling: :meth:`tell` tells of what is given up, now or in another task
         """
         from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
-        from airflow_provider_rfr.webhooks.dispatcher import Courier
+        from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
 
         endpoints = self._met(tables)
-        courier = self._courier = Courier(
+        dispatcher = self._dispatcher = Dispatcher(
             self.store,
             endpoints,
             connections=http_settings,
@@ -246,7 +245,7 @@ class WebhookHook(BaseHook):
             leaves_telling=leaves_telling,
         )
         try:
-            return courier.deliver_due(until_empty=patience != 0.0, patience=patience)
+            return dispatcher.deliver_due(until_empty=patience != 0.0, patience=patience)
         finally:
             self._let_go(tables)
             hosts = {key: host for key, each in endpoints.items() if (host := host_of(each)) is not None}
@@ -258,26 +257,26 @@ class WebhookHook(BaseHook):
         Returns what it raised, in words; it is called for these again the next time.
         """
         from airflow_provider_rfr.store.deliveries import load_endpoints
-        from airflow_provider_rfr.webhooks.delivery_summary import tell_of_deaths
+        from airflow_provider_rfr.webhooks.delivery_summary import notify_dead_letters
 
         with self.store.read() as connection:
             rows = load_endpoints(connection, self.endpoints(tables))
-        return tell_of_deaths(self.store, [row.id for row in rows.values()], notifier)
+        return notify_dead_letters(self.store, [row.id for row in rows.values()], notifier)
 
     def _let_go(self, tables: Sequence[str]) -> None:
         """Let snapshots expire whose webhooks are sent; what can't be written now is written by who delivers next."""
-        from airflow_provider_rfr.webhooks.outbox import let_go
+        from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
         for table in tables:
             try:
-                let_go(self.store, self.catalog, self.lake, table)
+                release_snapshots(self.store, self.catalog, self.lake, table)
             except Exception as error:  # noqa: BLE001 - each catalog and store fails in its own way
                 self.log.warning("%s: it can't be noted what was sent: %s", table, type(error).__name__)
 
     def stop(self) -> None:
         """Claim nothing more; attempts under way end, and what they brought is noted."""
-        if self._courier is not None:
-            self._courier.stop()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
 
     def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
         """The block's endpoints, for each of the tables."""
@@ -288,10 +287,10 @@ class WebhookHook(BaseHook):
 
     def _met(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
         """The endpoints, known to the store as declared here."""
-        from airflow_provider_rfr.webhooks.outbox import meet
+        from airflow_provider_rfr.webhooks.outbox import register_endpoints
 
         endpoints = self.endpoints(tables)
-        meet(self.store, endpoints, self._place())
+        register_endpoints(self.store, endpoints, self._place())
         return endpoints
 
     def _default_name(self) -> str:

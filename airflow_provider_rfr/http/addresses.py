@@ -1,16 +1,11 @@
-"""Connections to addresses that were looked at: resolved once, checked, and connected to as they were checked.
+"""Connections to checked addresses, within a total deadline.
 
-Which addresses a webhook may be sent to.
+Whoever writes a trigger must not reach what only this machine can reach. So a private address is denied unless the
+installation allows it; a trigger can only narrow that. A name is resolved once, checked, and connected to by the
+address that was checked, so a second resolution can't differ.
 
-Whoever may write a trigger must not be able to reach what only this machine can reach. So what is not on the internet
-is denied, unless the installation allows it; a trigger can only narrow that. Asked for the address that a connection
-is about to be made to, it can't be got round by a name that resolves to something else the second time.
-
-The end of an attempt, which no server can put off.
-
-A socket's timeout starts anew with each byte, so a server that drips could hold its caller for ever. These sockets
-set the time that is left before every operation; each operation then ends in time by itself, TLS handshakes and
-large bodies included.
+A socket timeout restarts with every byte, so a dripping server could hold its caller for ever. These sockets set the
+remaining time before every operation, TLS handshakes included.
 """
 
 from __future__ import annotations

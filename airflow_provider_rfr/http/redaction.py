@@ -1,9 +1,7 @@
-"""Keeps credentials out of messages, page tokens and logs.
+"""Removes credentials from messages, page tokens, logs, and answers that echo a request.
 
-A redactor knows the values that are secret (as they are, and as they look in a URL) and the names of the
-query parameters that carry them.  Tokens that an API hands out while the source is read are added to it.
-
-Taking secrets out of what an endpoint answers: many echo the request that they did not like.
+A redactor knows secret values, as they are and as they look in a URL, and the names of query parameters that carry
+them. Tokens that an API hands out while it is read are added to it.
 """
 
 from __future__ import annotations

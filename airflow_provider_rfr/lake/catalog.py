@@ -1,14 +1,7 @@
-"""Opening a catalog from its settings, and the names of tables in it.
+"""Opens a catalog from its settings; its errors are one sentence that names the catalog.
 
-What is wrong with a catalog: its settings before it is opened, and the errors of its client in one sentence.
-
-PyIceberg lets every catalog's client speak for itself: a database driver in three lines with a link, an HTTP client
-with the state of its pool. None of them says which catalog it was, or what to do.
-
-Spark SQL on the lake's own catalog, by Iceberg's runtime: settings for a session of a user's or of ours.
-
-A refresh needs none of this. Published tables are ordinary Iceberg tables; these are the settings under which Spark
-SQL reads, writes and makes views in the very catalog that PyIceberg opened.
+PyIceberg passes on the errors of each catalog's client, which name neither the catalog nor a remedy. Also here: the
+settings under which Spark SQL reaches the same catalog through Iceberg's runtime. A refresh needs none of those.
 """
 
 from __future__ import annotations
@@ -70,7 +63,7 @@ def _check_settings(name: str, properties: Mapping[str, str]) -> None:
         near = difflib.get_close_matches(kind.lower(), kinds, 1)
         guess = f"did you mean {near[0]}? " if near else ""
         raise ConfigurationError(
-            "lake.properties.type", f"{kind!r} is no type of catalog", f"{guess}known: {', '.join(kinds)}"
+            "lake.properties.type", f"{kind!r} is not a type of catalog", f"{guess}known: {', '.join(kinds)}"
         )
     if "py-catalog-impl" in properties or not _is_database(kind, uri):
         return

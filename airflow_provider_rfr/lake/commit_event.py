@@ -131,7 +131,7 @@ class CommitEvent:
         except RecursionError:
             raise ValueError("the event is nested too deep") from None
         if not isinstance(document, Mapping):
-            raise ValueError("the event is no mapping")
+            raise ValueError("the event is not a mapping")
         known = {name: _read(name, document[name]) for name in _FIELDS if name in document}
         missing = [name for name in _REQUIRED if name not in known and name not in more]
         if missing:
@@ -220,7 +220,7 @@ def _read(name: str, value: Any) -> Any:
 
 def _instant(text: Any) -> datetime:
     if not isinstance(text, str):
-        raise ValueError("a time of the event is no text")
+        raise ValueError("a time of the event is not text")
     # Python 3.10 reads no Z.
     moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     if moment.tzinfo is None:

@@ -1,7 +1,4 @@
-"""Commits that name their parent: refused, never rebased, when somebody else was faster.
-
-The commits of a table, and the few words that are kept beside them in its properties.
-"""
+"""Commits on top of a named parent, refused and never rebased when another commit came first; and reading them back."""
 
 from __future__ import annotations
 
@@ -184,7 +181,7 @@ class CommitLog:
             )
 
 
-def _read_commits(catalog: Catalog, table_name: str, after_sequence: int | None = None) -> list[CommitRecord]:
+def read_commits(catalog: Catalog, table_name: str, after_sequence: int | None = None) -> list[CommitRecord]:
     """Commits of the table's main line that are later than the sequence number, oldest first; none for no table."""
     found = CommitLog.load(catalog, table_name)
     return [] if found is None else found.commits(after_sequence)

@@ -1,17 +1,11 @@
-"""Parquet data files of an Iceberg table, written where the rows are and committed by somebody else.
+"""Parquet data files of an Iceberg table, written by tasks and committed by the driver.
 
-Executors store files and send back what they stored; the driver describes the files to Iceberg and makes the one
-commit. Storing needs little of PyIceberg: the modules that describing needs take a second or two to import, and an
-executor starts many processes.
+Executors store files and return what they stored; the driver describes the files to Iceberg and makes the one commit.
+Storing imports little of PyIceberg, because the modules that describe a file take a second or two to import.
 
-Where and how tasks write a target's data files, without a word to its catalog.
-
-Data files of a piece of work that may be killed and gone on with, and the notes of what is finished.
-
-Everything lies in one folder of the table's data folder, and every name begins with the target's family, by which
-:meth:`FileTarget.collect` finds what no commit names. A note is one object, stored after the files that it names: what
-has no note was not finished, and is done again. Notes hold no code: who can write to the lake must not be able to run
-anything in the driver.
+Work that may be killed keeps its files in one folder below the table's data, each with a note that is written after
+the files it names. What has no note is done again. Notes hold no code: write access to the lake must not become code
+execution in the driver.
 """
 
 from __future__ import annotations
@@ -124,7 +118,7 @@ class StoredFile:
         return describe_file(self.location, self.size, self.metadata, layout, partition=self.partition)
 
 
-def _store_file(
+def store_file(
     store: FileStore,
     location: str,
     table: pa.Table,
@@ -171,7 +165,7 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
-    """The rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
+    """The rows of a file that :func:`store_file` wrote, by their names in the table, in the file's order."""
     table = store.read_table(location, layout.stored_arrow.names)
     return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
 
@@ -273,7 +267,7 @@ class FileTarget:
         for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"
             if rows.num_rows:
-                yield _store_file(self.store, location, rows, self.layout, partition=partition), rows
+                yield store_file(self.store, location, rows, self.layout, partition=partition), rows
 
     def discard(self) -> None:
         """Delete what this attempt wrote. Only before it has tried to commit: afterwards the files may be named."""
@@ -336,7 +330,7 @@ class WorkFolder:
             if part.num_rows:
                 location = f"{self.folder}/{name}-{number}.parquet"
                 footer = {FOOTER_KEY.decode(): self.key}
-                yield _store_file(self.target.store, location, part, layout, partition=partition, footer=footer)
+                yield store_file(self.target.store, location, part, layout, partition=partition, footer=footer)
 
     def note(self, unit: str, inputs: Sequence[str], files: Sequence[StoredFile]) -> None:
         """Say that a unit is finished. Two that did the same at the same time: either one's files will do."""

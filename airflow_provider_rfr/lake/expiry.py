@@ -114,7 +114,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
     deleted that a remaining snapshot names.
 
     :param now_ms: milliseconds since 1970; None for now
-    :raises ConfigurationError: a property of the table is no number
+    :raises ConfigurationError: a property of the table is not a number
     :raises OSError: the store does not answer, or a file that the table needs is missing
     """
     for attempt in range(_TRIES):
@@ -139,7 +139,7 @@ def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: 
 def _plan_expiry(metadata: TableMetadata, now_ms: int) -> Plan:
     """Choose by Iceberg's rules, and by the holds.
 
-    :raises ConfigurationError: a property is no number
+    :raises ConfigurationError: a property is not a number
     """
     age, least = (_number(metadata.properties, key, default) for key, default in _DEFAULTS.items())
     gone = tuple(name for name, ref in metadata.refs.items() if name != MAIN_BRANCH and _is_old(metadata, ref, now_ms))
@@ -176,7 +176,7 @@ def _with_holds(metadata: TableMetadata, kept: set[int], gone: tuple[str, ...]) 
 
 
 def _holds(properties: Mapping[str, str]) -> dict[str, int]:
-    """From which sequence number on each holder needs the main branch; all of it where the value is no number."""
+    """From which sequence number on each holder needs the main branch; all of it where the value is not a number."""
     found = {key.removeprefix(HOLD): value for key, value in properties.items() if key.startswith(HOLD)}
     return {holder: int(value) if value.isdecimal() and value.isascii() else 0 for holder, value in found.items()}
 
@@ -207,7 +207,7 @@ def _line(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot
 def _number(properties: Mapping[str, str], key: str, default: int) -> int:
     text = properties.get(key, str(default))
     if not text.isdecimal():
-        raise ConfigurationError(f"table property {key}", f"{text!r} is no whole number", f"e.g. {default}")
+        raise ConfigurationError(f"table property {key}", f"{text!r} is not a whole number", f"e.g. {default}")
     return int(text)
 
 

@@ -1,13 +1,8 @@
-"""Objects of the lake by their location: written whole, listed, read, deleted.
+"""Objects of the lake by location: written whole, listed, read, deleted. Also a table's live rows, file by file.
 
-Local paths need only PyArrow; every other store is opened by PyIceberg's FileIO from the catalog's properties, so
-credentials have one home.
-
-The live rows of a table by its data files, for work that goes file by file and may go on after a crash.
-
-Iceberg's own runtime for Spark reads tables, and can't be told which files of one to read (its option for that,
-``scan-task-set-id``, was given up in 1.12 and is ignored in silence). Rows deleted by position are left out here as
-they are there; a table with equality deletes is not read here at all.
+Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties. Reading file
+by file is done here because Iceberg's Spark runtime ignores ``scan-task-set-id`` since 1.12. Rows deleted by position
+are left out; a table with equality deletes is refused.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
-"""The columns that records have, when nobody declared them.
+"""The columns of records: inferred from values, or declared as a JSON schema; and tables cast to them.
 
-What was seen is kept as a set of kinds at each place, and sets are joined: so the result does not depend on how
-records were split, in which order, or by whom they were looked at. Types are chosen once, at the end.
+What was seen is kept as a set of kinds at each place, and sets are joined, so the result does not depend on how records
+were split or in which order they came. Types are chosen once, at the end. Text stays text. A field is a column once it
+held a value; null, ``[]`` and ``{}`` tell no type. Columns are in alphabetical order.
 
-A text stays a text, whatever it looks like: a column of dates is one value away from a column of texts. A field is a
-column once it held something: null, ``[]`` and ``{}`` tell no type. Columns are in alphabetical order, the only one
-that all ways of splitting agree on.
-
-Arrow tables brought into the shape of an Iceberg table's files: by name, nested columns included.
-
-Arrow's own cast matches struct fields by position and fills nothing in, so it would put values under wrong names.
-
-Declared JSON schemas (draft 07, as connectors write them) to Arrow schemas.
-
-Every column is optional: an API that leaves a field out is no reason to stop. What has no fixed shape (an object
-without properties, an array without items, alternatives that disagree) becomes a string column of JSON text.
-
-``format: decimal(p,s)`` makes a decimal column of numbers, or of texts that hold numbers.
+In a declared schema (draft 07) every column is optional. What has no fixed shape becomes a string column of JSON text;
+``format: decimal(p,s)`` makes a decimal column. Tables are cast by name, nested fields included, because Arrow's own
+cast matches struct fields by position.
 """
 
 from __future__ import annotations
@@ -108,7 +98,7 @@ def merge(a: InferredSchema, b: InferredSchema) -> InferredSchema:
 
 
 def infer_records(ndjson: bytes) -> InferredSchema:
-    """What newline-delimited JSON records hold; a line that is no object counts for nothing."""
+    """What newline-delimited JSON records hold; a line that is not an object counts for nothing."""
     return reduce(merge, map(_infer_block, _blocks(ndjson)), InferredSchema())
 
 
@@ -342,7 +332,7 @@ def arrow_schema(schema: Mapping[str, Any], name: str = "schema") -> pa.Schema:
     """The columns that a stream's JSON schema declares, in its order.
 
     :param name: how errors call the document, e.g. ``streams.orders.schema``
-    :raises ConfigurationError: it is no schema, with the path in it; or it declares no usable columns
+    :raises ConfigurationError: it is not a schema, with the path in it; or it declares no usable columns
     """
     found = _Reader(schema, name).column_type(schema, name, ())
     if is_json_text(found) or not pa.types.is_struct(found.type):
@@ -363,7 +353,7 @@ class _Reader:
         if isinstance(schema, bool):
             return JSON_TEXT
         if not isinstance(schema, Mapping):
-            raise ConfigurationError(path, f"{_short(schema)} is no schema", "write an object such as {type: string}")
+            raise ConfigurationError(path, f"{_short(schema)} is not a schema", "write e.g. {type: string}")
         if "$ref" in schema:
             return self._reference(schema["$ref"], path, seen)
         for keyword in ("anyOf", "oneOf"):
@@ -387,7 +377,7 @@ class _Reader:
         properties = schema.get("properties", {})
         place = f"{path}.properties"
         if not isinstance(properties, Mapping):
-            raise ConfigurationError(place, f"{_short(properties)} is no mapping of columns", "write name: schema")
+            raise ConfigurationError(place, f"{_short(properties)} is not a mapping of columns", "write name: schema")
         if not properties:
             return JSON_TEXT
         columns = [
@@ -445,7 +435,7 @@ def _kinds(schema: Mapping[str, Any], path: str) -> frozenset[str]:
     listed = named if isinstance(named, list | tuple) else [named]
     for item in listed:
         if item not in _TYPES:
-            raise ConfigurationError(f"{path}.type", f"{_short(item)} is no type", f"write one of {', '.join(_TYPES)}")
+            raise ConfigurationError(f"{path}.type", f"{_short(item)} is not a type", f"one of {', '.join(_TYPES)}")
     return frozenset(listed) - {"null"} or frozenset({"null"})
 
 
@@ -468,7 +458,7 @@ def _scalar(kind: str, schema: Mapping[str, Any], path: str) -> pa.DataType | No
         return pa.int64()
     named = schema.get("format")
     if named is not None and not isinstance(named, str):
-        raise ConfigurationError(f"{path}.format", f"{_short(named)} is no format")
+        raise ConfigurationError(f"{path}.format", f"{_short(named)} is not a format")
     if named is not None and kind != "boolean" and named.startswith("decimal"):
         return _decimal(named, path)
     if kind != "string":
@@ -484,7 +474,7 @@ def _decimal(text: str, path: str) -> pa.DataType:
     if not 1 <= precision <= _DIGITS or scale > precision:
         raise ConfigurationError(
             f"{path}.format",
-            f"{_short(text)} is no decimal type",
+            f"{_short(text)} is not a decimal type",
             f"write e.g. decimal(18,4): at most {_DIGITS} digits, of which 4 are behind the point",
         )
     return pa.decimal128(precision, scale)
@@ -510,7 +500,7 @@ def _joined(found: Sequence[pa.Field]) -> pa.Field:
 
 def _branches(options: Any, path: str) -> Sequence[Any]:
     if not isinstance(options, list | tuple) or not options:
-        raise ConfigurationError(path, f"{_short(options)} is no list of schemas")
+        raise ConfigurationError(path, f"{_short(options)} is not a list of schemas")
     return options
 
 

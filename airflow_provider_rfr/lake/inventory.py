@@ -1,9 +1,7 @@
-"""What is in a catalog: every table as a plain value.
+"""Tables and views of a catalog as plain values, read without Spark.
 
-Views of a catalog, read without Spark.
-
-PyIceberg's SQL catalog has no views, but its tables do: Iceberg's JDBC catalog in Java, which Spark SQL uses on the
-same database, keeps them there, each with a metadata file like a table's. REST catalogs are asked by PyIceberg.
+PyIceberg's SQL catalog has no views, but Iceberg's JDBC catalog in Java, which Spark SQL uses on the same database,
+keeps them there. REST catalogs are asked through PyIceberg.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The ledger as a table: fenced commits of files that were written elsewhere, and a size that doesn't grow.
+"""The ledger as an Iceberg table: schema, fenced commits of files written elsewhere, and trimming of snapshots.
 
-The ledger as an Iceberg table: schema, partitioning, properties.
-
-Forgetting old snapshots of a table that is ours alone, with the metadata files that only they named.
-
-PyIceberg expires snapshots in the metadata but deletes no file. Only metadata is deleted here, never a data file.
+PyIceberg expires snapshots but deletes no file, so metadata files of trimmed snapshots are deleted here. Data files are
+never deleted here.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""One change of one table as one Iceberg commit, on top of exactly the table that was looked at.
+"""One change of a table as one Iceberg commit, on top of exactly the state that was looked at.
 
-Columns, partitioning, keys, rows, markers: all or nothing. When anybody else committed meanwhile, whatever it was, the
-commit is refused. So a process that was paused, and whose deploy somebody else finished, does no harm when it wakes.
+Columns, partitioning, keys, rows and markers change together or not at all. If anyone committed meanwhile, the commit
+is refused, so a paused process that wakes up late does no harm. A new table with rows appears with its first commit.
 
-A table that comes with its rows: until the one commit that makes it, nobody sees anything of it.
-
-Renaming a table of a SQL catalog only if it is still the one that was looked at.
-
-Iceberg's own renames go by name alone: a process that was paused before one would rename whatever has the name when it
-wakes. A SQL catalog keeps a table's name and the place of its metadata in one row, so both can be asked for at once.
+A rename in a SQL catalog checks name and metadata location in one statement, because Iceberg's own rename goes by name
+alone and would rename whatever has the name by then.
 """
 
 from __future__ import annotations
@@ -115,7 +111,7 @@ class NewTable:
             raise CommitConflictError(str(error)) from error
 
 
-def _rename_exactly(catalog: SqlCatalog, old: str, new: str, metadata_location: str) -> None:
+def rename_exactly(catalog: SqlCatalog, old: str, new: str, metadata_location: str) -> None:
     """Rename the table whose metadata is there.
 
     :raises CommitConflictError: it has other metadata by now, is gone, or the new name is taken; nothing was done
@@ -268,7 +264,7 @@ class MigratedTable:
         try:
             self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             if isinstance(self._catalog, SqlCatalog):
-                _rename_exactly(self._catalog, self.name, name, self._table.metadata_location)
+                rename_exactly(self._catalog, self.name, name, self._table.metadata_location)
             else:
                 self._catalog.rename_table(self.name, name)
         except (TableAlreadyExistsError, NoSuchTableError) as error:

@@ -13,6 +13,6 @@ def check_identifier(identifier: str, field_name: str = "target") -> str:
     """Return ``identifier`` if it reads ``namespace.table``; else raise :class:`ConfigurationError`."""
     if not _IDENTIFIER.match(identifier):
         raise ConfigurationError(
-            field_name, f"{identifier!r} is no table name", "write namespace.table, e.g. raw.orders"
+            field_name, f"{identifier!r} is not a table name", "write namespace.table, e.g. raw.orders"
         )
     return identifier

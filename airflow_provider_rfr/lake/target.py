@@ -1,11 +1,7 @@
-"""The published table: files prepared by executors, and the one commit that shows them.
+"""The published table: one strict commit that shows the prepared files.
 
-The commit is strict: when anybody else committed meanwhile, it is refused, the table is looked at again (is this
-generation published already? has a newer one been?), and only then repeated.
-
-Rows appended to a table as plain values.
-
-The part of a table that a publish replaces, as a filter over its rows.
+If anyone committed meanwhile, the commit is refused, the table is loaded again (is this generation, or a newer one,
+published already?), and only then is the commit repeated. ``replace_where`` names the part that a publish replaces.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Iceberg's types and Spark SQL's names of them, in the one way in which declarations write them.
+"""Types and schemas of published tables: Spark SQL's names, Iceberg's types, Arrow's, and partition transforms.
 
-Rules that every schema of a published table obeys: names of columns, system columns, the mark of JSON text.
-
-Schemas of published tables: Arrow's columns and Iceberg's, and back.
-
-Partition transforms as declarations write them: ``region``, ``days(at)``, ``bucket(16, id)``.
+Also the rules for every published schema: names of columns, system columns, and the mark of a JSON text column.
 """
 
 from __future__ import annotations
@@ -114,7 +110,7 @@ class _Parser:
         return self._held is not None
 
     def wrong(self) -> ConfigurationError:
-        return ConfigurationError("type", f"{self._text[:80]!r} is no type of a table", "write e.g. bigint")
+        return ConfigurationError("type", f"{self._text[:80]!r} is not a type of a table", "write e.g. bigint")
 
     def type(self) -> IcebergType:
         name = self._word()
@@ -384,7 +380,7 @@ def parse_partition(text: str) -> _Partitioned:
         return _Partitioned(column, BucketTransform(int(size)), f"_bucket_{size}")
     if name == "truncate" and size is not None:
         return _Partitioned(column, TruncateTransform(int(size)), f"_trunc_{size}")
-    raise ConfigurationError("partitioning", f"{text!r} is no transform", "write e.g. days(at)")
+    raise ConfigurationError("partitioning", f"{text!r} is not a transform", "write e.g. days(at)")
 
 
 def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec | None:

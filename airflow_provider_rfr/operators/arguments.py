@@ -1,8 +1,6 @@
-"""What a DAG author writes: checked while the DAG is parsed as far as that needs no connection, read in the task.
+"""Arguments of the refresh operator: checked at parse time where that needs no connection, else in the task.
 
-A value that Airflow has yet to render (Jinja, the output of another task) is checked in the task.
-
-Parts of a DAG's parameter form: values are checked when somebody triggers a run, before there is any task.
+A value that Airflow has yet to render is checked in the task. Also the parameters of the ready DAG's form.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
     shipped = inline_source(source)
     path = shipped.get("class")
     if path is not None and (not isinstance(path, str) or path.count(":") != 1):
-        raise ConfigurationError("source.class", f"{path!r} is no import path", "write package.module:Name")
+        raise ConfigurationError("source.class", f"{path!r} is not an import path", "write package.module:Name")
     return shipped
 
 
@@ -85,7 +83,7 @@ def stream_names(streams: Any) -> list[str]:
         text = streams.strip()
         streams = read_yaml(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
     if not isinstance(streams, Sequence) or not all(isinstance(name, str) for name in streams):
-        raise ConfigurationError("streams", f"{streams!r} is no list of names", 'write e.g. ["orders"]')
+        raise ConfigurationError("streams", f"{streams!r} is not a list of names", 'write e.g. ["orders"]')
     return [name for name in streams if name]
 
 
@@ -94,7 +92,7 @@ def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
     if not names:
         raise ConfigurationError("streams", "is empty", "name at least one stream of the source")
     if len(set(names)) != len(names):
-        raise ConfigurationError("streams", "a name stands twice", "name each stream once")
+        raise ConfigurationError("streams", "duplicate name", "name each stream once")
     from airflow_provider_rfr.streams.rest.expressions import nearest
 
     for name in names:
@@ -108,7 +106,7 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     :raises ConfigurationError: ``target`` names no table, or one table for several streams
     """
     if not isinstance(target, str):
-        raise ConfigurationError("target", f"{target!r} is no table name", "write namespace.table, e.g. raw.orders")
+        raise ConfigurationError("target", f"{target!r} is not a table name", "write namespace.table, e.g. raw.orders")
     check_identifier(target.replace(_STREAM_PLACE, "stream"))
     if len(names) > 1 and _STREAM_PLACE not in target:
         raise ConfigurationError("target", f"{target!r} is one table for several streams", "write e.g. raw.{stream}")

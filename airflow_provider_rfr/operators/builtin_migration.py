@@ -1,7 +1,4 @@
-"""The operator that plans, deploys and checks the platform's own objects.
-
-What the tasks of a migration return, and when they fail.
-"""
+"""The operator that plans, deploys and checks built-in objects, and what its tasks return."""
 
 from __future__ import annotations
 
@@ -248,8 +245,8 @@ def _mapping(field: str, value: Mapping[str, Any] | str | None) -> Mapping[str, 
             value = json.loads(value)
         except ValueError:
             raise ConfigurationError(
-                field, "is no JSON object", "set render_template_as_native_obj on the DAG"
+                field, "is not a JSON object", "set render_template_as_native_obj on the DAG"
             ) from None
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigurationError(field, "is no mapping", "give a JSON object")
+        raise ConfigurationError(field, "is not a mapping", "give a JSON object")
     return value

@@ -1,14 +1,7 @@
-"""Where Airflow keeps how far a refresh is: a display and a hint. The ledger beside the table is the truth.
+"""Checkpoints of a refresh in Airflow: task state, a Variable, or XCom. For display; the ledger is the truth.
 
-Losing a checkpoint, or finding a wrong one, never changes what a refresh reads or publishes.
-
-What a checkpoint says, how large it may be, and how one is told from what somebody else wrote.
-
-It holds names of tables, numbers, times and digests. There is no place in it for a page token, an address or a secret.
-
-One attempt's dealings with its checkpoint: look at the last attempt's, write its own, remove it when published.
-
-The places of Airflow where a checkpoint can be kept. Each has one key a task instance, and one writer.
+A lost or wrong checkpoint never changes what a refresh reads or publishes. A checkpoint holds names of tables, numbers,
+times and digests, and never a page token, an address or a secret. Each store has one key per task instance.
 """
 
 from __future__ import annotations
@@ -27,7 +20,7 @@ from airflow.sdk import Variable
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.refresh.progress import CHECKPOINT_VERSION, Mark
+from airflow_provider_rfr.refresh.progress import CHECKPOINT_VERSION, ProgressPoint
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 if TYPE_CHECKING:
@@ -150,7 +143,7 @@ log = logging.getLogger(__name__)
 _Details = Callable[[str], Mapping[str, Any]]
 
 
-class CheckpointKeeper:
+class CheckpointManager:
     """A context manager around one attempt; an attempt that fails leaves its checkpoint for the next one.
 
     No error of a store ever fails the refresh: a checkpoint is worth a log line, not a try.
@@ -176,7 +169,7 @@ class CheckpointKeeper:
         self._details = details
         self._known = known
         self._first = first
-        self._before: Mapping[str, Mark | None] | None = None
+        self._before: Mapping[str, ProgressPoint | None] | None = None
         self._last = Checkpoint(owner)
         self._tables: dict[str, Mapping[str, Any]] = {}
         self._over = False
@@ -185,7 +178,7 @@ class CheckpointKeeper:
         self._lock = threading.Lock()
         self.stalled: int | None = None
 
-    def __enter__(self) -> CheckpointKeeper:
+    def __enter__(self) -> CheckpointManager:
         return self
 
     def __exit__(
@@ -219,11 +212,11 @@ class CheckpointKeeper:
         log.info("the checkpoint in %s %s", self._store.place, agrees)
 
     @property
-    def before(self) -> tuple[Mapping[str, Mark | None] | None, int]:
+    def before(self) -> tuple[Mapping[str, ProgressPoint | None] | None, int]:
         """What the attempt found, as far as it is known, and how many attempts before it brought nothing."""
         return self._before if self._known() else None, self._last.stalled
 
-    def go_on(self, before: Mapping[str, Mark | None] | None, stalled: int) -> None:
+    def go_on(self, before: Mapping[str, ProgressPoint | None] | None, stalled: int) -> None:
         """Be the keeper of an attempt that began in another process."""
         self._before, self._last = before, Checkpoint(self._owner, stalled)
 
@@ -296,9 +289,9 @@ class CheckpointKeeper:
             )
 
 
-def _marks_of(statuses: Mapping[str, RefreshStatus | None]) -> dict[str, Mark | None]:
+def _marks_of(statuses: Mapping[str, RefreshStatus | None]) -> dict[str, ProgressPoint | None]:
     """How far each table is; None for one without a ledger."""
-    return {table: None if status is None else Mark.of(status) for table, status in statuses.items()}
+    return {table: None if status is None else ProgressPoint.of(status) for table, status in statuses.items()}
 
 
 def _difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, RefreshStatus | None]) -> str:
@@ -314,12 +307,12 @@ def _difference(tables: Mapping[str, Mapping[str, Any]], before: Mapping[str, Re
     return ""
 
 
-def _advanced(before: Mapping[str, Mark | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
+def _advanced(before: Mapping[str, ProgressPoint | None], tables: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether any table is further than it was: more pages or partitions, a generation with pages, a publish."""
     return any(_further(before.get(table), counts) for table, counts in tables.items())
 
 
-def _further(before: Mark | None, counts: Mapping[str, Any]) -> bool:
+def _further(before: ProgressPoint | None, counts: Mapping[str, Any]) -> bool:
     if before is None or before.generation != counts["generation"]:
         return bool(counts["pages"])
     if counts.get("snapshot_id") is not None and before.snapshot_id is None:

@@ -65,12 +65,12 @@ class _DeclaredSource:
     def schedule(self) -> AssetOrTimeSchedule:
         """For the DAG: by the clock (UTC), or once as soon as the DAG is there; and by deploys that ask for it.
 
-        :raises ConfigurationError: ``refresh.schedule`` is no cron expression
+        :raises ConfigurationError: ``refresh.schedule`` is not a cron expression
         """
         cron = self._how.get("schedule")
         if cron is not None and not _is_cron(cron):
             remedy = "write one like '0 4 * * *', or leave it out to refresh once"
-            raise self._wrong("refresh.schedule", f"{cron!r} is no cron expression", remedy)
+            raise self._wrong("refresh.schedule", f"{cron!r} is not a cron expression", remedy)
         timetable = OnceTimetable() if cron is None else CronTriggerTimetable(cron, timezone="UTC")
         return AssetOrTimeSchedule(timetable=timetable, assets=[self.asset])
 

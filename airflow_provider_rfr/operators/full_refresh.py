@@ -1,9 +1,4 @@
-"""The operator of a resumable full refresh.
-
-One try of one task: the ledgers that it reads, the checkpoint that it keeps, what it ends with.
-
-The document of the Spark application: what to refresh, and what the refresh tells of the task that runs it.
-"""
+"""The operator of a resumable full refresh: one try of one task, from its arguments to the Spark application."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ from airflow_provider_rfr.operators.arguments import (
     stream_names,
     tables_of,
 )
-from airflow_provider_rfr.operators.checkpoints import CheckpointKeeper, TaskKey, check_store, open_store
+from airflow_provider_rfr.operators.checkpoints import CheckpointManager, TaskKey, check_store, open_store
 from airflow_provider_rfr.operators.lineage import Lineage, TellsLineage, outlets_of, source_name, tell_assets
 from airflow_provider_rfr.operators.progress import LedgerFollower, LedgerReader
 from airflow_provider_rfr.operators.submit import clear_number, load_hook, run_key
@@ -69,7 +64,7 @@ class _Attempt:
         self.run_key = run_key(context)
         self.replace_where = replace_where
         self._reader = LedgerReader(lineage.lake, replace_where)
-        self.keeper = CheckpointKeeper(
+        self.keeper = CheckpointManager(
             open_store(checkpoint_store, context),
             str(TaskKey.of(context)),
             details=self._reader.details,

@@ -1,10 +1,7 @@
-"""What OpenLineage is told of a refresh: the API's streams go in, tables come out.
+"""Assets of tables, and OpenLineage's facets: streams of the API as inputs, tables as outputs.
 
-Nothing of OpenLineage is imported until its listener asks. It asks in a fork of the task's process, which must not talk
-to Airflow any more, so everything that connections say was noted while the task ran; only the catalog is asked, for the
-columns. At the start there is nothing to tell yet, for the connections are not read.
-
-The assets of tables: what a refresh updates, and what asks for a refresh.
+OpenLineage asks in a fork of the task's process, which must not talk to Airflow any more, so everything that
+connections say is noted while the task runs. Only the catalog is asked then, for the columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Watches the ledger while Spark runs, in a thread: a log line each round, a checkpoint in one of Airflow's stores.
-
-Reads the ledgers for whoever watches a refresh: its state, and for the checkpoint where each partition is.
-"""
+"""Follows the ledger while Spark runs: a log line per round, and a checkpoint in one of Airflow's stores."""
 
 from __future__ import annotations
 
@@ -108,8 +105,8 @@ class LedgerFollower:
             return None
 
 
-_MAX_PARTITIONS = 128
-_MAX_PAGES = 10_000
+MAX_PARTITIONS = 128
+MAX_PAGES = 10_000
 """Above either, a checkpoint has counts and a digest: no display is worth reading more page rows than this."""
 _COLUMNS = ("partition_ordinal", "partition_key", "chain", "page", "complete")
 
@@ -199,7 +196,7 @@ class LedgerReader:
             return {}
         ledger, header = self._seen[table]
         pointer = {"ledger": ledger.id, "snapshot": str(ledger.snapshot_id)}
-        if header.partitions > _MAX_PARTITIONS or header.pages > _MAX_PAGES:
+        if header.partitions > MAX_PARTITIONS or header.pages > MAX_PAGES:
             return {"pointer": pointer, DIGEST: digest_of(asdict(header))}
         states = self._states(table, ledger, header.generation)
         return {"pointer": pointer, DIGEST: digest_of(states), STATES: states}

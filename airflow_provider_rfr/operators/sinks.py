@@ -125,7 +125,7 @@ class SinkOperator(BaseOperator):
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:
             known = ", ".join(each.name for each in declared.values()) or "none"
-            raise ConfigurationError("sinks", f"{unknown[0]} is no declared sink", f"declared: {known}")
+            raise ConfigurationError("sinks", f"{unknown[0]} is not a declared sink", f"declared: {known}")
         return [declared[name.casefold()] for name in names] if names else list(declared.values())
 
     def _hook(self) -> BuiltinsHook:

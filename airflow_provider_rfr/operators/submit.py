@@ -1,13 +1,7 @@
-"""The files that an attempt ships: its configuration, which holds secrets, and the package for executors.
+"""What an attempt ships with spark-submit: configuration, package, environment.
 
-They lie in a folder of mode 0700 that is removed when the attempt ends. An attempt that was killed can't do that, so
-the next one on the machine does: a folder's name says whose it is (host, process, start of the process).
-
-What spark-submit needs of its environment on this machine: the right Python, the right Spark, importable sources.
-
-What one run of one task is called, and by which process it is run.
-
-Everything of one attempt that spark-submit takes along: configuration, package, environment.
+The configuration holds secrets. It lies in a folder of mode 0700 that is removed when the attempt ends. A killed
+attempt can't remove it, so the next one on the machine does: the folder's name has host, process and start time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The operator that delivers commit webhooks.
-
-The operator for what people do with deliveries: try, replay, cancel, pause, resume.
-
-Webhooks around a refresh: what blocks it, and what is delivered right after its publish.
-"""
+"""The operators of webhooks: deliver what commits call for, and try, replay, cancel, pause or resume by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.store.deliveries import Selection
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery, Failure, Tally
+    from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, DeliverySummary, Failure
 
 
 _LONGEST_PAUSE = timedelta(minutes=15)
@@ -43,7 +38,7 @@ class CommitWebhookOperator(BaseOperator):
     """Deliver what tables owe: notes the commits that nobody noted yet, and sends until nothing is pending.
 
     Every published commit is delivered at least once to every endpoint, whatever dies when, under the same id each
-    time. Any number of these may run at once. Returns the counts of deliveries: noted, delivered, failed (attempts
+    time. Any number of these may run at once. Returns the counts of deliveries: enqueued, delivered, failed (attempts
     that were repeated), dead, pending.
 
     Once all that is due has been sent, the task fails, without a retry, where an endpoint says ``onFailure: block`` and
@@ -51,8 +46,8 @@ class CommitWebhookOperator(BaseOperator):
     ``fail_on_dead`` for whatever was given up. The data is published all the same, and what waits for its next attempt
     is left to the next run.
 
-    A block that is written into the DAG's file is no template, but the file is stored in Airflow's database and shown
-    under *Code*, addresses and headers included. Secrets belong into connections (``connection:``) or a sealed file.
+    A block in the DAG's file is not a template, but the file is stored in Airflow's database and shown under *Code*,
+    addresses and headers included. Secrets belong into connections (``connection:``) or a sealed file.
 
     :param triggers: a triggers block, or the path of a file with one, beside the DAG's file if relative (a path is
         templated)
@@ -96,7 +91,7 @@ class CommitWebhookOperator(BaseOperator):
         wait: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         slot_seconds: float = 30.0,
-        on_dead: Callable[[DeadDelivery], None] | None = None,
+        on_dead: Callable[[DeadLetter], None] | None = None,
         fail_on_dead: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -123,7 +118,7 @@ class CommitWebhookOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Note and deliver."""
-        return self._go(dict.fromkeys(("noted", *_COUNTED), 0))
+        return self._go(dict.fromkeys(("enqueued", *_COUNTED), 0))
 
     def resume(self, context: Context, event: Any, counts: Mapping[str, int]) -> dict[str, int]:
         """Go on after a pause between attempts."""
@@ -139,15 +134,15 @@ class CommitWebhookOperator(BaseOperator):
         _check_start(self.start_from)
         hook = self._hook = self._new_hook()
         tables = hook.all_tables() if self.target is None else table_names(self.target)
-        noted = hook.enrol(tables, "earliest" if self.start_from == "earliest" else "latest")
+        enqueued = hook.enqueue(tables, "earliest" if self.start_from == "earliest" else "latest")
         asks = self.fail_on_dead or self.on_dead is not None
         tally = hook.deliver(tables, patience=self.slot_seconds, leaves_telling=asks)
         counts = {name: before[name] + getattr(tally, name) for name in _COUNTED}
-        counts["noted"] = before["noted"] + noted
+        counts["enqueued"] = before["enqueued"] + enqueued
         for problem in tally.problems:
             self.log.error("Not delivered: %s", problem)
         # Last of all: whoever dies before it is noted that somebody was told leaves it to the next attempt.
-        told: list[DeadDelivery] = []
+        told: list[DeadLetter] = []
         untold = hook.tell(tables, self._notifier(told)) if asks else []
         self._raise_failed(tally.problems, told)
         if untold:
@@ -157,15 +152,15 @@ class CommitWebhookOperator(BaseOperator):
         hook.raise_unread()
         return {**counts, "pending": tally.pending}
 
-    def _notifier(self, told: list[DeadDelivery]) -> Callable[[DeadDelivery], None]:
-        def note(dead: DeadDelivery) -> None:
+    def _notifier(self, told: list[DeadLetter]) -> Callable[[DeadLetter], None]:
+        def note(dead: DeadLetter) -> None:
             if self.on_dead is not None:
                 self.on_dead(dead)
             told.append(dead)
 
         return note
 
-    def _raise_failed(self, found: Sequence[Failure], told: Sequence[DeadDelivery]) -> None:
+    def _raise_failed(self, found: Sequence[Failure], told: Sequence[DeadLetter]) -> None:
         wanted = [
             each for each in found if each.on_failure == "block" or (each.is_refusal and each.on_failure != "ignore")
         ]
@@ -301,7 +296,7 @@ class WebhookOperationOperator(BaseOperator):
 
         fields: Any = self.endpoint_text if self._endpoint is None else self._endpoint
         if not isinstance(fields, Mapping):
-            raise ConfigurationError("endpoint", "is no mapping", "give the fields of an endpoint")
+            raise ConfigurationError("endpoint", "is not a mapping", "give the fields of an endpoint")
         given = {name: value for name, value in fields.items() if value not in (None, "", {}, [])}
         block = check_triggers({"config": {self.trigger or "test": given}})
         event = replace(placeholder_events()[0], committed_at=datetime.now(timezone.utc))
@@ -348,7 +343,7 @@ def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: S
     try:
         folder = dag_folder(task)
         hook = WebhookHook(triggers, lake_conn_id, folder=folder, dag_id=task.dag_id, task_id=task.task_id)
-        hook.enrol(tables)
+        hook.enqueue(tables)
         _tell(hook.deliver(tables, patience=_QUICK_SECONDS, leaves_telling=True))
     except RfrError as error:
         log.error("The webhooks could not be delivered now: %s. The commits keep what they owe", error)
@@ -356,7 +351,7 @@ def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: S
         log.error("The webhooks could not be delivered now (%s). The commits keep what they owe", type(error).__name__)
 
 
-def _tell(tally: Tally) -> None:
+def _tell(tally: DeliverySummary) -> None:
     for problem in tally.problems:
         log.error("Not delivered: %s", problem)
     if tally.pending:

@@ -1,10 +1,8 @@
 """Files that a killed writer left behind: which of them count.
 
-A file counts if every file before it in its sequence is there, whole, and joins on to the pages that are committed.
-Of several attempts of one task the longest such sequence is taken. What a late writer adds afterwards is never named
-by a commit.
-
-A task that Spark runs again goes on from the files that its predecessor flushed.
+A file counts if every file before it in its sequence is there, whole, and continues the committed pages. Of several
+attempts of one task the longest such sequence is taken. A task that Spark runs again continues from its predecessor's
+files in the same way.
 """
 
 from __future__ import annotations

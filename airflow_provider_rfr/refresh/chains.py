@@ -1,15 +1,11 @@
-"""One partition's chain of pages inside a task: what may be asked for next, and what counts.
+"""Chains of pages inside a task: what may be requested next, what counts, and which thread requests it.
 
-A chain is serial: the token of a page comes with the page before it. Where the stream can tell the token of any
-position (page number, offset), further pages are asked for ahead of their turn, but they count in order, and only
-if the page before names the very token that they were asked for with.
+A chain is serial: the token of a page comes with the page before it. Where the stream knows the token of any position,
+further pages are requested ahead; they count in order, and only if the page before names the token that they were
+requested with. A token or page that comes twice means that the chain would never end.
 
-Eight-byte marks of what a chain has had: a token or a page that comes twice means that it would never end.
-
-Which page a task's threads ask for next.
-
-A thread stays with its chain until the chain ends, so that few chains are open at once (each open addressable chain
-costs one overlap check after a crash). Threads that would stand idle read addressable chains ahead.
+A thread stays with its chain until the chain ends, so that few are open at once: each open addressable chain costs one
+overlap check after a crash. Idle threads read addressable chains ahead.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Spark, as much of it as a refresh needs: start in the background, run one function a task, bring results back once.
+"""Spark, as far as a refresh needs it: start in the background, run one function per task, collect results once.
 
-Jobs are RDD jobs: the first SQL job of an application costs seconds more than the first RDD job, and nothing here is
-a query. ``collect`` gives each task's result exactly once, also when tasks are retried or run twice.
+Jobs are RDD jobs, because the first SQL job of an application costs seconds more and nothing here is a query.
+``collect`` gives each task's result exactly once, also when tasks are retried or run twice.
 
-Keeping pandas out of a process that doesn't need it.
-
-PyArrow imports pandas, where it is installed, as soon as it is asked to make an array or a dataset: a second for
-every process that a refresh starts. It asks once and remembers the answer.
+pandas is kept out: PyArrow imports it, where it is installed, as soon as a process makes an array, which takes a second
+in every worker.
 """
 
 from __future__ import annotations

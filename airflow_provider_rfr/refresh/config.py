@@ -233,7 +233,7 @@ class RefreshConfig(_Document):
         if len(self.streams) > 1 and "{stream}" not in self.target:
             raise ValueError("several streams need a target that names them, e.g. raw.{stream}")
         if len(set(self.streams)) != len(self.streams):
-            raise ValueError("streams: a name stands twice")
+            raise ValueError("streams: duplicate name")
         for stream in self.streams:
             _check_target(self.target_of(stream))
         return self
@@ -246,7 +246,7 @@ class RefreshConfig(_Document):
 def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
     """Validate the document; raises :class:`ConfigurationError` with every mistake in it."""
     if not isinstance(document, Mapping):
-        raise ConfigurationError(origin, "is no mapping", "write source, streams, target, lake, options")
+        raise ConfigurationError(origin, "is not a mapping", "write source, streams, target, lake, options")
     try:
         return RefreshConfig.model_validate(_with_secrets(document, origin))
     except ValidationError as error:
@@ -277,7 +277,7 @@ def read_config(path: str) -> RefreshConfig:
         where = f" at line {error.line}" if error.line else ""
         raise ConfigurationError("--config", f"{path} {problem}{where}") from None
     except ValueError as error:
-        raise ConfigurationError("--config", f"{path} is no JSON: {error}") from None
+        raise ConfigurationError("--config", f"{path} is not JSON: {error}") from None
     return parse_config(document, str(path))
 
 
@@ -335,7 +335,7 @@ def _check_target(identifier: str) -> None:
 
 def _plain(name: Any, value: Any) -> str:
     if isinstance(value, (Mapping, list)):
-        raise ValueError(f"{name} is no text; write text, {{env: NAME}} or {{file: PATH}}")
+        raise ValueError(f"{name} is not text; write text, {{env: NAME}} or {{file: PATH}}")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

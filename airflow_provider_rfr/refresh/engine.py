@@ -1,7 +1,4 @@
-"""One refresh of one stream, from opening to publish.
-
-What a refresh ends with.
-"""
+"""One refresh of one stream, from opening to publish."""
 
 from __future__ import annotations
 
@@ -28,16 +25,16 @@ from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.maintenance import keep_house
+from airflow_provider_rfr.refresh.maintenance import maintain
 from airflow_provider_rfr.refresh.messages import Phase, RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook
 from airflow_provider_rfr.refresh.publish import PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh.resume_policy import (
     Fingerprints,
-    Moves,
+    Heartbeat,
     Opening,
     OtherRun,
-    SignsOfLife,
+    Relocations,
     decide,
     fingerprints_of,
 )
@@ -75,7 +72,7 @@ class Refresh:
     ) -> None:
         part = part_of(config.options.replace_where)
         self._config = config
-        self._moves = Moves.of(config.run.moved)
+        self._moves = Relocations.of(config.run.moved)
         self._cluster = cluster
         self._report = report
         self._stopping = stopping
@@ -138,7 +135,7 @@ class Refresh:
             book = self._open()
         if book is None:
             return self.figures
-        with SignsOfLife(self._ledger, self._config.options):
+        with Heartbeat(self._ledger, self._config.options):
             with self._phase("read"):
                 self._read(book)
             with self._phase("spark_start"):
@@ -249,7 +246,7 @@ class Refresh:
         self._take_outcome(outcome)
         self._ledger.collect()
         with self._phase("expire"):
-            keep_house(self._catalog, self._config.options, self.figures)
+            maintain(self._catalog, self._config.options, self.figures)
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:

@@ -1,13 +1,9 @@
-"""Self-describing ledger files: page rows and their cursors in one object, whole or absent.
+"""Self-describing ledger files, and when a task writes one.
 
-The footer says which task attempt wrote the file and which file came before it, so the next attempt can use what no
-commit names yet.
-
-When a task flushes: what a SIGKILL costs is a share of what was done, never a number of minutes.
-
-A task flushes when the pages that wait are a share of the attempt's pages, or when a share of its reading time went
-by. So flushes are frequent while a refresh is young and rare when it is old, and the number of files grows with the
-logarithm of the time. Where a store is slower than the API, the reading threads wait for it, a little each.
+A file holds page rows with their cursors. Its footer names the task attempt and the file before it, so the next attempt
+can use files that no commit names. A task flushes when the waiting pages are a share of the attempt's pages, or when a
+share of its reading time has passed. So a SIGKILL costs a share of the work and never a number of minutes, and the
+number of files grows with the logarithm of the time. Where a store is slower than the API, readers wait a little.
 """
 
 from __future__ import annotations

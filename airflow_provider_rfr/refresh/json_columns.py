@@ -1,16 +1,11 @@
-"""Newline-delimited JSON to typed Arrow columns, whole blocks at once: all rows fit, or none is returned.
+"""Newline-delimited JSON to typed Arrow columns, in whole blocks: all rows fit, or none is returned.
 
-Arrow's JSON reader does the work. Dates and times are read as strings and cast column by column, because its own
-reading of them wants every value to carry a zone, or none.
+Arrow's JSON reader does the work. Dates and times are read as strings and cast by column, because its own parsing wants
+every value to carry a zone, or none. Columns of JSON text are filled before Arrow reads.
 
-Columns of JSON text, filled before Arrow reads: its reader takes only strings for a string column.
-
-One JSON value at a time into what its column takes: the slow way, which can say what is wrong.
-
-What is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or a boolean as
-its JSON text in a string column, a number as a text in a decimal column. A number that a double can't hold is rounded
-in a number column, and said so. A text that looks like a number stays a text, and so is wrong in an integer column.
-The values returned are JSON again, in the one form that :mod:`.json_columns` reads.
+Value by value, what is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or
+boolean as its JSON text in a string column, a number as text in a decimal column. A number that a double can't hold is
+rounded in a number column, and noted. Text that looks like a number is wrong in an integer column.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
     """The rows of one block as a table of ``schema``; fields that it lacks are dropped.
 
     :param rows: that the block must hold, at least one
-    :raises MisfitError: some value does not fit its column, or a line is no JSON object
+    :raises MisfitError: some value does not fit its column, or a line is not a JSON object
     """
     _check_lines(block, rows)
     try:
@@ -88,7 +83,7 @@ def _is_large(array: pa.Array) -> bool:
 def _check_lines(block: bytes, rows: int) -> None:
     # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
     if block[:1] != b"{" or block.count(b"\n{") != rows - 1 or block.count(b"\n") != rows - 1:
-        raise MisfitError("a line is no object")
+        raise MisfitError("a line is not an object")
 
 
 def _read(block: bytes, schema: pa.Schema) -> pa.Table:
@@ -211,7 +206,7 @@ _Write = Callable[[Any], Any]
 def text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
     """A function that replaces, in a block of lines, each value of a JSON text column by its text.
 
-    None where the schema has no such column. The function raises :class:`MisfitError` for a line that is no JSON, and
+    None where the schema has no such column. The function raises :class:`MisfitError` for a line that is not JSON, and
     leaves values of a wrong shape as they are, for others to find.
     """
     write = _struct_writer(list(schema))
@@ -411,7 +406,7 @@ def _boolean(value: Any) -> bool:
 
 def _string(value: Any) -> str:
     if isinstance(value, str):
-        value.encode()  # half a surrogate pair is no text
+        value.encode()  # half a surrogate pair is not text
         return value
     if isinstance(value, int | float) and value not in _INFINITE:
         return json_text(value)

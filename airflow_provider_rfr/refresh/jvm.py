@@ -1,13 +1,11 @@
 """Java options that shorten the driver's start, and the class archive that shortens it most.
 
-Measured on two cores (docs/benchmarks.md): a session takes 5.9 s without and 3.1 s with both. Compiling with C1 only
-is right here because the heavy work is in Python and Arrow. The archive belongs to one Java build and one class path,
-so both are in its name; where it doesn't fit, Java warns and goes on without it.
+On two cores a session takes 5.9 s without and 3.1 s with both (docs/benchmarks.md). Compiling with C1 only is right
+here because the heavy work is in Python and Arrow. The archive belongs to one Java build and one class path, so both
+are in its name; where it doesn't fit, Java warns and starts without it.
 
-Write the class archive: ``python -m airflow_provider_rfr.refresh.jvm``.
-
-Runs one small Spark job whose JVM writes the archive as it exits (about ten seconds and 150 MB, once a machine). The
-first refresh of a machine that has none starts this when it has published, and waits for nothing.
+``python -m airflow_provider_rfr.refresh.jvm`` writes it with one small Spark job (ten seconds, 150 MB, once a machine).
+The first published refresh of a machine without one starts that in the background.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class PartLedger:
         return self.idle > (seconds if published else max(seconds, resume_within))
 
 
-def keep_house(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
+def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
     """After a publish. It is done whatever comes: what fails here is a warning, and the next publish tries again."""
     if options.expire is False:
         return

@@ -1,9 +1,7 @@
-"""Page rows: how a fetched page becomes a line of the ledger.
+"""Page rows: how a fetched page becomes a row of the ledger, and rows an Arrow table.
 
-Page rows to Arrow, column by column from buffers.
-
-``pa.array(list)`` imports pandas, where it is installed, the first time a process calls it: more than a second
-during which every reading thread of an executor stands still.
+Columns are built from buffers: ``pa.array(list)`` imports pandas where it is installed, which stops every reading
+thread for more than a second.
 """
 
 from __future__ import annotations

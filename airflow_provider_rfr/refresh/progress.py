@@ -95,7 +95,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ProgressPoint:
     """How far a table's refresh was at some moment, small enough to travel with a deferred task."""
 
     generation: int
@@ -105,7 +105,7 @@ class Mark:
     snapshot_id: int | None = None
 
     @classmethod
-    def of(cls, status: RefreshStatus) -> Mark:
+    def of(cls, status: RefreshStatus) -> ProgressPoint:
         """The mark of a ledger's state."""
         return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
 

@@ -1,13 +1,7 @@
 """The publish: ledger to typed rows to one commit on the target, or nothing at all.
 
-Fetched, staged and published counts are equal, or nothing is published. Publishing a generation twice is a no-op
-that returns the first commit.
-
-What has to be true before a publish: rows that fit, and as many of them as was allowed.
-
-What the target's commit says of itself, in its snapshot summary.
-
-What a publish ends with.
+Fetched, staged and published counts are equal, or nothing is published; nor is a result that is empty or shrunken
+beyond what is allowed. Publishing a generation twice is a no-op that returns the first commit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""One task of the publish: ledger files to typed rows to data files of the target.
+"""Tasks of the publish: infer columns, write data files of the target, find duplicate keys.
 
-Finding rows with the same primary key, without moving the rows.
-
-Each data file gets a small companion of sixteen bytes a row. One job, each task with its share of the key space,
-finds the rows that lose; only files that hold such rows are written again. The row that was fetched last wins.
-
-Which columns the records of a generation have, found by tasks over its ledger files.
+Rows with the same primary key are found without moving rows: each data file gets a companion of sixteen bytes a row,
+and only files that hold a losing row are written again. The row that was fetched last wins.
 """
 
 from __future__ import annotations

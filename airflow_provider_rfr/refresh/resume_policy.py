@@ -1,17 +1,12 @@
-"""Which generation an attempt works on: a new one, the open one, or none because it is published already.
+"""Whether an attempt starts a generation, resumes one, or has nothing to do; and what it does about other runs.
 
-Whether another run is at the same refresh right now, and what to do then.
+A run takes over its own refresh at once: a retry or a clear must not wait for the attempt that it replaces. Another run
+is alive while its ledger gets commits, or until it says that it ended. The age of the last commit is measured from when
+this process first saw it, because clocks of machines differ. A wrong guess costs time and no rows: the epoch
+protects the table.
 
-A run takes over its own refresh at once: a retry, a clear and a laptop's second start must not wait for the attempt
-that they replace. An attempt that ends says so in the ledger, and nobody waits for it. One that works commits to its
-ledger every few seconds, so a refresh of another run is alive while new commits come. How long ago the last one was
-is measured from when this process first saw it: the clocks of two machines are not compared, but for a commit so old
-that no clocks are so far apart. Being wrong costs time and no rows: the epoch keeps the table right.
-
-An API that moved while it was being read: what was begun at its former address goes on at the present one.
-
-Who alters the connection vouches that it is the same upstream. The fingerprint is then taken as if nothing had moved,
-and page tokens that are addresses are asked for at the new place.
+An API that moved while it was read: ALTER CONNECTION vouches that it is the same upstream, so the fingerprint is
+computed as if nothing had moved, and page tokens that are addresses are requested at the new place.
 """
 
 from __future__ import annotations
@@ -100,7 +95,7 @@ class OtherRun:
         return self._clock() - self._since <= longest and age <= longest + _CLOCKS_APART_SECONDS
 
 
-class SignsOfLife:
+class Heartbeat:
     """A context manager around an attempt: its ledger gets a commit where the work itself makes none for a while."""
 
     def __init__(self, ledger: Ledger, options: RefreshOptions) -> None:
@@ -109,7 +104,7 @@ class SignsOfLife:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rfr-signs-of-life", daemon=True)
 
-    def __enter__(self) -> SignsOfLife:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 
@@ -140,7 +135,7 @@ def _same_task(holder: str | None, run_key: str | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class Relocations:
     """Where an API was and is.
 
     :ivar addresses: base URLs, the oldest first, the present one last
@@ -153,7 +148,7 @@ class Moves:
     upstream: str | None = None
 
     @classmethod
-    def of(cls, moved: Sequence[Any]) -> Moves:
+    def of(cls, moved: Sequence[Any]) -> Relocations:
         """From the document's ``run.moved``."""
         return cls(
             [each.base_url.rstrip("/") for each in moved if each.base_url],
@@ -232,7 +227,7 @@ class Fingerprints:
 
 
 def fingerprints_of(
-    stream: Stream, moves: Moves | None = None, options: RefreshOptions | None = None, table: str | None = None
+    stream: Stream, moves: Relocations | None = None, options: RefreshOptions | None = None, table: str | None = None
 ) -> Fingerprints:
     """The stream's fingerprints; secrets are not part of them.
 

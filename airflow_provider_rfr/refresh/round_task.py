@@ -1,9 +1,7 @@
 """One task of a round: reads pages of its partitions on threads, flushes them, and reports where each stands.
 
-The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a
-round, in the driver.
-
-The threads of a task: each asks for a page, hands it in, and asks for the next.
+The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a round,
+in the driver.
 """
 
 from __future__ import annotations

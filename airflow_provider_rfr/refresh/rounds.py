@@ -1,11 +1,9 @@
-"""Rounds: read in tasks, commit what they flushed, plan the next, until every partition is complete or has failed.
+"""Rounds: read in tasks, commit what they flushed, plan the next, until every partition is complete or failed.
 
-A round ends when its time or size is up, when a task has stood idle for a second while another has partitions to
-share, when executors came that have none of the work, or when the driver is asked to stop. A page that is on its way
-then gets two more seconds; after that its partition is left to a side lane in the driver, so that one slow answer
-keeps no executor core waiting.
-
-The budget as the driver's own readers see it: the head start and the side lane end by other rules than a round.
+A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
+when new executors have none of the work, or when the driver is asked to stop. A page that is in flight then gets two
+more seconds; after that its partition moves to a side lane in the driver, so that one slow answer keeps no executor
+core waiting. Head start and side lane have request budgets of their own kind.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RefreshStatus = LedgerHeader
 
 
-def _read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
+def read_status(settings: LakeSettings, target: str, replace_where: str | None = None) -> RefreshStatus | None:
     """The newest generation's header; None before the first refresh.
 
     :param replace_where: the part of the target, as in the refresh's options

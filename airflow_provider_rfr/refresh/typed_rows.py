@@ -1,10 +1,7 @@
-"""Pages of the ledger to typed rows, with the system columns; and which values do not fit.
+"""Pages of the ledger to typed rows with system columns; and which values do not fit.
 
 Whole batches go through Arrow's JSON reader. Where a batch does not fit, it is read in smaller steps until the misfit
-is one page, and that page record by record; then the steps grow again. So a few bad pages cost little, and so do the
-failed tries where every page is bad.
-
-Which values do not fit, found record by record, and the same records with null in their place.
+is one page, and that page record by record; then the steps grow again.
 """
 
 from __future__ import annotations
@@ -130,7 +127,7 @@ class _RecordReport:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=read_number)

@@ -1,12 +1,8 @@
-"""Claiming deliveries: by lease and fencing token, so that any number of deliverers can be at it.
+"""Claims on deliveries: lease and fencing token, so that any number of dispatchers can run.
 
-A claim counts the attempt before anything is sent, and raises the row's token. Only who holds the newest token may
-say how it ended. A lease that runs out makes the row claimable again, with the next token; whoever lost it finds that
-out when it writes. On PostgreSQL rows that others are just claiming are skipped; on SQLite nobody else can be at it.
-
-Writing how attempts ended: only for those whose token is still the row's.
-
-When there will be something to do.
+A claim counts the attempt before anything is sent, and raises the row's token. Only the holder of the newest token may
+write how the attempt ended. A lease that runs out makes the row claimable again. On PostgreSQL, rows that others are
+claiming are skipped; on SQLite the write lock excludes others.
 """
 
 from __future__ import annotations
@@ -96,7 +92,7 @@ def claim(
 
     :param endpoints: rows of the wish's endpoints, as of this transaction
     """
-    able = [endpoints[each] for each in wish.endpoint_ids if each in endpoints and endpoints[each].is_open(now)]
+    able = [endpoints[each] for each in wish.endpoint_ids if each in endpoints and endpoints[each].may_be_called(now)]
     if not able or wish.room < 1:
         return []
     query = _due([row.id for row in able], now)
@@ -240,7 +236,7 @@ class Result:
     :ivar at: when the attempt began, in milliseconds since 1970
     :ivar milliseconds: that it took
     :ivar on_failure: the endpoint's policy, kept with what is dead
-    :ivar told: nobody is to be told of its death
+    :ivar notified: no dead-letter notification is to be sent
     """
 
     claim: Claim
@@ -255,7 +251,7 @@ class Result:
     at: int = 0
     milliseconds: int = 0
     on_failure: str | None = None
-    told: bool = False
+    notified: bool = False
 
 
 def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
@@ -300,8 +296,8 @@ def _values(result: Result, now: int) -> dict[str, Any]:
     values["failures"] = claim.failures + 1
     if result.ending is Ending.RETRY:
         return values
-    told_at = now if result.told else None
-    return {**values, "state": "dead", "ended_at": now, "on_failure": result.on_failure, "told_at": told_at}
+    notified_at = now if result.notified else None
+    return {**values, "state": "dead", "ended_at": now, "on_failure": result.on_failure, "notified_at": notified_at}
 
 
 def _attempt(result: Result) -> dict[str, Any]:
@@ -349,8 +345,8 @@ def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> li
 
 def _moment(row: Row[Any], endpoint: EndpointRow, wish: Wish) -> int:
     moment = int(row.moment)
-    if endpoint.resting_until is not None:
-        moment = max(moment, endpoint.resting_until)
+    if endpoint.open_until is not None:
+        moment = max(moment, endpoint.open_until)
     if wish.interval and row.fresh and endpoint.last_fired_at is not None:
         moment = max(moment, endpoint.last_fired_at + wish.interval)
     return moment

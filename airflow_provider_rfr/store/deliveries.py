@@ -1,9 +1,4 @@
-"""Rows of deliveries: made, looked at, and changed by people.
-
-Attempts at deliveries, and deliveries that ended without one: what history is made of.
-
-Rows of endpoints: what is known of one trigger of one table.
-"""
+"""Rows of deliveries, attempts and endpoints: created, selected, and changed by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
 
 
 _KEY: Final = ("lake", "target", "trigger", "block")
-_LONGEST_REST: Final = 25 * 3600 * 1000
+_LONGEST_OPEN: Final = 25 * 3600 * 1000
 """Milliseconds. A rest that ends later was written by a clock that ran ahead, and does not count."""
 
 
@@ -91,11 +86,11 @@ class EndpointRow:
 
     :ivar address: a digest of whom the trigger calls, as its block says it; None before a deliverer came
     :ivar places: where the block was met, as JSON, the newest last
-    :ivar table_uuid: of the table that ``since`` and ``enrolled_until`` speak of; a table made anew has another one
+    :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` speak of; a table made anew has another one
     :ivar since: commits from this sequence number on are owed
-    :ivar enrolled_until: commits up to this sequence number have been looked at
+    :ivar enqueued_until: commits up to this sequence number have been looked at
     :ivar failing: failed attempts in a row
-    :ivar resting_until: nothing is sent before
+    :ivar open_until: the circuit breaker lets nothing through before; in milliseconds
     :ivar disabled_address: a digest of the address that was gone
     """
 
@@ -105,22 +100,22 @@ class EndpointRow:
     places: str | None
     table_uuid: str | None
     since: int | None
-    enrolled_until: int | None
+    enqueued_until: int | None
     last_fired_at: int | None
     failing: int
-    resting_until: int | None
+    open_until: int | None
     paused_at: int | None
     disabled_at: int | None
     disabled_reason: str | None
     disabled_address: str | None
 
-    def rests(self, now: int) -> bool:
-        """Whether nothing is sent for the moment."""
-        return self.resting_until is not None and now < self.resting_until <= now + _LONGEST_REST
+    def is_circuit_open(self, now: int) -> bool:
+        """Whether the circuit breaker stops calls now."""
+        return self.open_until is not None and now < self.open_until <= now + _LONGEST_OPEN
 
-    def is_open(self, now: int) -> bool:
+    def may_be_called(self, now: int) -> bool:
         """Whether deliveries may be claimed."""
-        return self.paused_at is None and self.disabled_at is None and not self.rests(now)
+        return self.paused_at is None and self.disabled_at is None and not self.is_circuit_open(now)
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -312,7 +307,7 @@ def _count_of(connection: Connection, ids: Sequence[str]) -> int:
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
     """The newest first."""
-    columns = [column for column in _D if column.name not in ("endpoint_id", "token", "told_at")]
+    columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
     return [_delivery(dict(row)) for row in connection.execute(query).mappings()]
@@ -360,7 +355,7 @@ def oldest_pending(connection: Connection, selection: Selection) -> int | None:
 
 def set_pending(connection: Connection, now: int, ids: Iterable[str]) -> None:
     """Let them be delivered again, under the same id and with a new budget of attempts."""
-    again = {"state": "pending", "due_at": now, "failures": 0, "started_at": now, "ended_at": None, "told_at": None}
+    again = {"state": "pending", "due_at": now, "failures": 0, "started_at": now, "ended_at": None, "notified_at": None}
     nobody = {"lease_owner": None, "lease_until": None, "reason": None, "detail": None, "on_failure": None}
     ended = update(DELIVERIES).where(_D.id.in_(list(ids)), _D.state.in_(REPLAYABLE))
     connection.execute(ended.values(**again, **nobody))
@@ -373,16 +368,16 @@ def set_cancelled(connection: Connection, now: int, ids: Iterable[str], detail: 
     connection.execute(undone.values(token=_D.token + 1, **values))
 
 
-def untold_deaths(connection: Connection, endpoint_ids: Collection[int], limit: int = 100) -> list[Delivery]:
-    """The dead of whom nobody was told yet."""
-    query = select(_D.id).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "dead", _D.told_at.is_(None))
+def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int], limit: int = 100) -> list[Delivery]:
+    """Dead letters without a notification yet."""
+    query = select(_D.id).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "dead", _D.notified_at.is_(None))
     ids = list(connection.execute(query.order_by(_D.ended_at).limit(limit)).scalars())
     return select_deliveries(connection, Selection(ids=ids)) if ids else []
 
 
-def set_told(connection: Connection, now: int, delivery_id: str) -> None:
-    """Somebody was told of its death."""
-    connection.execute(update(DELIVERIES).where(_D.id == delivery_id).values(told_at=now))
+def mark_notified(connection: Connection, now: int, delivery_id: str) -> None:
+    """Mark the dead-letter notification of these deliveries as sent."""
+    connection.execute(update(DELIVERIES).where(_D.id == delivery_id).values(notified_at=now))
 
 
 def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], longest_lease: int) -> None:
@@ -390,7 +385,7 @@ def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], 
     pending = update(DELIVERIES).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
     late = pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease)
     connection.execute(late)
-    connection.execute(pending.where(_D.due_at > now + _LONGEST_REST).values(due_at=now))
+    connection.execute(pending.where(_D.due_at > now + _LONGEST_OPEN).values(due_at=now))
 
 
 def delete_ended(connection: Connection, before: int, selection: Selection) -> int:

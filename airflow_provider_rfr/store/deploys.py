@@ -1,8 +1,7 @@
-"""The journal of deploys: what was planned, begun, done. A log: what is left to do, the lake says.
+"""The registry of built-in objects, the journal of deploys, and the queue of what may be deleted.
 
-The registry of built-in objects: what the last deploy left, written in one transaction or not at all.
-
-What was put aside and may be deleted later: queued before it is put aside, taken off the queue when it is gone.
+The registry is what the last deploy left, written in one transaction. The journal is a log: what is left to do follows
+from the lake. A table is queued for deletion before it is put aside, and dequeued when it is deleted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Opening the control store, and its transactions.
+"""Opens the control store and runs its transactions.
 
-SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so that none has to be repeated
-half way; the journal is a WAL, so that readers never wait. PostgreSQL: READ COMMITTED and row locks.
-
-A transaction is a function, because it is run again where the database says that a repetition may help. What is
-committed survives the death of the process; what a power cut takes is created again from the tables' commits.
-
-Time, as what waits and what is leased need it.
+SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so none has to be repeated half way;
+the journal is a WAL, so readers never wait. PostgreSQL: READ COMMITTED and row locks. A transaction is a function,
+because it is run again where the database says that repeating may help.
 """
 
 from __future__ import annotations

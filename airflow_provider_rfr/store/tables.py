@@ -1,20 +1,9 @@
-"""The control store's tables.
+"""Tables of the control store.
 
-All times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as the instants they are. No
-column holds a secret: a delivery keeps the variables of its commit, and is rendered anew for each attempt.
-
-Tables of the control store: registry of built-in objects, journal of deploys, lease and garbage.
-
-What a domain value becomes as JSON is not known here: ``body`` and ``plan`` are texts of whoever keeps them.
-
-Tables of the control store: which ingestion uses which connection, and the audit of changes.
-
-Of a connection's content they hold keyed hashes, of secrets where they are kept; never a value.
-
-Tables of the control store: how far each sink is, and where cursors went when their table was replaced.
-
-A sink's row holds its whole truth: cursor, the window it is at, and what was decided about it. ``window`` is written
-before anything of it is sent, so that whoever comes after a crash cuts the same batches.
+Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
+secret: a delivery keeps the variables of its commit and is rendered anew for each attempt; of connections there are
+keyed hashes. A sink's row is its whole truth: ``window`` is written before anything of it is sent, so that the same
+batches are cut after a crash.
 """
 
 from __future__ import annotations
@@ -57,10 +46,10 @@ ENDPOINTS: Final = Table(
     Column("places", Text),
     Column("table_uuid", String(36)),
     Column("since", BigInteger),
-    Column("enrolled_until", BigInteger),
+    Column("enqueued_until", BigInteger),
     Column("last_fired_at", BigInteger),
     Column("failing", Integer, nullable=False, default=0),
-    Column("resting_until", BigInteger),
+    Column("open_until", BigInteger),
     Column("paused_at", BigInteger),
     Column("disabled_at", BigInteger),
     Column("disabled_reason", String(255)),
@@ -95,7 +84,7 @@ DELIVERIES: Final = Table(
     Column("status", Integer),
     Column("body_sha256", String(64)),
     Column("on_failure", String(12)),
-    Column("told_at", BigInteger),
+    Column("notified_at", BigInteger),
     Index("ix_rfr_webhook_due", "endpoint_id", "state", "due_at"),
     Index("ix_rfr_webhook_order", "endpoint_id", "state", "sequence"),
 )

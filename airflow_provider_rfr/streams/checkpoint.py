@@ -1,17 +1,10 @@
-"""Checkpoint readers of streams that have no cursor object: which slice comes next, which state to emit.
+"""Checkpoint readers: which slice comes next, and which state to emit.
 
-All readers share one protocol.  ``next()`` is the next slice, or None to stop.  ``observe(state)`` tells
-what the stream's state is now.  ``get_checkpoint()`` is the state to emit, or None to emit nothing; it is
-asked after each slice, and once more after the last.  The final state is emitted once.
+All readers share one protocol. ``next()`` is the next slice, or None to stop. ``observe(state)`` says what the stream's
+state is now. ``get_checkpoint()`` is the state to emit, or None; it is asked after each slice and once after the last.
 
-Checkpoint readers of streams whose state a cursor object keeps.
-
-States of many partitions, of which a snapshot can be taken at any time for nothing.
-
-Changes are appended to a log, and a snapshot is a length of it.  Only who looks into a snapshot pays for
-its size; so a state after each of n pages costs O(n) in all, where copying a growing list costs O(n²).
-
-Cursors of a resumable full refresh: they keep the position, page by page, of a stream's partitions.
+States of many partitions are kept as a log of changes, and a snapshot is a length of it: a state after each of n pages
+costs O(n) in all, where copying a growing list costs O(n²).
 """
 
 from __future__ import annotations

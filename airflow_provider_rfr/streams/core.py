@@ -1,18 +1,7 @@
-"""What a source is made of: streams, with or without a state of their own.
+"""What a source is made of: streams, slices, pages, tokens and states.
 
-What a reader is allowed to do right now: its rate, and whether it has to stop.
-
-JSON values, and the one text form by which they are compared.
-
-Where the reading of one partition stands: not started, at a page, or complete.
-
-A page token may be any JSON value except None: ``0``, ``""`` and ``False`` are tokens.  States have
-one JSON form (``dump_state``), which carries a version; ``load_state`` also reads the forms that
-Airbyte's Python CDK wrote.
-
-Stream slices: the units of work that a stream divides itself into.
-
-One page of an API, as read.
+A page token may be any JSON value except None: ``0``, ``""`` and ``False`` are tokens. States have one JSON form
+(``dump_state``), which carries a version; ``load_state`` also reads the forms that Airbyte's Python CDK wrote.
 """
 
 from __future__ import annotations
@@ -185,7 +174,7 @@ def flat_state(state: State) -> dict[str, Any]:
     """The form that streams written for the CDK know: ``{}``, the token's mapping, the sentinel.
 
     ``load_state(flat_state(s)) == s`` for every state: a token that would be mistaken for something
-    else, or is no mapping, is wrapped as ``{"next_page_token": token}``.
+    else, or is not a mapping, is wrapped as ``{"next_page_token": token}``.
     """
     if isinstance(state, NotStarted):
         return {}
@@ -352,7 +341,7 @@ class Stream(ABC):
     ) -> Iterable[Mapping[str, Any]]:
         """The records of one slice; of one page of it, if the stream has a ``state`` and no cursor field.
 
-        A LogMessage among them is passed on; anything else that is no mapping is an error.
+        A LogMessage among them is passed on; anything else that is not a mapping is an error.
         """
 
     @property

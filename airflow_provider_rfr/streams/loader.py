@@ -110,7 +110,7 @@ def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, 
 
 def _imported(path: Any) -> Any:
     if not isinstance(path, str) or not _IMPORT_PATH.fullmatch(path):
-        raise ConfigurationError("source.class", f"{path!r} is no import path", _CLASS_REMEDY)
+        raise ConfigurationError("source.class", f"{path!r} is not an import path", _CLASS_REMEDY)
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -129,7 +129,7 @@ def _made(found: Any, config: dict[str, Any]) -> Any:
     if isinstance(found, Stream) or not callable(found):
         return found
     if inspect.isclass(found) and not issubclass(found, Stream):
-        raise ConfigurationError("source.class", f"{found.__qualname__} is no subclass of Stream")
+        raise ConfigurationError("source.class", f"{found.__qualname__} is not a subclass of Stream")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise ConfigurationError("source.class", f"{found.__qualname__} lacks {missing}")

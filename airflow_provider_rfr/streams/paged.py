@@ -1,9 +1,4 @@
-"""Every stream as a PagedStream.
-
-Streams whose pages are read by pure calls.
-
-Adapters that make a PagedStream of streams that aren't.
-"""
+"""Streams whose pages are read by pure calls, and adapters that make one of any stream."""
 
 from __future__ import annotations
 
@@ -335,7 +330,7 @@ def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -
     return _OnePageASlice(stream)
 
 
-def _read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
+def read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
     """All records of all slices and pages, and nothing else: how a parent is read for its children."""
     paged = as_paged(stream)
     for stream_slice in paged.stream_slices():

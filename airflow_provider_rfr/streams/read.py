@@ -1,15 +1,7 @@
 """The read loop: one for every kind of stream and both sync modes.
 
-It reads one slice after another in one thread, and delivers at least once: to look at a source, to test
-one, and for parents.  The refresh engine reads pages itself, many at a time, and delivers exactly once.
-
-What a read loop yields.
-
-How a stream is read: which checkpoint reader, and what one of its slices stands for.
-
-The states of all streams of one source, as they came in and as they are now.
-
-Turns the states that a checkpoint reader gives into messages with record counts.
+It reads one slice after another in one thread and delivers at least once: to look at a source, to test one, and for
+parents. The refresh engine reads pages itself, many at a time, and delivers exactly once.
 """
 
 from __future__ import annotations
@@ -157,7 +149,7 @@ def _read_plan(stream: Stream, sync_mode: _SyncMode, stream_state: Mapping[str, 
     return _ReadPlan(FullRefreshCheckpointReader(unique_slices(stream)), read, lambda: None)
 
 
-def _page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> _PageCursor | None:
+def page_cursor(stream: Stream, divided: bool, stream_state: Mapping[str, Any] | None = None) -> _PageCursor | None:
     """The cursor that keeps a stream's pages; None for a stream whose pages nobody could resume at.
 
     :param divided: the stream has slices that differ
@@ -491,7 +483,7 @@ class _MidSlice:
         return self._plan.reader.get_checkpoint()
 
 
-def _read_streams(
+def read_streams(
     streams: Iterable[Stream],
     options: _ReadOptions = _DEFAULT_OPTIONS,
     *,

@@ -1,10 +1,6 @@
 """The trigger that follows a refresh whose driver runs in a cluster, while its task holds no slot.
 
-A refresh whose task has given its slot away: what the triggerer, and the task that goes on, know of it.
-
-It is stored in Airflow's database and logged, so there is no place in it for a secret: connections go by their ids.
-
-One look after another at a refresh in a cluster: at its ledgers and at its driver. For a thread: it blocks.
+What it stores is in Airflow's database and logs, so connections are named by their ids and no secret is in it.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from airflow_provider_rfr.hooks.drivers import (
     DriverState,
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
-from airflow_provider_rfr.refresh.progress import Mark, ProgressBook
+from airflow_provider_rfr.refresh.progress import ProgressBook, ProgressPoint
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.status import RefreshStatus
@@ -55,7 +51,7 @@ class DeferredRefresh:
     driver: DriverAddress
     lake_conn_id: str
     replace_where: str | None = None
-    before: Mapping[str, Mark | None] | None = None
+    before: Mapping[str, ProgressPoint | None] | None = None
     stalled: int = 0
     source: str = ""
     mode: str = ""
@@ -68,7 +64,7 @@ class DeferredRefresh:
     def from_json(cls, content: Mapping[str, Any]) -> DeferredRefresh:
         """What :meth:`to_json` wrote."""
         before = content["before"]
-        marks = None if before is None else {table: mark and Mark(**mark) for table, mark in before.items()}
+        marks = None if before is None else {table: mark and ProgressPoint(**mark) for table, mark in before.items()}
         return cls(**{**content, "driver": DriverAddress(**content["driver"]), "before": marks})
 
 

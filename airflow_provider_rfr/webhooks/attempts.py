@@ -1,9 +1,4 @@
-"""One attempt: rendered, signed, sent, judged.
-
-How long to wait before an attempt is repeated.
-
-What an answer means for its delivery, and for the endpoint.
-"""
+"""One attempt at a delivery: rendered, signed, sent, judged; and when it is repeated."""
 
 from __future__ import annotations
 
@@ -80,7 +75,7 @@ def wait_before(
     return min(wait, _LONGEST_WAIT)
 
 
-def rest_after(failing: int) -> float:
+def open_seconds(failing: int) -> float:
     """Seconds for which an endpoint is left alone after so many failures in a row, whichever deliveries they were of.
 
     A single delivery's own waits are longer; but where many are due, not each has to find out that nobody is there.
@@ -88,7 +83,7 @@ def rest_after(failing: int) -> float:
     return quick(failing - _RESTS_AFTER + 1) if failing >= _RESTS_AFTER else 0.0
 
 
-def is_probed(failing: int) -> bool:
+def is_half_open(failing: int) -> bool:
     """Whether one delivery at a time is enough to find out that the endpoint is back."""
     return failing >= _RESTS_AFTER
 

@@ -1,13 +1,9 @@
-"""From an endpoint's configuration to what is needed to call it: address, headers, credentials, keys.
+"""What is needed to call an endpoint: address, headers, credentials, signatures. Made late and never written.
 
-Made late, on the machine that delivers, and never written anywhere.
-
-Tokens that a receiver hands out for a password: fetched when needed, kept, and fetched again once at 401.
-
-Standard Webhooks: who sent this, when, and whether it has been seen before (standardwebhooks.com).
-
-``webhook-id`` is the delivery's id, the same on every copy; ``webhook-timestamp`` is the attempt's time in seconds;
-``webhook-signature`` has one signature for each secret, so that a secret can be replaced while both are accepted.
+Tokens that a receiver hands out for a password are fetched when needed, kept, and fetched again once after a 401.
+Signatures follow Standard Webhooks (standardwebhooks.com): ``webhook-id`` is the delivery's id, the same on every copy,
+``webhook-timestamp`` the attempt's time in seconds, ``webhook-signature`` one signature for each secret, so that a
+secret can be replaced while both are accepted.
 """
 
 from __future__ import annotations
@@ -268,7 +264,7 @@ def _at(answer: Answer, pointer: str) -> str | None:
         return None
     for part in pointer.split("/")[1:]:
         value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
-    # What a header can't carry is no token, and would be told by an error that shows it.
+    # What a header can't carry is not a token, and would be told by an error that shows it.
     usable = isinstance(value, str) and value.isascii() and value.isprintable() and value.strip() == value
     return value if usable and value else None
 

@@ -1,6 +1,6 @@
-"""The triggers block: what a user writes in YAML or Python, checked as a whole.
+"""The triggers block: what a user writes in YAML or Python, read strictly and checked as a whole.
 
-Reads YAML and JSON files strictly: a key that stands twice is an error, and no error shows what the file holds.
+No error shows what the file holds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _parse_document(text: str, *, is_json: bool = False) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_once) if is_json else read_yaml(text)
     except DocumentError as error:
-        problem = f"{quoted(error.key)} stands twice," if error.key is not None else error.problem
+        problem = f"duplicate key {quoted(error.key)}," if error.key is not None else error.problem
         raise DocumentError(f"{problem} at line {error.line}" if error.line else problem.rstrip(",")) from None
     except json.JSONDecodeError as error:
         raise DocumentError(f"is no JSON at line {error.lineno}, column {error.colno}") from None
@@ -75,7 +75,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise DocumentError("a key stands twice", key=key)
+            raise DocumentError("duplicate key", key=key)
         found[key] = value
     return found
 
@@ -174,7 +174,7 @@ def parse_triggers(
         raise TriggerConfigError(_problems_of(error, where)) from None
 
 
-def _load_triggers(path: str | Path) -> TriggerBlock:
+def load_triggers(path: str | Path) -> TriggerBlock:
     """Read the block of a YAML or JSON file, at its top or below a key ``triggers``.
 
     :raises TriggerConfigError: the file can't be read, or with every problem of the block

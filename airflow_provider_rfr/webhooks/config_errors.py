@@ -1,12 +1,6 @@
-"""Mistakes of a triggers block in words: what is wrong and what to write, never a value that may be secret.
+"""Names, durations and errors of a triggers block. An error says what to write, and never a value that may be secret.
 
-Inside the models a mistake is a pydantic error; at the block it becomes a :class:`TriggerProblem`.
-
-Names of triggers: letters and numbers of any alphabet, and ``- _ .``
-
-Durations as a triggers block writes them: a whole number and one of ``s``, ``m``, ``h``, ``d``.
-
-What all models of a triggers block have in common: spelling, refusals, and the way back to the document.
+Inside the models an error is a pydantic error; at the block it becomes a :class:`TriggerProblem`.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ _SHOWN_KEY = re.compile(r"[\w.\-]+", re.ASCII)
 _LIKE_A_SECRET = ("whsec_", "xox", "ghp_", "github_pat_", "sk_", "eyJ")
 _WORDS = {
     "missing": "is missing",
-    "string_unicode": "is no text: it holds half a character",
+    "string_unicode": "is not text: it holds half a character",
     "string_type": "must be text; if it is text to you, put it in quotes",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
@@ -135,7 +129,7 @@ def shown(key: object) -> str:
     """The key as errors may name it."""
     text = str(key)
     plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
-    return text if plain else "(a key that is no name)"
+    return text if plain else "(a key that is not a name)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -236,7 +230,7 @@ def read_duration(value: Any) -> Duration:
         return Duration(value)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         raise mistake("a duration needs its unit", f"write {value}s")
-    raise mistake("is no duration", "write a whole number and s, m, h or d, e.g. 45s or 30m")
+    raise mistake("is not a duration", "write a whole number and s, m, h or d, e.g. 45s or 30m")
 
 
 def between(shortest: str, longest: str) -> Callable[[Any], Duration]:

@@ -1,7 +1,4 @@
-"""What a courier did in one go.
-
-Telling somebody of deliveries that were given up: at least once for each, also after a crash in between.
-"""
+"""What one run of a dispatcher did, and telling of deliveries that were given up: at least once for each."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from pathlib import Path
 
 from airflow_provider_rfr.exceptions import DeliveryError
 from airflow_provider_rfr.store.claims import Ending, Result
-from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, set_told, untold_deaths
+from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, mark_notified, unnotified_dead_letters
 from airflow_provider_rfr.store.engine import ControlStore
 
 
 @dataclass(frozen=True, slots=True)
-class DeadDelivery:
+class DeadLetter:
     """A delivery that was given up; nothing of it is secret.
 
     :ivar reason: one word: ``http``, ``connection``, ``timeout``, ``template``, ``gone`` ...
@@ -38,7 +35,7 @@ class DeadDelivery:
     died_at: datetime
 
     @classmethod
-    def of(cls, row: Delivery) -> DeadDelivery:
+    def of(cls, row: Delivery) -> DeadLetter:
         """From the store's row."""
         return cls(
             id=row.id,
@@ -72,7 +69,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Tally:
+class DeliverySummary:
     """Counts of one go.
 
     :ivar delivered: deliveries, not commits: a window of several commits counts once
@@ -134,20 +131,20 @@ class Tally:
 
 log = logging.getLogger(__name__)
 
-Notifier = Callable[[DeadDelivery], None]
+Notifier = Callable[[DeadLetter], None]
 
 
-def tell_of_deaths(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
+def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
     """Call the notifier for each of the dead that it was not called for; returns what it raised, in words.
 
     It is called again the next time for a delivery for which it raised.
     """
     with store.read() as connection:
-        found = untold_deaths(connection, endpoint_ids)
+        found = unnotified_dead_letters(connection, endpoint_ids)
     failed = []
     for row in found:
         try:
-            notifier(DeadDelivery.of(row))
+            notifier(DeadLetter.of(row))
         except Exception as error:  # noqa: BLE001 - anybody's code; its texts may tell secrets
             failed.append(f"{_raised(error)} for delivery {row.id}")
             log.error("on_dead raised %s", failed[-1])
@@ -163,4 +160,4 @@ def _raised(error: Exception) -> str:
 
 
 def _note(store: ControlStore, delivery_id: str) -> None:
-    store.run(lambda connection: set_told(connection, store.now(connection), delivery_id))
+    store.run(lambda connection: mark_notified(connection, store.now(connection), delivery_id))

@@ -1,13 +1,8 @@
-"""The courier: claims what is due, lets each endpoint's lane send it, and writes how it ended.
+"""The dispatcher: claims what is due, hands it to the endpoints' workers, and writes how it ended.
 
-Any number of couriers may run, in any number of processes. Promised, for every delivery and through any crash: at
-least one call, the same id on every copy, and at most one under way unless a lease runs out.
-
-What a courier finds before it sends anything: endpoints with rows, triggers that are gone, clocks that ran ahead.
-
-Debounced commits: several events as one delivery.
-
-One go of a courier: lanes at work, and the one thread that speaks with the store for them.
+Any number of dispatchers may run, in any number of processes. Promised for every delivery and through any crash: at
+least one call, the same id on every copy, and at most one in flight unless a lease runs out. Before it sends anything
+it looks for endpoints with rows, triggers that are gone, and clocks that ran ahead.
 """
 
 from __future__ import annotations
@@ -46,9 +41,9 @@ from airflow_provider_rfr.store.deliveries import (
 )
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
 from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, TokenKeeper, resolve
-from airflow_provider_rfr.webhooks.delivery_summary import Failure, Notifier, Tally, tell_of_deaths
+from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Failure, Notifier, notify_dead_letters
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.endpoint_worker import Condition, Done, Lane
+from airflow_provider_rfr.webhooks.endpoint_worker import CircuitBreaker, EndpointWorker, JobResult
 from airflow_provider_rfr.webhooks.fields import holds_sealed_text
 from airflow_provider_rfr.webhooks.variables import merged_id
 
@@ -115,7 +110,7 @@ def _enable_moved(
 def enable(store: ControlStore, ids: Iterable[int]) -> int:
     """Let endpoints be called again; returns how many there were."""
     wanted = list(ids)
-    values = dict.fromkeys(("paused_at", "disabled_at", "disabled_reason", "disabled_address", "resting_until"))
+    values = dict.fromkeys(("paused_at", "disabled_at", "disabled_reason", "disabled_address", "open_until"))
     return store.run(lambda connection: change_endpoints(connection, wanted, failing=0, **values))
 
 
@@ -135,19 +130,25 @@ _MOST: Final = 128
 _REFUSED: Final = frozenset({"address", "configuration"})
 
 
-class Round:
-    """Lanes, and what is under way in them.
+class _DispatchRun:
+    """One run of a dispatcher: workers, and what is in flight in them. One thread talks to the store for all of them.
 
-    :ivar tally: of what was written to the store
+    :ivar summary: of what was written to the store
     """
 
     def __init__(
-        self, store: ControlStore, lanes: Sequence[Lane], done: SimpleQueue[Done], owner: str, *, tells: bool
+        self,
+        store: ControlStore,
+        workers: Sequence[EndpointWorker],
+        done: SimpleQueue[JobResult],
+        owner: str,
+        *,
+        tells: bool,
     ) -> None:
-        self.tally = Tally()
+        self.summary = DeliverySummary()
         self._store = store
-        # In one order, so that two couriers that change endpoints do not wait for each other.
-        self._lanes = sorted(lanes, key=lambda lane: min(lane.keys))
+        # In one order, so that two dispatchers that change endpoints do not wait for each other.
+        self._workers = sorted(workers, key=lambda worker: min(worker.keys))
         self._done = done
         self._owner = owner
         self._tells = tells
@@ -155,7 +156,7 @@ class Round:
     @property
     def in_hand(self) -> int:
         """Claims that have not ended."""
-        return sum(lane.in_hand for lane in self._lanes)
+        return sum(worker.in_hand for worker in self._workers)
 
     def step(self, *, claiming: bool = True) -> int:
         """Write what has ended and claim what there is room for; returns the number of claims.
@@ -164,29 +165,31 @@ class Round:
         """
         done = self._ended()
         changed = self._changed(done)
-        for lane in self._lanes:
-            if not claiming or (lane in changed and not changed[lane].is_open):
-                done += lane.take_back()
-        asked = [lane for lane in self._lanes if claiming and self._may_ask(lane)]
+        for worker in self._workers:
+            if not claiming or (worker in changed and not changed[worker].is_closed):
+                done += worker.take_back()
+        asked = [worker for worker in self._workers if claiming and self._may_ask(worker)]
         if not done and not asked:
             return 0
         results = [self._addressed(each.result) for each in done]
         asked_at = time.monotonic()
         lost, claims = self._store.run(lambda connection: self._write(connection, results, changed, asked))
-        self.tally.add([(result, _failure(each, result)) for each, result in zip(done, results, strict=True)], lost)
-        for lane, found in zip(asked, claims, strict=True):
-            lane.put(found, asked_at)
-            lane.ask_again(asked_at, len(found))
-        for lane in self._lanes:
-            lane.widen()
+        self.summary.add([(result, _failure(each, result)) for each, result in zip(done, results, strict=True)], lost)
+        for worker, found in zip(asked, claims, strict=True):
+            worker.put(found, asked_at)
+            worker.ask_again(asked_at, len(found))
+        for worker in self._workers:
+            worker.widen()
         return sum(map(len, claims))
 
     def milliseconds_until_due(self) -> int | None:
         """Until there is something to claim; None if nothing is pending."""
-        ids = [each for lane in self._lanes for each in lane.keys]
+        ids = [each for worker in self._workers for each in worker.keys]
         with self._store.read() as connection:
             now = self._store.now(connection)
-            moment = next_due(connection, [lane.wish() for lane in self._lanes], endpoints_with_ids(connection, ids))
+            moment = next_due(
+                connection, [worker.wish() for worker in self._workers], endpoints_with_ids(connection, ids)
+            )
         return None if moment is None else max(0, moment - now)
 
     def close(self) -> None:
@@ -203,75 +206,79 @@ class Round:
         if settling:
             with contextlib.suppress(Exception):
                 self.step(claiming=False)
-        for lane in self._lanes:
-            lane.take_back()
-            lane.close()
+        for worker in self._workers:
+            worker.take_back()
+            worker.close()
 
-    def _ended(self) -> list[Done]:
+    def _ended(self) -> list[JobResult]:
         """What has ended by now; a little more patience makes one transaction of many."""
-        found: list[Done] = []
+        found: list[JobResult] = []
         wait, end = (_LOOK if self.in_hand else 0.0), 0.0
         while len(found) < _MOST and self.in_hand:
             try:
                 each = self._done.get(timeout=wait) if wait > 0 else self._done.get_nowait()
             except Empty:
                 break
-            each.lane.in_hand -= 1
+            each.worker.in_hand -= 1
             found.append(each)
             end = end or time.monotonic() + _LINGER
             wait = max(0.0, end - time.monotonic())
         return found
 
-    def _changed(self, done: Sequence[Done]) -> dict[Lane, Condition]:
-        """Conditions that have to be written."""
-        found: dict[Lane, Condition] = {}
-        for lane in dict.fromkeys(each.lane for each in done):
-            condition = lane.condition.after(each.result for each in done if each.lane is lane)
-            if condition != lane.condition or not condition.is_open:
-                found[lane] = lane.condition = condition
+    def _changed(self, done: Sequence[JobResult]) -> dict[EndpointWorker, CircuitBreaker]:
+        """Circuit breakers whose state has to be written."""
+        found: dict[EndpointWorker, CircuitBreaker] = {}
+        for worker in dict.fromkeys(each.worker for each in done):
+            breaker = worker.breaker.after(each.result for each in done if each.worker is worker)
+            if breaker != worker.breaker or not breaker.is_closed:
+                found[worker] = worker.breaker = breaker
         return found
 
-    def _may_ask(self, lane: Lane) -> bool:
+    def _may_ask(self, worker: EndpointWorker) -> bool:
         if not self.in_hand:
             return True
         # Half of it at once, rather than one by one.
-        return lane.in_hand <= lane.depth // 2 and time.monotonic() >= lane.ask_after
+        return worker.in_hand <= worker.depth // 2 and time.monotonic() >= worker.ask_after
 
     def _addressed(self, result: Result) -> Result:
         """With whether anybody is to be told."""
-        told = result.ending is Ending.DEAD and (not self._tells or result.on_failure == "ignore")
-        return replace(result, told=True) if told else result
+        notified = result.ending is Ending.DEAD and (not self._tells or result.on_failure == "ignore")
+        return replace(result, notified=True) if notified else result
 
     def _write(
-        self, connection: Connection, results: Sequence[Result], changed: dict[Lane, Condition], asked: Sequence[Lane]
+        self,
+        connection: Connection,
+        results: Sequence[Result],
+        changed: dict[EndpointWorker, CircuitBreaker],
+        asked: Sequence[EndpointWorker],
     ) -> tuple[set[str], list[list[Claim]]]:
         now = self._store.now(connection)
         lost = settle(connection, now, results) if results else set()
-        for lane, condition in changed.items():
-            change_endpoints(connection, lane.keys, **_values(lane, condition, now))
-        rows = endpoints_with_ids(connection, [each for lane in asked for each in lane.keys])
-        return lost, [claim(connection, now, self._owner, lane.wish(), rows, _merge_events) for lane in asked]
+        for worker, breaker in changed.items():
+            change_endpoints(connection, worker.keys, **_values(worker, breaker, now))
+        rows = endpoints_with_ids(connection, [each for worker in asked for each in worker.keys])
+        return lost, [claim(connection, now, self._owner, worker.wish(), rows, _merge_events) for worker in asked]
 
 
-def _values(lane: Lane, condition: Condition, now: int) -> dict[str, Any]:
-    resting = now + condition.rest if condition.rest else None
-    values: dict[str, Any] = {"failing": condition.failing, "resting_until": resting}
-    if condition.gone:
+def _values(worker: EndpointWorker, breaker: CircuitBreaker, now: int) -> dict[str, Any]:
+    open_until = now + breaker.open_ms if breaker.open_ms else None
+    values: dict[str, Any] = {"failing": breaker.failures, "open_until": open_until}
+    if breaker.gone:
         values |= {
             "disabled_at": now,
             "disabled_reason": "it answered 410 Gone",
-            "disabled_address": lane.address_digest,
+            "disabled_address": worker.address_digest,
         }
     return values
 
 
-def _failure(done: Done, result: Result) -> Failure | None:
+def _failure(done: JobResult, result: Result) -> Failure | None:
     is_refusal = result.reason in _REFUSED
     if result.ending is not Ending.DEAD and not is_refusal:
         return None
-    lane, detail = done.lane, result.detail or result.reason or ""
-    key = lane.keys[result.claim.endpoint_id]
-    return Failure(key.trigger, lane.host, detail, lane.endpoint.on_failure.value, is_refusal)
+    worker, detail = done.worker, result.detail or result.reason or ""
+    key = worker.keys[result.claim.endpoint_id]
+    return Failure(key.trigger, worker.host, detail, worker.endpoint.on_failure.value, is_refusal)
 
 
 _LEASE_SLACK: Final = 20.0
@@ -286,7 +293,7 @@ def no_connections(name: str) -> ConnectionSettings:
     raise ConfigurationError("connection", f"{name!r} can't be looked up here", "write a url, or deliver in Airflow")
 
 
-class Courier:
+class Dispatcher:
     """Delivers what the store says is owed to these endpoints.
 
     :param endpoints: by lake, table and trigger; if they were sealed, of the opened block
@@ -294,7 +301,7 @@ class Courier:
     :param allowed_hosts: names, addresses and networks that may be called although they are private; an endpoint's own
         list narrows them
     :param on_dead: called at least once for each delivery that is given up, ``onFailure: ignore`` excepted; between
-        attempts, so it may take its time. Without one nobody is told of what this courier gives up, later neither
+        attempts, so it may take its time. Without one nobody is told of what this dispatcher gives up, later neither
     :param leaves_telling: ... but who comes next with an ``on_dead``
     :param clock: for tests
     :param lease_slack: seconds for which a claim holds beyond the endpoint's timeout: so long may the store be busy
@@ -330,38 +337,38 @@ class Courier:
         self._warned: set[EndpointKey] = set()
         self._tokens: dict[str, TokenKeeper] = {}
 
-    def deliver_due(self, until_empty: bool = False, *, patience: float | None = None) -> Tally:
+    def deliver_due(self, until_empty: bool = False, *, patience: float | None = None) -> DeliverySummary:
         """Deliver all that is due, and what falls due meanwhile.
 
         :param until_empty: wait for retries, leases and intervals too, until nothing is pending
         :param patience: ... but no longer than so many seconds
         """
         opening = self._look_around()
-        done: SimpleQueue[Done] = SimpleQueue()
-        lanes = self._lanes(opening.rows, done)
-        round_ = Round(self._store, lanes, done, self._owner, tells=self._tells)
+        done: SimpleQueue[JobResult] = SimpleQueue()
+        workers = self._workers(opening.rows, done)
+        run = _DispatchRun(self._store, workers, done, self._owner, tells=self._tells)
         try:
-            self._work(round_, opening, until_empty, patience)
-            round_.close()
+            self._work(run, opening, until_empty, patience)
+            run.close()
         except BaseException as error:
-            round_.abandon(settling=not isinstance(error, Exception))
+            run.abandon(settling=not isinstance(error, Exception))
             raise
-        round_.tally.untold = self._tell(opening)
-        return self._summed_up(round_, opening)
+        run.summary.untold = self._tell(opening)
+        return self._summed_up(run, opening)
 
     def stop(self) -> None:
         """Let :meth:`deliver_due`, on whatever thread, claim nothing more and return when all attempts have ended.
 
-        The courier is of no use afterwards.
+        The dispatcher is of no use afterwards.
         """
         self._stopped.set()
 
-    def _work(self, round_: Round, opening: _Opening, until_empty: bool, patience: float | None) -> None:
+    def _work(self, run: _DispatchRun, opening: _Opening, until_empty: bool, patience: float | None) -> None:
         end = None if patience is None else self._clock.monotonic() + patience
         while not self._stopped.is_set():
-            if round_.step() or round_.in_hand:
+            if run.step() or run.in_hand:
                 continue
-            wait = round_.milliseconds_until_due() if until_empty else None
+            wait = run.milliseconds_until_due() if until_empty else None
             if wait is None:
                 return
             self._tell(opening)
@@ -386,16 +393,16 @@ class Courier:
         _enable_moved(self._store, opening.rows, lambda key: self._resolve(self._endpoints[key])[0])
         return opening
 
-    def _lanes(self, rows: Mapping[EndpointKey, EndpointRow], done: SimpleQueue[Done]) -> list[Lane]:
+    def _workers(self, rows: Mapping[EndpointKey, EndpointRow], done: SimpleQueue[JobResult]) -> list[EndpointWorker]:
         alike: dict[tuple[str, float, str], dict[int, EndpointKey]] = {}
         for key, row in rows.items():
             endpoint = self._endpoints[key]
             sign = (key.name, endpoint.interval, json.dumps(endpoint.dump(), sort_keys=True))
             alike.setdefault(sign, {})[row.id] = key
-        lanes = []
+        workers = []
         for keys in alike.values():
             endpoint = self._endpoints[next(iter(keys.values()))]
-            lane = Lane(
+            worker = EndpointWorker(
                 endpoint,
                 keys,
                 lambda endpoint=endpoint: self._resolve(endpoint),  # type: ignore[misc]
@@ -403,9 +410,9 @@ class Courier:
                 self._clock,
                 slack=self._slack,
             )
-            lane.condition = Condition(max(rows[key].failing for key in keys.values()))
-            lanes.append(lane)
-        return lanes
+            worker.breaker = CircuitBreaker(max(rows[key].failing for key in keys.values()))
+            workers.append(worker)
+        return workers
 
     def _resolve(self, endpoint: Endpoint) -> tuple[Call, TokenKeeper | None]:
         call = resolve(endpoint, self._connections, self._allowed_hosts)
@@ -419,21 +426,21 @@ class Courier:
     def _tell(self, opening: _Opening) -> list[str]:
         if self._on_dead is None or not opening.rows:
             return []
-        return tell_of_deaths(self._store, [row.id for row in opening.rows.values()], self._on_dead)
+        return notify_dead_letters(self._store, [row.id for row in opening.rows.values()], self._on_dead)
 
-    def _summed_up(self, round_: Round, opening: _Opening) -> Tally:
-        tally = round_.tally
-        tally.skipped = sum(opening.skipped.values())
+    def _summed_up(self, run: _DispatchRun, opening: _Opening) -> DeliverySummary:
+        summary = run.summary
+        summary.skipped = sum(opening.skipped.values())
         with self._store.read() as connection:
-            tally.pending = count_pending(connection, [row.id for row in opening.rows.values()])
-        wait = round_.milliseconds_until_due()
+            summary.pending = count_pending(connection, [row.id for row in opening.rows.values()])
+        wait = run.milliseconds_until_due()
         if wait is not None:
-            tally.next_due = datetime.fromtimestamp(self._clock.now() + wait / 1000, timezone.utc)
+            summary.next_due = datetime.fromtimestamp(self._clock.now() + wait / 1000, timezone.utc)
         log.info(
             "webhooks: %s delivered, %s to be repeated, %s given up, %s pending",
-            tally.delivered,
-            tally.failed,
-            tally.dead,
-            tally.pending,
+            summary.delivered,
+            summary.failed,
+            summary.dead,
+            summary.pending,
         )
-        return tally
+        return summary

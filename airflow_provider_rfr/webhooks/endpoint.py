@@ -1,7 +1,4 @@
-"""One endpoint of a triggers block: whom to call, with what, how often, and what counts as delivered.
-
-Parts of an endpoint: when it is called, how it is retried and signed.
-"""
+"""One endpoint of a triggers block: whom to call, with what, how often, and what counts as delivered."""
 
 from __future__ import annotations
 
@@ -63,14 +60,14 @@ _METHODS = ("POST", "PUT", "PATCH")
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 1, 300
 
 
-class _Schedule(str, Enum):
+class Schedule(str, Enum):
     """Waits between attempts: seconds, or up to days."""
 
     QUICK = "quick"
     STANDARD = "standard"
 
 
-class _OnFailure(str, Enum):
+class OnFailure(str, Enum):
     """What happens once an event can't be delivered to the endpoint."""
 
     BLOCK = "block"
@@ -85,7 +82,7 @@ class Ordering(str, Enum):
     STRICT = "strict"
 
 
-_DEFAULT_ATTEMPTS = {_Schedule.QUICK: 3, _Schedule.STANDARD: 10}
+_DEFAULT_ATTEMPTS = {Schedule.QUICK: 3, Schedule.STANDARD: 10}
 
 
 class Retry(TriggerModel):
@@ -94,7 +91,7 @@ class Retry(TriggerModel):
     :ivar max_elapsed: time since the first attempt after which no further one is made; None for no such limit
     """
 
-    schedule: _Schedule = Field(default=_Schedule.QUICK, json_schema_extra=NONSENSITIVE)
+    schedule: Schedule = Field(default=Schedule.QUICK, json_schema_extra=NONSENSITIVE)
     max_elapsed: Annotated[Duration, PlainValidator(between("1s", "30d")), DURATION_SCHEMA] | None = Field(
         default=None, json_schema_extra=NONSENSITIVE
     )
@@ -176,7 +173,7 @@ _ONE_OF_TWO = (
 
 def _header_name(name: str) -> str:
     if not TOKEN.fullmatch(name) and not is_sealed_text(name):
-        raise mistake("is no header name")
+        raise mistake("is not a header name")
     return name
 
 
@@ -248,7 +245,7 @@ class Endpoint(TriggerModel):
     )
     written_interval: Wait | None = Field(default=None, alias="interval", json_schema_extra=NONSENSITIVE)
     when: When = Field(default=When(), json_schema_extra=NONSENSITIVE)
-    on_failure: _OnFailure = Field(default=_OnFailure.DEAD_LETTER, json_schema_extra=NONSENSITIVE)
+    on_failure: OnFailure = Field(default=OnFailure.DEAD_LETTER, json_schema_extra=NONSENSITIVE)
     success: Success = Field(default_factory=_success)
     signing: Signing | None = None
     ordering: Ordering = Field(default=Ordering.NONE, json_schema_extra=NONSENSITIVE)

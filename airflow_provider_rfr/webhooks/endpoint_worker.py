@@ -1,8 +1,6 @@
-"""A lane: threads of their own for one endpoint, so that one that is dead or slow holds up no other.
+"""Threads of their own for one endpoint, so that a dead or slow one holds up no other; and its circuit breaker.
 
-Tables that are configured alike share a lane: it is the same receiver.
-
-What attempts tell of the endpoint as a whole: that it is there, fails, wants rest, or is gone.
+Tables that are configured alike share a worker: it is the same receiver.
 """
 
 from __future__ import annotations
@@ -20,42 +18,55 @@ from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.store.claims import Claim, Ending, Result, Wish
 from airflow_provider_rfr.store.deliveries import EndpointKey
 from airflow_provider_rfr.store.engine import Clock
-from airflow_provider_rfr.webhooks.attempts import attempt, is_probed, rest_after, wait_before
+from airflow_provider_rfr.webhooks.attempts import attempt, is_half_open, open_seconds, wait_before
 from airflow_provider_rfr.webhooks.calls import Call, TokenKeeper
 from airflow_provider_rfr.webhooks.endpoint import Endpoint, Ordering
 
+log = logging.getLogger(__name__)
+
+_DEPTH: Final = 16
+_WIDTH: Final = 4
+_PATIENCE: Final = 0.05
+_SLOW: Final = 0.025
+_ASK_AGAIN: Final = 0.25
+_ASK_AT_LEAST: Final = 2.0
 _FAILURES: Final = frozenset({"connection", "timeout", "tls", "token", "redirect", "configuration", "lookup"})
 _BUSY: Final = frozenset({408, 429})
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """Of an endpoint.
+class CircuitBreaker:
+    """Stops calls to an endpoint that fails. It closes again when one probe succeeds.
 
-    :ivar failing: failed attempts in a row
-    :ivar rest: milliseconds for which nothing is sent
-    :ivar gone: it wants no more calls
+    :ivar failures: failed attempts in a row, of whichever deliveries
+    :ivar open_ms: milliseconds for which it is open: no call is made
+    :ivar gone: the endpoint answered 410, so it stays open until somebody enables the endpoint
     """
 
-    failing: int = 0
-    rest: int = 0
+    failures: int = 0
+    open_ms: int = 0
     gone: bool = False
 
     @property
-    def is_open(self) -> bool:
-        """Whether it can be called now."""
-        return not (self.rest or self.gone)
+    def is_closed(self) -> bool:
+        """Whether calls are made."""
+        return not (self.open_ms or self.gone)
 
-    def after(self, results: Iterable[Result]) -> Condition:
-        """The condition after these attempts, in the order in which they ended."""
-        failing, rest, gone = self.failing, 0, self.gone
+    @property
+    def is_half_open(self) -> bool:
+        """Whether one call at a time probes if the endpoint is back."""
+        return is_half_open(self.failures)
+
+    def after(self, results: Iterable[Result]) -> CircuitBreaker:
+        """The breaker after these attempts, in the order in which they ended."""
+        failures, open_ms, gone = self.failures, 0, self.gone
         for result in results:
             found = _failed(result)
             if found is not None:
-                failing = failing + 1 if found else 0
-                rest = max(result.asked, int(rest_after(failing) * 1000)) if found else 0
+                failures = failures + 1 if found else 0
+                open_ms = max(result.asked, int(open_seconds(failures) * 1000)) if found else 0
             gone = gone or result.reason == "gone"
-        return Condition(failing, rest, gone)
+        return CircuitBreaker(failures, open_ms, gone)
 
 
 def _failed(result: Result) -> bool | None:
@@ -69,18 +80,8 @@ def _failed(result: Result) -> bool | None:
     return result.status >= 500 or result.status in _BUSY
 
 
-log = logging.getLogger(__name__)
-
-_DEPTH: Final = 16
-_WIDTH: Final = 4
-_PATIENCE: Final = 0.05
-_SLOW: Final = 0.025
-_ASK_AGAIN: Final = 0.25
-_ASK_AT_LEAST: Final = 2.0
-
-
 @dataclass(frozen=True, slots=True)
-class _Ticket:
+class _Job:
     """A claim on its way to a thread.
 
     :ivar until: by the monotonic clock: it must not be sent so late that the answer may come after this
@@ -91,17 +92,17 @@ class _Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What came out of a ticket."""
+class JobResult:
+    """How a job ended."""
 
-    lane: Lane
+    worker: EndpointWorker
     result: Result
 
 
-class Lane:
+class EndpointWorker:
     """Sends the deliveries of endpoints that are configured alike.
 
-    :ivar condition: of the endpoint, as far as this courier and the store know
+    :ivar breaker: of the endpoint, as far as this dispatcher and the store know
     :ivar in_hand: claims whose end the store does not know
     :ivar ask_after: by the monotonic clock: before, there is hardly anything to claim
     """
@@ -111,21 +112,21 @@ class Lane:
         endpoint: Endpoint,
         keys: Mapping[int, EndpointKey],
         resolve: Callable[[], tuple[Call, TokenKeeper | None]],
-        done: SimpleQueue[Done],
+        done: SimpleQueue[JobResult],
         clock: Clock,
         *,
         slack: float,
     ) -> None:
         self.endpoint = endpoint
         self.keys = keys
-        self.condition = Condition()
+        self.breaker = CircuitBreaker()
         self.in_hand = 0
         self.ask_after = 0.0
         self._resolve = resolve
         self._done = done
         self._clock = clock
         self._slack = slack
-        self._tickets: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._taken_at = 0.0
         self._pace = 0.0
@@ -141,17 +142,17 @@ class Lane:
     @property
     def depth(self) -> int:
         """How many claims it may have in hand; one while it is to be found out whether anybody is there."""
-        return 1 if is_probed(self.condition.failing) else _DEPTH
+        return 1 if self.breaker.is_half_open else _DEPTH
 
     def wish(self) -> Wish:
-        """What the lane can take now."""
+        """What the worker can take now."""
         return Wish(
             endpoint_ids=tuple(self.keys),
             room=max(0, self.depth - self.in_hand),
             lease=int(self.lease * 1000),
             interval=int(self.endpoint.interval * 1000),
             strict=self.endpoint.ordering is Ordering.STRICT,
-            probe=is_probed(self.condition.failing),
+            probe=self.breaker.is_half_open,
         )
 
     def put(self, claims: list[Claim], claimed_at: float) -> None:
@@ -159,7 +160,7 @@ class Lane:
         until = claimed_at + self.lease - self._slack / 4
         for claim in claims:
             self.in_hand += 1
-            self._tickets.put(_Ticket(claim, until))
+            self._jobs.put(_Job(claim, until))
         if claims and not self._threads:
             self._start_thread()
 
@@ -169,28 +170,28 @@ class Lane:
         self.ask_after = asked_at + min(_ASK_AT_LEAST, self._misses * _ASK_AGAIN)
 
     def widen(self) -> None:
-        """One more thread, if tickets wait because all threads wait for answers."""
+        """One more thread, if jobs wait because all threads wait for answers."""
         slow = self._pace > _SLOW or time.monotonic() - self._taken_at > _PATIENCE
-        more = 0 < len(self._threads) < _WIDTH and not is_probed(self.condition.failing)
-        if slow and more and not self._tickets.empty():
+        more = 0 < len(self._threads) < _WIDTH and not self.breaker.is_half_open
+        if slow and more and not self._jobs.empty():
             self._start_thread()
 
-    def take_back(self) -> list[Done]:
+    def take_back(self) -> list[JobResult]:
         """What no thread has begun."""
-        found: list[Done] = []
+        found: list[JobResult] = []
         try:
             while True:
-                ticket = self._tickets.get_nowait()
-                if ticket is not None:
+                job = self._jobs.get_nowait()
+                if job is not None:
                     self.in_hand -= 1
-                    found.append(Done(self, Result(ticket.claim, Ending.UNSENT)))
+                    found.append(JobResult(self, Result(job.claim, Ending.UNSENT)))
         except Empty:
             return found
 
     def close(self) -> None:
         """Let the threads end after the attempt that they are at, whose time is limited."""
         for _ in self._threads:
-            self._tickets.put(None)
+            self._jobs.put(None)
 
     @property
     def host(self) -> str:
@@ -218,19 +219,19 @@ class Lane:
 
     def _run(self) -> None:
         client = Client()
-        while (ticket := self._tickets.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             began = self._taken_at = time.monotonic()
             try:
-                result = self._made(ticket, client)
-            except BaseException as error:  # noqa: BLE001 - a ticket that never ended would be waited for for ever
+                result = self._made(job, client)
+            except BaseException as error:  # noqa: BLE001 - a job that never ended would be waited for for ever
                 told = f"it could not be sent: {type(error).__name__}"
-                result = self._failed(ticket.claim, "internal", told)
+                result = self._failed(job.claim, "internal", told)
             self._pace = time.monotonic() - began
-            self._done.put(Done(self, result))
+            self._done.put(JobResult(self, result))
         client.close()
 
-    def _made(self, ticket: _Ticket, client: Client) -> Result:
-        claim = ticket.claim
+    def _made(self, job: _Job, client: Client) -> Result:
+        claim = job.claim
         try:
             call, tokens = self.resolved()
         except RfrError as error:
@@ -238,7 +239,7 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - secrets backends raise anything; their texts may tell secrets
             told = f"it can't be found out how to call it: {type(error).__name__}"
             return self._failed(claim, "lookup", told)
-        if time.monotonic() + float(self.endpoint.timeout) > ticket.until:
+        if time.monotonic() + float(self.endpoint.timeout) > job.until:
             # It waited too long: the lease could run out while the endpoint is at it.
             return Result(claim, Ending.UNSENT)
         return attempt(call, claim, self.keys[claim.endpoint_id], client, tokens, self._clock)

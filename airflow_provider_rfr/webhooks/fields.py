@@ -1,13 +1,4 @@
-"""Addresses and headers as they may stand in a triggers block.
-
-Events that templates are tried with: of no, one and two collections, and of names that would break JSON.
-
-Values that must not be shown, and values that are sealed until delivery.
-
-Plain JSON values out of what YAML and Python give: copied, bounded, and refused where JSON has no such thing.
-
-What counts as delivered.
-"""
+"""Field types of a triggers block: addresses, headers, secrets, JSON trees, success rules; and events to try them."""
 
 from __future__ import annotations
 
@@ -253,7 +244,7 @@ def check_header_value(value: SecretStr) -> SecretStr:
 def check_connection(text: str) -> str:
     """The id of an Airflow connection. An address, which may hold a password, would be told by Airflow's errors."""
     if not is_sealed_text(text) and ("://" in text or not _CONNECTION.fullmatch(text)):
-        raise mistake("is no id of a connection", "write the id of an HTTP connection of Airflow, not its address")
+        raise mistake("is not an id of a connection", "write the id of an HTTP connection of Airflow, not its address")
     return text
 
 
@@ -266,7 +257,7 @@ def check_host_pattern(text: str) -> str:
     except ValueError:
         if not _is_host_name(text) and not _is_host_with_port(text):
             raise mistake(
-                "is no host name, address or network",
+                "is not a host name, address or network",
                 "write e.g. airflow.internal, airflow.internal:8080, 10.1.2.3 or 10.0.0.0/8, without scheme",
             ) from None
     return text
@@ -300,10 +291,10 @@ def _is_host_name(text: str) -> bool:
 
 def _name_fault(name: str, seen: set[str]) -> PydanticCustomError | None:
     if not TOKEN.fullmatch(name):
-        return mistake("is no header name", "write letters, digits and hyphens, and the value after the colon")
+        return mistake("is not a header name", "write letters, digits and hyphens, and the value after the colon")
     if name.lower() in _OURS:
         return mistake("is set by the delivery itself", "leave it out")
-    return mistake("stands twice", "case makes no other header of it") if name.lower() in seen else None
+    return mistake("duplicate header", "case makes no other header of it") if name.lower() in seen else None
 
 
 def _value_fault(text: str) -> PydanticCustomError | None:
@@ -326,7 +317,7 @@ def _check_address(text: str) -> None:
     if len(text) > _LONGEST_URL:
         raise _invalid(f"it has more than {_LONGEST_URL} characters")
     if "{{" in text:
-        raise _invalid("it is no template", "write the address as it is")
+        raise _invalid("it is not a template", "write the address as it is")
     if _NOT_IN_A_URL.search(text) or not text.isprintable():
         raise _invalid("it has a space, a backslash or another character that no address has", "percent-encode it")
     try:
@@ -470,7 +461,7 @@ def _status(value: Any) -> int | str:
         return text
     if _CODE.fullmatch(text):
         return int(text)
-    raise mistake("is no status", "write e.g. 2xx, 204 or 409")
+    raise mistake("is not a status", "write e.g. 2xx, 204 or 409")
 
 
 def _pointer(value: str) -> str:
@@ -478,7 +469,7 @@ def _pointer(value: str) -> str:
     if is_sealed_text(value):
         return value
     if (value and parts[0]) or re.search("~(?![01])", value):
-        raise mistake("is no JSON pointer", "write e.g. /data/launchRun/__typename")
+        raise mistake("is not JSON pointer", "write e.g. /data/launchRun/__typename")
     return value
 
 
@@ -528,7 +519,7 @@ class Success(TriggerModel):
         return self.pointer is not None
 
     def accepts(self, status: int, body: bytes) -> bool:
-        """Whether this answer is delivery; a body that is no JSON has nothing that could be pointed at."""
+        """Whether this answer is delivery; a body that is not JSON has nothing that could be pointed at."""
         if 300 <= status < 400 or not any(each in (status, f"{status // 100}xx") for each in self.status):
             return False
         if self.pointer is None:

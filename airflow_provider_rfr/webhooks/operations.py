@@ -159,7 +159,7 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
     return enable(store, ids)
 
 
-def _oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
+def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
     """Age of the oldest pending delivery; 0 for none."""
     with store.read() as connection:
         made = oldest_pending(connection, Selection(lake=lake, table=table))

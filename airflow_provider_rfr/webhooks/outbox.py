@@ -60,7 +60,7 @@ def _since_property(endpoint_name: str) -> str:
     return f"rfr.webhooks.{endpoint_name}.since"
 
 
-def meet(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], place: str) -> None:
+def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], place: str) -> None:
     """Note that the endpoints are declared at this place; to be called before anything is sent to them.
 
     An endpoint has one row, with all that is known of it. So two triggers of one name, in two blocks of one name, must
@@ -103,11 +103,11 @@ def _met(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str] | N
     }
 
 
-def enrol(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
+def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
     """Make the deliveries of these commits that are missing; returns how many were.
 
     For commits at hand, e.g. the one that was just published. It says nothing about commits before them:
-    :func:`enrol_table` looks at those.
+    :func:`enqueue_commits` looks at those.
     """
     found = list(events)
 
@@ -123,7 +123,7 @@ def enrol(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping
     return store.run(work) if found else 0
 
 
-def enrol_table(
+def enqueue_commits(
     store: ControlStore,
     catalog: Catalog,
     lake: str,
@@ -155,10 +155,10 @@ def enrol_table(
     if new:
         # Before the rows, so that there is no moment in which the store alone knows it.
         write_table_properties(catalog, table, new)
-    return store.run(lambda connection: _enrol_all(store, connection, commits, lake, mine, since))
+    return store.run(lambda connection: _enqueue_all(store, connection, commits, lake, mine, since))
 
 
-def let_go(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
+def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
     """Write into the table which snapshots its endpoints still need: those from the first commit on that is unsent.
 
     An expiry asks nobody else. A store that was lost can be filled again with whatever is unsent.
@@ -170,9 +170,9 @@ def let_go(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None
         rows = endpoints_of_table(connection, lake, table)
         unsent = first_unsent(connection, [row.id for row in rows])
     needed: dict[str, str | None] = {
-        _hold(row.key): str(unsent.get(row.id, row.enrolled_until + 1))
+        _hold(row.key): str(unsent.get(row.id, row.enqueued_until + 1))
         for row in rows
-        if row.enrolled_until is not None and row.table_uuid == commits.table_uuid
+        if row.enqueued_until is not None and row.table_uuid == commits.table_uuid
     }
     if any(commits.properties.get(key) != value for key, value in needed.items()):
         write_table_properties(catalog, table, needed)
@@ -182,7 +182,7 @@ def _hold(key: EndpointKey) -> str:
     return hold_property(f"webhook.{key.name}")
 
 
-def _enrol_all(
+def _enqueue_all(
     store: ControlStore,
     connection: Connection,
     commits: CommitLog,
@@ -197,7 +197,7 @@ def _enrol_all(
         if key not in since and key not in known:
             continue
         row = ensure_endpoint(connection, key)
-        values = {"table_uuid": commits.table_uuid, "enrolled_until": newest}
+        values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
         if key in since:
             floor, values["since"] = _floor(row, commits.table_uuid, since[key])
             events = _events(commits.commits(floor), lake, commits.name)
@@ -211,9 +211,9 @@ def _floor(row: EndpointRow, table_uuid: str, since: int) -> tuple[int, int]:
     """Up to which sequence number all has been looked at, and from which on anything is owed."""
     if row.since is None or row.table_uuid != table_uuid:
         return since - 1, since
-    if since < row.since or row.enrolled_until is None:
+    if since < row.since or row.enqueued_until is None:
         return min(since, row.since) - 1, min(since, row.since)
-    return row.enrolled_until, row.since
+    return row.enqueued_until, row.since
 
 
 def _since(commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | None, start_from: StartFrom) -> int:

@@ -1,11 +1,4 @@
-"""What a preset is: a receiver's way to be called, as parameters that know address, headers, body and success.
-
-Presets that start a run of something: Airflow, dbt Cloud, Databricks, Prefect, Dagster.
-
-Presets that tell somebody: Slack, GitHub, PagerDuty.
-
-The registry of presets.
-"""
+"""Presets: how well-known receivers are called, as parameters that give address, headers, body and success rule."""
 
 from __future__ import annotations
 
@@ -55,9 +48,9 @@ def _name(value: Any) -> int | str:
     if not isinstance(value, str):
         raise mistake("must be text or a whole number")
     if not value.strip() or value in (".", "..") or len(value) > _LONGEST_NAME:
-        raise mistake("is no name")
+        raise mistake("is not a name")
     if _NOT_IN_A_NAME.search(value):
-        raise mistake("is no template, and has no control characters", "write the name as it is")
+        raise mistake("is not a template, and has no control characters", "write the name as it is")
     return value
 
 
@@ -71,7 +64,7 @@ def _number(value: Any) -> int | str:
 
 def _path(value: str) -> str:
     if not _PATH.fullmatch(value) and not is_sealed_text(value):
-        raise mistake("is no path", "write e.g. /auth/token")
+        raise mistake("is not a path", "write e.g. /auth/token")
     return value
 
 
@@ -153,7 +146,7 @@ class Preset(TriggerModel):
         return body
 
 
-class _TokenPreset(Preset):
+class TokenPreset(Preset):
     """A preset whose receiver takes a token; without ``token`` it is the connection's password.
 
     :ivar token: sent in the header of the receiver's choice
@@ -207,7 +200,7 @@ _EVENT: Mapping[str, Any] = {
 _LINE = "{{materialization_name}}: {{totals.documents}} documents committed ({{delivery_id}})"
 
 
-class _AirflowDagRun(Preset):
+class AirflowDagRun(Preset):
     """Starts a DAG run of Airflow 3, whose run id is the delivery id: a repeat is answered with 409.
 
     :ivar conf: of the run
@@ -260,7 +253,7 @@ class _AirflowDagRun(Preset):
         return TokenStep(f"{base.rstrip('/')}{self.token_path}", {"username": login, "password": password})
 
 
-class _DbtCloud(_TokenPreset):
+class DbtCloud(TokenPreset):
     """Starts a job of dbt Cloud, which knows no idempotency key: a repeated delivery is a second run."""
 
     kind: ClassVar[str] = "dbt-cloud"
@@ -292,7 +285,7 @@ class _DbtCloud(_TokenPreset):
         return _without_nothing({name: getattr(self, name) for name in names})
 
 
-class _Databricks(_TokenPreset):
+class Databricks(TokenPreset):
     """Runs a job of Databricks; the same token of idempotency gives back the run that is there."""
 
     kind: ClassVar[str] = "databricks"
@@ -312,7 +305,7 @@ class _Databricks(_TokenPreset):
         return _without_nothing(run)
 
 
-class Prefect(_TokenPreset):
+class Prefect(TokenPreset):
     """Starts a flow run of a Prefect deployment; the same idempotency key gives back the run that is there."""
 
     kind: ClassVar[str] = "prefect"
@@ -345,7 +338,7 @@ mutation LaunchRun($executionParams: ExecutionParams!) {
 """.strip()
 
 
-class Dagster(_TokenPreset):
+class Dagster(TokenPreset):
     """Launches a run of a Dagster job; Dagster answers 200 to failures too, so the answer's body decides.
 
     Dagster knows no idempotency key: the run's tag ``rfr/delivery_id`` shows a repeat.
@@ -430,7 +423,7 @@ def _cut_blocks(node: Any, most: int) -> Any:
     return {name: _cut_blocks(each, _MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
 
 
-class GitHub(_TokenPreset):
+class GitHub(TokenPreset):
     """Dispatches an event of a GitHub repository, or one of its workflows; GitHub can't tell a repeat.
 
     :ivar workflow: file name or id of a workflow; None for an event of the repository
@@ -497,7 +490,7 @@ def _severity(value: str) -> str:
     return value
 
 
-class _PagerDuty(Preset):
+class PagerDuty(Preset):
     """An alert by PagerDuty's events API, version 2; the delivery id is its key, so a repeat is the same alert.
 
     :ivar routing_key: of the integration; the body holds it
@@ -545,14 +538,14 @@ class _PagerDuty(Preset):
         return {"routing_key": self.routing_key}
 
 
-AnyPreset: TypeAlias = _AirflowDagRun | _DbtCloud | Slack | GitHub | _PagerDuty | _Databricks | Prefect | Dagster
+AnyPreset: TypeAlias = AirflowDagRun | DbtCloud | Slack | GitHub | PagerDuty | Databricks | Prefect | Dagster
 PRESETS: Mapping[str, type[Preset]] = MappingProxyType(
     {
         preset.kind: preset
-        for preset in (_AirflowDagRun, _DbtCloud, Slack, GitHub, _PagerDuty, _Databricks, Prefect, Dagster)
+        for preset in (AirflowDagRun, DbtCloud, Slack, GitHub, PagerDuty, Databricks, Prefect, Dagster)
     }
 )
-_ALIASES = {"airflow": _AirflowDagRun.kind, "dbt": _DbtCloud.kind}
+_ALIASES = {"airflow": AirflowDagRun.kind, "dbt": DbtCloud.kind}
 
 
 def preset_named(name: str) -> type[Preset]:

@@ -1,19 +1,12 @@
 """Templates of payloads: Handlebars, strict, without HTML escaping, and without running any code.
 
-What a template means is what handlebars.js 4.7 makes of it with ``{strict: true, noEscape: true}``, except where
-``docs/webhooks_templates.md`` says otherwise. How it is done is told in
-:mod:`airflow_provider_rfr.webhooks.handlebars`.
+A template means what handlebars.js 4.7 makes of it with ``{strict: true, noEscape: true}``, except where
+``docs/webhooks_templates.md`` says otherwise. In a structured payload, a leaf that is exactly one expression gives the
+value with its type; any other leaf gives text; keys are not templates. Bodies are checked to be JSON, and bounded.
 
-Every failure is a :class:`~airflow_provider_rfr.exceptions.TemplateError` with line and column, which names
-variables and never says what they hold. A template has at most 64 KB, 32 blocks and 32 parentheses inside each other;
-rendering takes at most 200,000 steps and gives at most 1 MB.
-
-Structured payloads: JSON trees whose string leaves are templates.
-
-A leaf that is exactly one expression gives the value itself, with its type: ``"{{collection_names}}"`` becomes a list,
-``"{{sequence}}"`` a number. Any other leaf gives text. Keys are not templates.
-
-Bodies of webhooks: rendered, checked to be JSON, and no larger than receivers take.
+Every failure is a :class:`~airflow_provider_rfr.exceptions.TemplateError` with line and column, which names variables
+and never says what they hold. A template has at most 64 KB and a nesting of 32; rendering takes at most 200,000 steps
+and gives at most 1 MB.
 """
 
 from __future__ import annotations
@@ -60,12 +53,12 @@ class _TemplateLeaf:
 def _compile_payload(tree: Any) -> _PayloadTemplate:
     """The payload, read and checked.
 
-    :raises TemplateError: a leaf is no template, or the tree is none of JSON; it names the place as a JSON pointer
+    :raises TemplateError: a leaf is not a template, or the tree is none of JSON; it names the place as a JSON pointer
     """
     return _PayloadTemplate(_compiled(tree, "", 0))
 
 
-def _render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
+def render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
     """The payload with these variables. :raises TemplateError: as :class:`_PayloadTemplate`"""
     return _compile_payload(tree).render(variables)
 
@@ -122,14 +115,14 @@ _JSON_TYPE = "application/json"
 
 
 class NotJsonError(TemplateError):
-    """The template renders to something that is no JSON; line and column are of the rendered text."""
+    """The template renders to something that is not JSON; line and column are of the rendered text."""
 
 
 def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
     """The body in UTF-8.
 
     :param variables: see :func:`~.variables.template_variables`
-    :raises TemplateError: the template is wrong, its result is no JSON (:class:`NotJsonError`), or too large
+    :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
     """
     names = _names(endpoint, variables)
     if endpoint.payload_template is not None:
@@ -197,7 +190,7 @@ def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
 
 
 def _tree_body(endpoint: Endpoint, names: Mapping[str, Any]) -> bytes:
-    tree = _render_payload(payload_tree(endpoint), names)
+    tree = render_payload(payload_tree(endpoint), names)
     if endpoint.parameters is not None:
         tree = endpoint.parameters.fitted(tree)
     try:

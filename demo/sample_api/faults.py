@@ -73,7 +73,7 @@ class Fault:
 
     @classmethod
     def from_json(cls, value: Any) -> Fault:
-        """:raises ValueError: the value is no object, or names a kind or field that there isn't"""
+        """:raises ValueError: the value is not an object, or names a kind or field that there isn't"""
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
         known = {one.name for one in fields(cls)} - {"seen", "used"}

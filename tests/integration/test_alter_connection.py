@@ -180,7 +180,7 @@ bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT 
 @pytest.mark.parametrize(
     ("victim", "when", "stored", "demanded"),
     [
-        ("check_upstream", "after", False, False),
+        ("_check_upstream", "after", False, False),
         ("commit", "before", False, False),
         ("commit", "after", True, False),
         ("_conclude", "before", True, False),

@@ -234,7 +234,7 @@ def test_a_value_that_does_not_fit_fails_the_work_with_its_column(deploy: Deploy
         deploy.start(query=REWRITE.replace("CAST(rows", "CAST(state"))
     with pytest.raises(SchemaError, match="column rows: string does not fit"):
         deploy.start(query=REWRITE.replace("CAST(rows AS BIGINT)", "state"))
-    with pytest.raises(SchemaError, match="gives more, which is no column.* does not give id"):
+    with pytest.raises(SchemaError, match="gives more, which is not a column.* does not give id"):
         deploy.start(query="SELECT 1 AS more FROM ops.runs", row_wise=None)
     with pytest.raises(SparkJobError, match="PARSE_SYNTAX_ERROR"):
         deploy.start(query="DELETE FROM ops.runs", row_wise=None)

@@ -24,7 +24,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
 from airflow_provider_rfr.operators.lineage import _table_asset
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -182,7 +182,7 @@ def test_a_refresh_that_a_waiting_run_has_followed_meanwhile_is_told_by_its_comm
     payload = follow(task.defer())
     next_run = Task("next")
     follow(next_run.defer())
-    header = _read_status(lake.settings, "raw.items")
+    header = read_status(lake.settings, "raw.items")
     assert header is not None
     assert header.generation == 2
     result = task.go_on(payload)
@@ -202,7 +202,7 @@ def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
 ) -> None:
     trigger = task.defer(options={"concurrency": 2, "round_seconds": 1, "requests_per_second": 10})
-    wait_until(lambda: (status := _read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
+    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
     app, driver = yarn.newest
     driver.kill()
     payload = follow(trigger)

@@ -8,7 +8,7 @@ import subprocess
 
 import psutil
 
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Outcome, Runner, figures_of, kill_group, shop
 from tests.soon import PATIENCE, wait_until
@@ -26,7 +26,7 @@ def reading(lake: Lake, runner: Runner, api: SampleApi) -> subprocess.Popen[str]
     def two_rounds() -> bool:
         if not lake.folder.joinpath("catalog.db").exists() or not lake.has("raw.items__rfr_ledger"):
             return False
-        status = _read_status(lake.settings, "raw.items")
+        status = read_status(lake.settings, "raw.items")
         return status is not None and status.rounds >= 2
 
     wait_until(two_rounds, seconds=120)
@@ -51,7 +51,7 @@ def test_a_jvm_that_is_killed_is_told_as_that_and_nobody_waits_for_its_driver(
     error = outcome.figures["error"]
     assert (outcome.code, error["type"]) == (FAILED, "SparkJobError"), outcome.output[-3000:]
     assert error["message"].startswith("Spark's JVM died (killed, often for memory")
-    status = _read_status(lake.settings, "raw.items")
+    status = read_status(lake.settings, "raw.items")
     assert status is not None and status.ended_at is not None
     assert (status.error or "").startswith("SparkJobError: Spark's JVM died")
 
@@ -63,5 +63,5 @@ def test_a_stop_that_takes_spark_along_ends_as_stopped(lake: Lake, runner: Runne
     assert outcome.code == FAILED, outcome.output[-3000:]
     assert outcome.figures["error"]["type"] == "RefreshStoppedError", outcome.output[-3000:]
     assert "the next attempt goes on" in outcome.figures["error"]["message"]
-    status = _read_status(lake.settings, "raw.items")
+    status = read_status(lake.settings, "raw.items")
     assert status is not None and status.ended_at is not None

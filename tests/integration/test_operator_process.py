@@ -19,7 +19,7 @@ import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import ROOT, SHOP, Lake, is_alive
@@ -158,6 +158,6 @@ def test_a_task_that_is_told_to_stop_keeps_what_it_has_read(
     print(f"it ended after {time.monotonic() - began:.1f} s; Airflow ends a task hard after five")
     assert "Asking the Spark driver" in output
     assert task.returncode != 0
-    status = _read_status(lake.settings, "raw.items")
+    status = read_status(lake.settings, "raw.items")
     assert status is not None
     assert status.pages == slow_api.counts(path="/partitions/*")["pages"]

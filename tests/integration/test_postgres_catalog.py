@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import ROOT, Lake, Runner, figures_of, kill_group
 from tests.integration.postgres import PostgresServer
@@ -59,7 +59,7 @@ def test_a_refresh_killed_half_way_is_resumed(lake: Lake, runner: Runner, api: S
     assert (outcome.figures["generation"], outcome.figures["attempts"]) == (1, 2)
     again = api.counts(path="/partitions/*")["refetched"] - before["refetched"] - outcome.figures["overlap_checks"]
     assert again <= 0.05 * before["pages"] + OPTIONS["concurrency"]
-    status = _read_status(lake.settings, "raw.items")
+    status = read_status(lake.settings, "raw.items")
     assert status is not None
     assert status.snapshot_id == lake.table("raw.items").current_snapshot().snapshot_id
     password = lake.properties["uri"].partition("rfr:")[2].partition("@")[0]

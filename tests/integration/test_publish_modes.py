@@ -20,7 +20,7 @@ from airflow_provider_rfr.lake.catalog import create_table, open_catalog
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.refresh.maintenance import part_ledgers
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner
 from tests.integration.sources import (
@@ -140,7 +140,7 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
     }
     assert len(lake.table("raw.overlapping").metadata.snapshots) == 1
     assert (figures["overlapping"]["files_deleted"] > 2, figures["overlapping"]["files_undeleted"]) == (True, 0)
-    status = _read_status(lake.settings, "raw.orders")
+    status = read_status(lake.settings, "raw.orders")
     assert status is not None
     assert (status.dag_id, status.dag_run_id, status.task_id, status.map_index) == ("shop", "tuesday", "refresh", -1)
     rows = lake.rows("raw.orders")

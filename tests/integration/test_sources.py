@@ -26,7 +26,7 @@ from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import page_row
 from airflow_provider_rfr.refresh.process import process_started
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.streams.core import Page
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -87,7 +87,7 @@ def test_a_failing_partition_stops_no_other_and_a_source_that_changed_is_treated
         assert "2 of 3 partitions could not be read" in error["message"]
         for number in numbers:
             assert re.search(rf'{{"partition":{number}}}: .*no page 10 of {number}', error["message"])
-        status = _read_status(lake.settings, f"raw.{name}")
+        status = read_status(lake.settings, f"raw.{name}")
         assert status is not None
         assert (status.partitions_done, status.pages) == (1, PAGES + 2 * 9)
         assert not lake.has(f"raw.{name}")
@@ -299,8 +299,8 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
     [
         ("missing.yaml", None, "missing.yaml can't be read"),
         ("broken.yaml", "source: {file: [", "broken.yaml is no YAML at line 1"),
-        ("broken.json", '{"source": ', "broken.json is no JSON"),
-        ("list.yaml", "- a\n- b\n", "list.yaml: is no mapping"),
+        ("broken.json", '{"source": ', "broken.json is not JSON"),
+        ("list.yaml", "- a\n- b\n", "list.yaml: is not a mapping"),
         (
             "typo.yaml",
             "source: {file: x.yaml}\nstreams: [a]\ntarget: raw.a\nlake: {properties: {type: sql}}\n"
@@ -394,7 +394,7 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
     error = figures_of(output)["error"]
     assert error["type"] == "RefreshStoppedError"
     assert "is gone" in output
-    status = _read_status(lake.settings, "raw.items")
+    status = read_status(lake.settings, "raw.items")
     assert status is not None
     served = api.counts(path="/partitions/*")
     assert status.pages == served["pages"], "pages that were read were not committed"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.refresh.status import _read_status
+from airflow_provider_rfr.refresh.status import read_status
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, figures_of, shop
 from tests.integration.sources import schema_like, source_of, stream_like
@@ -64,7 +64,7 @@ def test_the_second_run_waits_for_the_first_or_fails_at_once_as_on_busy_says(
     def reads() -> bool:
         if not open_catalog(lake.settings).table_exists("raw.items__rfr_ledger"):
             return False
-        return _read_status(lake.settings, "raw.items") is not None
+        return read_status(lake.settings, "raw.items") is not None
 
     first = runner.start(config("one", "wait", requests_per_second=10))
     wait_until(reads)

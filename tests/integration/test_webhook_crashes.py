@@ -22,8 +22,8 @@ from tests.soon import wait_until
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
 ID = delivery_id("commit-1", "hook")
-ALL = (("commit", 1), ("enrol",), ("deliver",))
-AGAIN = (("enrol",), ("deliver",))
+ALL = (("commit", 1), ("enqueue",), ("deliver",))
+AGAIN = (("enqueue",), ("deliver",))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_sigkill_while_the_endpoint_is_at_it_repeats_the_call_under_the_same_i
 
 
 def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, server: Receiver) -> None:
-    scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
+    scene.run(("enqueue",), ("commit", *range(1, 31)), ("enqueue",))
     processes = [scene.start(("deliver",)) for _ in range(4)]
     assert [forked.exit_code(process) for process in processes] == [0] * 4
     assert sorted(server.ids) == sorted(delivery_id(f"commit-{n}", "hook") for n in range(1, 31))
@@ -151,7 +151,7 @@ def test_four_deliverers_at_once_call_once_for_each_delivery(scene: Scene, serve
 
 @pytest.mark.test
 def test_four_deliverers_of_whom_two_are_killed_converge(scene: Scene, server: Receiver) -> None:
-    scene.run(("enrol",), ("commit", *range(1, 31)), ("enrol",))
+    scene.run(("enqueue",), ("commit", *range(1, 31)), ("enqueue",))
 
     def answer(request: Received) -> Reply:
         time.sleep(0.02)
@@ -180,7 +180,7 @@ def test_a_dead_endpoint_costs_the_living_one_no_second_call(scene: Scene, serve
 
         silent.answers_by(answer)
         scene.endpoint("dead", silent.url, maxAttempts=50)
-        scene.run(("commit", 1), ("enrol",))
+        scene.run(("commit", 1), ("enqueue",))
         for number in range(3):
             process = scene.start(*AGAIN)
             while len(silent.received) <= number or scene.states()[ID] != "delivered":
@@ -194,7 +194,7 @@ def test_a_dead_endpoint_costs_the_living_one_no_second_call(scene: Scene, serve
 
 
 def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receiver) -> None:
-    scene.run(("commit", 1), ("enrol",), ("commit", 2, 3), ("enrol",), ("deliver",))
+    scene.run(("commit", 1), ("enqueue",), ("commit", 2, 3), ("enqueue",), ("deliver",))
     before = list(server.ids)
     scene.lose_store()
     scene.run(*AGAIN)
@@ -204,8 +204,8 @@ def test_a_lost_control_store_repeats_the_same_ids(scene: Scene, server: Receive
 
 @pytest.mark.test
 def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: Receiver) -> None:
-    scene.run(("commit", 1), ("enrol",))
-    scene.killed(("commit", 2), ("enrol",), at="before the rows")
+    scene.run(("commit", 1), ("enqueue",))
+    scene.killed(("commit", 2), ("enqueue",), at="before the rows")
     scene.lose_store()
     scene.killed(*AGAIN, at="in the rows' transaction")
     scene.run(*AGAIN)
@@ -218,7 +218,7 @@ def test_a_lost_store_and_a_sigkill_lose_nothing_together(scene: Scene, server: 
 )
 def test_a_window_of_commits_survives_a_sigkill_whole(place: str, calls: int, scene: Scene, server: Receiver) -> None:
     scene.endpoint("hook", server.url, interval="1h")
-    scene.run(("enrol",), ("commit", 1, 2, 3), ("enrol",))
+    scene.run(("enqueue",), ("commit", 1, 2, 3), ("enqueue",))
     scene.killed(("deliver",), at=place)
     scene.run(*AGAIN)
     assert len(set(server.ids)) == 1

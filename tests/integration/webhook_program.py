@@ -1,4 +1,4 @@
-"""Commits, enrols and delivers, and is killed by SIGKILL at a named place; run as a process by the crash tests.
+"""Commits, enqueues and delivers, and is killed by SIGKILL at a named place; run as a process by the crash tests.
 
 ``kill`` names the place: there it kills itself as the kernel would, with no handler and no finally.
 """
@@ -18,9 +18,9 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_c
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import dispatcher, outbox
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery_summary import Tally
-from airflow_provider_rfr.webhooks.dispatcher import Courier
-from airflow_provider_rfr.webhooks.endpoint_worker import Lane
+from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from airflow_provider_rfr.webhooks.endpoint_worker import EndpointWorker
 from tests.webhook_receiver import LAKE, TABLE, events
 
 
@@ -41,7 +41,7 @@ def _around(owner: Any, name: str, *, before: bool) -> None:
 
 
 def _after_settling(original: Callable[..., None]) -> Callable[..., None]:
-    def add(tally: Tally, results: Any, lost: Any) -> None:
+    def add(tally: DeliverySummary, results: Any, lost: Any) -> None:
         if results:
             _die()
         original(tally, results, lost)
@@ -56,14 +56,14 @@ def _install(place: str, catalog: Any) -> None:
         "after the commit": (catalog, "commit_table", False),
         "before the rows": (outbox, "add_deliveries", True),
         "in the rows' transaction": (outbox, "add_deliveries", False),
-        "after the rows": (outbox, "enrol_table", False),
+        "after the rows": (outbox, "enqueue_commits", False),
         "in the claim's transaction": (dispatcher, "claim", False),
-        "after the claim": (Lane, "put", True),
+        "after the claim": (EndpointWorker, "put", True),
         "after the answer": (dispatcher, "settle", True),
         "in the settlement's transaction": (dispatcher, "settle", False),
     }
     if place == "after the settlement":
-        Tally.add = _after_settling(Tally.add)  # type: ignore[method-assign]
+        DeliverySummary.add = _after_settling(DeliverySummary.add)  # type: ignore[method-assign]
     else:
         owner, name, before = wrapped[place]
         _around(owner, name, before=before)
@@ -82,9 +82,9 @@ def main(task: dict[str, Any]) -> None:
             for event in events(*numbers):
                 rows = pa.table({"id": pa.array([1], pa.int64())})
                 catalog.load_table(TABLE).append(rows, snapshot_properties=event.to_summary())
-        elif step == "enrol":
-            outbox.enrol_table(store, catalog, LAKE, TABLE, endpoints)
+        elif step == "enqueue":
+            outbox.enqueue_commits(store, catalog, LAKE, TABLE, endpoints)
         elif step == "deliver":
-            courier = Courier(store, endpoints, allowed_hosts=["127.0.0.1"], lease_slack=1.0)
-            courier.deliver_due(until_empty=True, patience=20)
+            dispatcher = Dispatcher(store, endpoints, allowed_hosts=["127.0.0.1"], lease_slack=1.0)
+            dispatcher.deliver_due(until_empty=True, patience=20)
     store.close()

@@ -71,7 +71,7 @@ def test_no_slot_is_held_between_attempts_and_no_secret_is_left_behind(story: St
         wait_for(lambda: story.airflow.task("deliver", "hooked", "deliver")["state"] == "deferred")
         succeed(story, "deliver", "hooked")
     assert result(story, "deliver", "hooked", "deliver") == {
-        "noted": 1,
+        "enqueued": 1,
         "delivered": 1,
         "failed": 2,
         "dead": 0,

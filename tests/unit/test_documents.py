@@ -78,13 +78,13 @@ def test_a_source_is_read_by_it_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "key"),
     [
-        ("a: 1\nb: 2\na: 3\n", "line 3, column 1: a key stands twice", "a"),
-        ("x: {k: 1, k: 2}", "line 1, column 11: a key stands twice", "k"),
-        ("a: [canary", "line 1, column 11: is no YAML", None),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1: duplicate key", "a"),
+        ("x: {k: 1, k: 2}", "line 1, column 11: duplicate key", "k"),
+        ("a: [canary", "line 1, column 11: is not YAML", None),
         ("a: !!int canary", "line 1, column 4: tags are not read; leave it out", None),
         ("a: !!python/object:os.x {}", "line 1, column 4: tags are not read; leave it out", None),
-        ("? [1]\n: 2\n", "line 1, column 3: is no YAML", None),
-        ("\x00canary", "is no YAML", None),
+        ("? [1]\n: 2\n", "line 1, column 3: is not YAML", None),
+        ("\x00canary", "is not YAML", None),
         ("- " * 3000, "is nested too deeply", None),
     ],
 )

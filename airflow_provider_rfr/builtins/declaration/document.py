@@ -161,12 +161,12 @@ class _Composer:
     def _key(self, node: Node, lines: dict[str, int]) -> str:
         key = node.value
         if not isinstance(key, str):
-            self._flaw(node.line, f"the key {node.text or 'here'} is no text", "put it in quotes")
+            self._flaw(node.line, f"the key {node.text or 'here'} is not text", "put it in quotes")
             return ""
         if key == "<<":
             self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
         elif key in lines:
-            self._flaw(node.line, f"the key {key!r} stands twice", f"it is in line {lines[key]} too")
+            self._flaw(node.line, f"duplicate key {key!r}", f"it is in line {lines[key]} too")
         lines.setdefault(key, node.line)
         return key
 
@@ -199,7 +199,7 @@ class Fields:
         """Note the fields that nobody knows."""
         for name, node in self._nodes.items():
             if name not in known:
-                self._flaws.append(Flaw(node.line, f"{self._path}{name} is no field", nearest(name, known, show=12)))
+                self._flaws.append(Flaw(node.line, f"{self._path}{name} is not a field", nearest(name, known, show=12)))
 
     def wrong(self, name: str, problem: str, remedy: str = "") -> None:
         """Note that the value of a field is wrong."""

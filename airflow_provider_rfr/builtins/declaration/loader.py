@@ -59,12 +59,12 @@ def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | No
 def _instance_findings(name: str, instances: Mapping[Any, Any]) -> Iterator[Finding]:
     """What is wrong with a list, whether it comes from YAML or from Python."""
     if not is_plain(name):
-        yield Finding("name", f"{name!r} is no name", "write what per_instance says, e.g. lake")
+        yield Finding("name", f"{name!r} is not a name", "write what per_instance says, e.g. lake")
     for key, called in instances.items():
         if not isinstance(key, str) or not key.strip():
-            yield Finding(_KIND, f"the id {key!r} of an instance is no text", "write ID: NAME")
+            yield Finding(_KIND, f"the id {key!r} of an instance is not text", "write ID: NAME")
         elif not isinstance(called, str) or not called.strip():
-            yield Finding(f"{_KIND}.{key}", f"the name {called!r} of {key} is no text", "write ID: NAME")
+            yield Finding(f"{_KIND}.{key}", f"the name {called!r} of {key} is not text", "write ID: NAME")
 
 
 GROUP = "airflow_provider_rfr.builtins"
@@ -159,7 +159,7 @@ class Collected:
         except OSError as error:
             self._miss(f"it can't be read: {error.strerror}", place=str(path))
         except UnicodeDecodeError:
-            self._miss("it is no text in UTF-8", place=str(path))
+            self._miss("it is not text in UTF-8", place=str(path))
         else:
             self._text(text, str(path), ours=False)
 

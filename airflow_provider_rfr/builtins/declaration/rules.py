@@ -135,7 +135,7 @@ def _shape(obj: BuiltinObject) -> Iterator[Finding]:
         if name.casefold().startswith("rfr.") and (name, value) != _FILLED:
             yield Finding(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
     if obj.per_instance is not None and not is_plain(obj.per_instance):
-        yield Finding("per_instance", f"{obj.per_instance!r} is no name")
+        yield Finding("per_instance", f"{obj.per_instance!r} is not a name")
 
 
 def _storage(obj: BuiltinObject) -> Iterator[Finding]:
@@ -201,22 +201,22 @@ def _sink(sink: SinkSpec) -> Iterator[Finding]:
     if sink.on_replace not in _ON_REPLACE:
         yield Finding("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
     if sink.to not in _TARGETS:
-        yield Finding("sink.to", f"{sink.to!r} is no target", nearest(sink.to, _TARGETS))
+        yield Finding("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
     for name in _TARGETS.get(sink.to, ()):
         if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
             yield Finding("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
     form = sink.settings.get("format", "jsonl")
     if sink.to == "files" and form not in _FORMATS:
-        yield Finding("sink.settings.format", f"{form!r} is no format", nearest(str(form), _FORMATS))
+        yield Finding("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
     emit = sink.settings.get("emit", "rows")
     if emit not in _EMITS:
         yield Finding("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
     keys = sink.settings.get("keys", [])
     if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Finding("sink.settings.keys", f"{keys!r} is no list of columns")
+        yield Finding("sink.settings.keys", f"{keys!r} is not a list of columns")
     size = sink.settings.get("batch_size", 1)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Finding("sink.settings.batch_size", f"{size!r} is no number of rows")
+        yield Finding("sink.settings.batch_size", f"{size!r} is not a number of rows")
 
 
 @dataclass(frozen=True, slots=True)

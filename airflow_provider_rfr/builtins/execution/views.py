@@ -54,7 +54,7 @@ def rebind_users(work: Work, step: Step) -> None:
     """Give a user's view its own text once more; what is said about it stays, and it does not become ours."""
     view = work.view(step.name)
     if view is not None and view.properties.get(MARKER) is not None:
-        raise StepError(step.name, step.how.value, "it is no user's view any more", "plan again")
+        raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
     said = dict(view.properties) if view is not None else {}
     work.engine(step).create_view(
         step.name,

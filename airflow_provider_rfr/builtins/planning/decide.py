@@ -1,10 +1,6 @@
-"""Marks objects while they are loaded in order: changed by themselves, or by what they read and use.
+"""What becomes of each object: table, view or sink, changed by itself or by what it reads.
 
-What is to become of a table: of a declared one, a log, a source's target or a materialized view.
-
-What is to become of a view. It holds nothing, so it needs no instruction; what counts is who reads what of whom.
-
-What is to become of a sink: it goes on from its cursor unless the rows that it is at are gone.
+Objects are taken in the order of their reads. A sink goes on from its cursor unless the rows that it is at are gone.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class Plan:
         :raises PlanError: it is none, is of another format, or was changed after it was made
         """
         if document.get("format") != _FORMAT:
-            raise PlanError(f"this is no plan of format {_FORMAT}: format is {document.get('format')!r}")
+            raise PlanError(f"this is not a plan of format {_FORMAT}: format is {document.get('format')!r}")
         try:
             plan = decode(cls, document)
         except (TypeError, ValueError, KeyError, AttributeError, RfrError) as error:
@@ -350,7 +350,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     except (OSError, ValueError) as error:
         raise PlanError(f"{path}: no plan can be read from it: {error}") from error
     if not isinstance(document, dict):
-        raise PlanError(f"{path}: this is no plan")
+        raise PlanError(f"{path}: this is not a plan")
     return Plan.from_json(document)
 
 

@@ -357,4 +357,4 @@ def _sender(name: str, spec: SinkSpec, target: HttpTarget | FilesTarget | None) 
     if spec.to == "http" and isinstance(target, HttpTarget):
         return HttpSender(name, spec.settings, target)
     wanted = {"http": "an HttpTarget, its connection resolved", "files": "a FilesTarget, or none"}
-    raise ConfigurationError("target", f"is no target of a sink to {spec.to}", wanted.get(spec.to, "files or http"))
+    raise ConfigurationError("target", f"is not a target of a sink to {spec.to}", wanted.get(spec.to, "files or http"))

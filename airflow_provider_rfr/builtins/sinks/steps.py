@@ -210,4 +210,4 @@ def _source(step: Step) -> UUID:
     try:
         return UUID(str(step.details.get("source")))
     except ValueError:
-        raise ConfigurationError("steps", f"{step.name}: details.source is no id of an object") from None
+        raise ConfigurationError("steps", f"{step.name}: details.source is not an id of an object") from None

@@ -273,7 +273,7 @@ class FileSender:
         self._collected = False
         self._format = str(settings.get("format", "jsonl"))
         if self._format not in _ENCODE:
-            raise ConfigurationError("sink.settings.format", f"{self._format!r} is no format", "jsonl or parquet")
+            raise ConfigurationError("sink.settings.format", f"{self._format!r} is not a format", "jsonl or parquet")
         try:
             self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]), **target.options)
         except (ValueError, ImportError, OSError) as error:

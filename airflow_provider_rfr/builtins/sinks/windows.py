@@ -287,7 +287,7 @@ class Manner:
         """
         size = spec.settings.get("batch_size", _SIZES.get(spec.to, 500))
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigurationError("sink.settings.batch_size", f"{size!r} is no number of rows", "e.g. 500")
+            raise ConfigurationError("sink.settings.batch_size", f"{size!r} is not a number of rows", "e.g. 500")
         emit = spec.settings.get("emit", "rows")
         if emit not in _EMIT:
             raise ConfigurationError("sink.settings.emit", f"{emit!r} is unknown", f"one of {', '.join(_EMIT)}")

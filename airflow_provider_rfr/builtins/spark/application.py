@@ -92,7 +92,7 @@ def _parse_document(said: Any, folder: Path) -> _MigrationDocument:
     """
     given = _mapping("config", said)
     if unknown := sorted(given.keys() - {*_FIELDS, *_MORE_FIELDS}):
-        raise ConfigurationError(str(unknown[0]), "is no field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
+        raise ConfigurationError(str(unknown[0]), "is not a field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
     if given.get("spec") is not None and given.get("objects"):
         raise ConfigurationError("spec", "stands beside objects", "give one of the two")
     jars = tuple(map(str, _list("jars", given.get("jars"))))
@@ -157,7 +157,7 @@ def _supervisor(said: Any) -> tuple[int, int, str] | None:
 
 def _mapping(name: str, said: Any) -> Mapping[str, Any]:
     if not isinstance(said, Mapping):
-        raise ConfigurationError(name, "is missing" if said is None else "is no mapping", "write it as a mapping")
+        raise ConfigurationError(name, "is missing" if said is None else "is not a mapping", "write it as a mapping")
     return said
 
 
@@ -165,13 +165,13 @@ def _list(name: str, said: Any) -> list[Any]:
     if said is None:
         return []
     if not isinstance(said, list):
-        raise ConfigurationError(name, "is no list", "write it as a list")
+        raise ConfigurationError(name, "is not a list", "write it as a list")
     return said
 
 
 def _text(name: str, said: Any) -> str:
     if not isinstance(said, str) or not said:
-        raise ConfigurationError(name, "is missing" if said is None else "is no text", "write e.g. sqlite:///FILE")
+        raise ConfigurationError(name, "is missing" if said is None else "is not text", "write e.g. sqlite:///FILE")
     return said
 
 

@@ -208,7 +208,7 @@ def _matched(rows: DataFrame, layout: FileLayout, table: str, *, complete: bool)
     """
     wanted = {field.name.casefold(): field for field in layout.arrow}
     found = [name.casefold() for name in rows.columns]
-    problems = [f"gives {name}, which is no column of it" for name in rows.columns if name.casefold() not in wanted]
+    problems = [f"gives {name}, which is not a column of it" for name in rows.columns if name.casefold() not in wanted]
     problems += [f"gives {name} twice" for name in sorted({name for name in found if found.count(name) > 1})]
     missing = [field for name, field in wanted.items() if name not in found and (complete or not field.nullable)]
     problems += [f"does not give {field.name}" for field in missing]

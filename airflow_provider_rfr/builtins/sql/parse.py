@@ -187,7 +187,7 @@ def _check_words(query: str, words: list[Token]) -> None:
     if first.token_type not in _BEGINNINGS:
         raise QueryError(f"it begins with {first.text.upper()!r}", _ONE_SELECT)
     if any(each.token_type is TokenType.L_BRACE for each in words):
-        raise QueryError("it has braces", "a query is no template; write it out")
+        raise QueryError("it has braces", "a query is not a template; write it out")
 
 
 def _check_tree(tree: exp.Query) -> None:

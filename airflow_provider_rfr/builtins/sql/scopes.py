@@ -278,7 +278,7 @@ class Outputs:
         name = ".".join(written(each) for each in column.parts[:-1])
         nodes = [each for each in _nodes(scope) if _names_it(column, each)]
         if len(nodes) != 1:
-            raise QueryError(f"{name}.* is no table of this SELECT", f"write the fields out: {name}.field, ...")
+            raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
         items = [Item(None, each) for each in self.columns(scope, nodes[0])]
         return [item.name for item in _without_excepted(items, column.this)]
 

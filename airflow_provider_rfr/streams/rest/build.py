@@ -66,7 +66,7 @@ def _build_router(
 
     :param config: without secrets: partitions are stored
     :param streams: the names that a parent may have
-    :raises SourceDefinitionError: an unknown parent, values that are no list, a field that stands twice
+    :raises SourceDefinitionError: an unknown parent, values that are no list, a duplicate field
     """
     if router is None:
         return NoRouter()

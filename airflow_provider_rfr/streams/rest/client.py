@@ -1,9 +1,4 @@
-"""Sends the request of one page and brings back its answer.
-
-One HTTP request: sent, its whole body read, within its limits.
-
-Puts credentials into requests.
-"""
+"""Sends the request of one page, with credentials, and returns its whole answer within its limits."""
 
 from __future__ import annotations
 
@@ -385,7 +380,7 @@ class Requester:
             parts = urlsplit(target)
             at_home, allowed = self.hosts.is_base(target), self.hosts.is_allowed(target)
         except ValueError:
-            return Failure(f"{answer.status} redirects to what is no address", answer.request, permanent=True)
+            return Failure(f"{answer.status} redirects to what is not an address", answer.request, permanent=True)
         if not (at_home or allowed):
             return Failure(
                 f"{answer.status} redirects from {base} to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, "
@@ -444,13 +439,13 @@ def check_base_url(url: Any, place: str, check_text: Callable[[str], str] = str)
         parts = urlsplit(url if isinstance(url, str) else "")
         _ = parts.port
         if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-            problem = f"{check_text(str(url))!r} is no http address"
+            problem = f"{check_text(str(url))!r} is not an http address"
         elif parts.username or parts.password:
             problem = "a user in the address would be sent in every message; use authenticator: {type: basic}"
         elif parts.query or parts.fragment:
             problem = "has a query; use request.query"
     except ValueError:
-        problem = "is no address"
+        problem = "is not an address"
     if problem:
         raise SourceDefinitionError(place, problem, "e.g. https://api.example.com/v1")
     return str(url)

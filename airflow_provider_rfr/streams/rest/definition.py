@@ -1,15 +1,7 @@
-"""The document of a declarative source, as models: one field here is one field of the YAML file.
+"""The document of a declarative source as pydantic models: one field here is one field of the YAML file.
 
-Unknown fields, wrong types and contradictions are refused when the document is read.  What depends on the
-configuration (templates) is checked when the streams are built, before the first request.
-
-What all parts of a source definition share.
-
-Models of the authenticators.
-
-Models of the error handler.
-
-Models of the paginators.
+Unknown fields, wrong types and contradictions are refused when the document is read. What depends on the configuration
+(templates) is checked when the streams are built, before the first request.
 """
 
 from __future__ import annotations
@@ -224,7 +216,7 @@ class Rule(Part):
         for item in value or ():
             known = item in ("1xx", "2xx", "3xx", "4xx", "5xx") if isinstance(item, str) else 100 <= item <= 599
             if not known:
-                raise ValueError(f"{item!r} is no status; write a number such as 404, or a class such as 5xx")
+                raise ValueError(f"{item!r} is not a status; write a number such as 404, or a class such as 5xx")
         return value
 
     @model_validator(mode="after")
@@ -569,5 +561,5 @@ class SourceDefinition(Part):
     def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
         for name in value:
             if not _STREAM_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no stream name: letters, digits and underscores")
+                raise ValueError(f"{name!r} is not a stream name: letters, digits and underscores")
         return value

@@ -1,6 +1,7 @@
-"""Makes a source's definition whole: nothing in it refers to a file any more.
+"""Reads a source's definition: includes files, reports every mistake with its place, checks templates.
 
-Turns what the models refuse into one error that says where, what, and what is allowed.
+Templates are checked without a configuration, because a DAG is parsed long before there is one. Which names a template
+may use depends on its place alone.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def read_document(file: str) -> Any:
         place, problem = "file", f"can't be read: {error.strerror}"
     except DocumentError as error:
         place = f"line {error.line}, column {error.column}" if error.line else "syntax"
-        problem = error.detail or error.problem if error.key is None else f"the key {error.key!r} stands twice"
+        problem = error.detail or error.problem if error.key is None else f"duplicate key {error.key!r}"
     raise SourceDefinitionError(place, problem, file=str(file))
 
 

@@ -1,11 +1,7 @@
-"""Decides about each answer: the first rule that matches, else what its status usually means.
+"""What is done about each answer: the first rule that matches, else what its status usually means.
 
-How long to wait before a request is repeated: small strategies, tried in order.
-
-Repeats a request as long as its verdicts and the budgets allow.
-
-Two budgets: errors count against ``max_retries`` and ``max_time``; a rate limit counts against neither,
-only against ``max_rate_limit_wait``, because the API is well and merely asks for patience.
+Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``; a rate limit counts
+only against ``max_rate_limit_wait``, because the API is well and asks for patience.
 """
 
 from __future__ import annotations
@@ -216,7 +212,7 @@ class ErrorHandler:
     """Rules, budgets and backoff; seconds.
 
     :ivar expired_token_status: statuses that mean "token expired" where a page token was sent
-    :ivar json_required: a success whose body is no JSON is tried again
+    :ivar json_required: a success whose body is not JSON is tried again
     :ivar on_bad_json: what is done about a body that is JSON but for some values: fail, replace or skip
     :ivar error_keys: where an answer with status 2xx may have an error
     :ivar selector: finds the records; None where the answer is no page, but e.g. a token

@@ -1,15 +1,9 @@
-"""Templates of a definition: plain values, one expression, or text with expressions in it.
+"""Templates and paths of a definition.
 
-A text that is exactly one ``{{ expression }}`` gives the expression's value with its type; any other text
-with expressions gives text; a text without any is itself.  Everything is compiled once.  Templates run
-in Jinja2's sandbox, can't change what they are given, and an unknown name is an error.  In
-``record.items`` a key of the record wins over a method of Python's mapping.
-
-Dotted paths into JSON values: ``data.items``, ``pages.0.next``, ``groups.*.members``.
-
-Finds wrong templates in a definition without its configuration, as a DAG is parsed long before there is one.
-
-Which names a template may use depends on its place alone.  What ``config`` has is checked when the streams are built.
+A text that is exactly one ``{{ expression }}`` gives the expression's value with its type; any other text with
+expressions gives text. Templates are compiled once and run in Jinja2's sandbox; an unknown name is an error. In
+``record.items`` a key of the record wins over a method of Python's mapping. Paths are dotted: ``data.items``,
+``pages.0.next``, ``groups.*.members``.
 """
 
 from __future__ import annotations
@@ -197,7 +191,7 @@ def _checked(
     except TemplateError as error:
         problem = str(error.message)
     if problem:
-        raise SourceDefinitionError(place, f"{text!r} is no template: {problem}")
+        raise SourceDefinitionError(place, f"{text!r} is not a template: {problem}")
     for name in sorted(meta.find_undeclared_variables(tree) - names - environment.globals.keys()):
         raise SourceDefinitionError(place, f"unknown name {name!r}", nearest(name, names))
     if config is not None:
@@ -282,7 +276,7 @@ def lookup_each(value: Any, path: Path) -> Iterator[Any]:
 
 
 def assign(record: MutableMapping[str, Any], path: Path, value: Any) -> None:
-    """Set a value, making the objects on the way; an object replaces what is no object."""
+    """Set a value, making the objects on the way; an object replaces what is not an object."""
     for key in path[:-1]:
         inner = record.get(key)
         if not isinstance(inner, MutableMapping):

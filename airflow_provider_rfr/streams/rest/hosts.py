@@ -66,14 +66,14 @@ class HostPolicy:
             absolute = self.secured(urljoin(relative_to, url.strip()))
             origin = Origin.of(absolute)
             if origin.scheme not in _DEFAULT_PORTS or not origin.host:
-                problem = f"{what} is no http address"
+                problem = f"{what} is not an http address"
             elif not (origin == self.base or self.is_allowed(absolute)):
                 problem = (
                     f"{what} leads to {origin}, not to {self.base}; "
                     "credentials are not sent there unless allowed_hosts lists it"
                 )
         except ValueError:
-            absolute, problem = "", f"{what} is no address"
+            absolute, problem = "", f"{what} is not an address"
         if problem:
             raise SourceError(problem, request=request)
         return absolute

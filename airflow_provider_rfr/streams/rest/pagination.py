@@ -1,9 +1,4 @@
-"""Paginators whose pages are addressable: page numbers and offsets.
-
-Paginators whose next token comes with the page: cursor, next URL, Link header, keyset.
-
-Makes paginators of their definitions.
-"""
+"""The paginators: page numbers and offsets, whose pages are addressable; cursor, next URL, Link header, keyset."""
 
 from __future__ import annotations
 
@@ -75,7 +70,7 @@ class _Numbered(SizedPaginator):
         if token is None:
             return self._start
         if isinstance(token, bool) or not isinstance(token, int) or token < self._start:
-            raise SourceError(f"page token {token!r} is no whole number from {self._start}")
+            raise SourceError(f"page token {token!r} is not a whole number from {self._start}")
         return token
 
 
@@ -240,7 +235,7 @@ class _NextUrl(SizedPaginator):
         if token is None:
             return
         if not isinstance(token, str):
-            raise SourceError(f"page token {token!r} is no address")
+            raise SourceError(f"page token {token!r} is not an address")
         # The token comes from a store: what was checked when it was written is checked again.
         draft.url = self._hosts.checked(token, draft.url, "the page token")
         linked = dict(parse_qsl(urlsplit(draft.url).query, keep_blank_values=True)) if self._keep_query else None

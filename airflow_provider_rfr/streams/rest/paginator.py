@@ -1,14 +1,9 @@
-"""Puts a page token or a page size into a request.
+"""What all paginators share: pure functions from a page's token and answer to the next token; and when to stop.
 
-What all paginators are: pure functions from a page's token and answer to the next token.
-
-``addressable`` ones know the token of every position beforehand.  None of them keeps anything between two
-pages, so a token says everything, in any process.
-
-When a partition is at its end: ``empty``, ``short``, ``total`` or ``flag``.
-
-Rows are counted as the API sent them, before any filter.  A page that is merely short is the last one only
-under the policy ``short``: servers cap page sizes, and drop rows after they cut the page.
+Addressable paginators know the token of every position beforehand. None keeps anything between two pages, so a token
+says everything, in any process. Stop policies are ``empty``, ``short``, ``total`` and ``flag``. Records are counted as
+the API sent them, before any filter. A short page ends a partition only under ``short``, because servers cap page
+sizes and drop rows after they cut the page.
 """
 
 from __future__ import annotations

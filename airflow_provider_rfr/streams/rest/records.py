@@ -1,11 +1,7 @@
-"""Finds the records in an answer, and keeps those that the filter wants.
+"""Finds the records in an answer, filters and transforms them.
 
-Changes to each record.  They work in place: the records of a page belong to it alone.
-
-Ends a partition whose pages are all ignored.
-
-``IGNORE`` goes on to the next page.  An API that answers 404 beyond its last page would so be asked for
-ever.  The guard only counts; what a page is does not depend on it.
+``IGNORE`` skips a page. An API that answers 404 beyond its last page would so be asked for ever, so a partition whose
+pages are all ignored ends.
 """
 
 from __future__ import annotations

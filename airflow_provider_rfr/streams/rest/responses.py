@@ -1,11 +1,7 @@
-"""What became of one request.
+"""What became of one request: its answer, or why there is none; and bodies that strict JSON refuses.
 
-What a body is that a strict reader of JSON refuses: nearly JSON, another format, or something broken.
-
-Nearly JSON is what most readers take all the same, and what no repetition of the request changes: ``NaN``, numbers
-beyond a double, halves of surrogate pairs, bytes that are not UTF-8, control characters in texts.
-
-What is done about an answer, and why.
+``NaN``, numbers beyond a double, halves of surrogate pairs, bytes that are not UTF-8 and control characters in strings
+are read all the same, because repeating the request would not change them.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
 def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
-    """The value, with null for numbers that aren't any and U+FFFD for what is no text; and what that was.
+    """The value, with null for numbers that aren't any and U+FFFD for what is not text; and what that was.
 
     Control characters stay as they are, and are not in the list.
 

@@ -1,9 +1,7 @@
-"""Whitespace around tags, as handlebars.js treats it: ``~``, and tags that have a line for themselves.
+"""Builds the tree of a template: which block a tag belongs to, and whitespace as handlebars.js treats it.
 
-Every test looks at one run of whitespace at an end of one text, so all of it is linear. A block is trimmed when it is
-complete, and its branches before it.
-
-Puts tags together: which block a tag stands in, and where blocks end.
+Whitespace control (``~``) and standalone tags look at one run of whitespace at an end of one text, so all of it is
+linear. A block is trimmed when it is complete, and its branches before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Renders the tree of a template, with contexts, ``../``, ``@`` and ``as |...|`` as handlebars.js has them.
+"""Renders a template's tree, with contexts, ``../``, ``@`` and ``as |...|`` as handlebars.js has them.
 
-Names are looked up in maps and lists alone. Nothing is called but the helpers of this package.
-
-Where rendered text goes: plain, or as JSON that no value can break.
+Names are looked up in maps and lists only. Nothing is called but the helpers of this package. Text is written plainly,
+or as JSON that no value can break.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a template is made of.
-
-Cuts a template into text and tags, and a tag into tokens, by the lexer rules of handlebars.js 4.7.
-"""
+"""Nodes of a template, and the lexer: text and tags, by the rules of handlebars.js 4.7."""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
-"""pybars3's grammar, which says how one expression is built. No other module imports pybars3.
+"""Parses what is inside a tag, with pybars3's grammar. No other module imports pybars3.
 
-The question is an expression of placeholders (see :mod:`airflow_provider_rfr.webhooks.handlebars`), so nothing that an
-author wrote gets here; the answer is a tuple of the grammar, and counts only where all of the question was read.
-``Compiler.compile``, which executes what it makes of a template, is never called.
-
-Reads what stands inside a tag: names, literals, calls, arguments by name, block parameters.
-
-What a name in a tag means: a helper, a block parameter or a variable. The rules are those of handlebars.js.
-
-Two things are found here, while a template is compiled, that handlebars.js finds only if it gets there: helpers that do
-not exist, and helpers with too few or too many arguments.
+The grammar is asked about an expression of placeholders, so nothing that an author wrote reaches it; its answer counts
+only where it read the whole expression. ``Compiler.compile``, which executes what it makes of a template, is never
+called. Unknown helpers and wrong numbers of arguments are found here, when a template is compiled; handlebars.js finds
+them only when it gets there.
 """
 
 from __future__ import annotations
@@ -377,7 +371,7 @@ class Meaning:
         if name not in _BLOCKS:
             helper = self._helper(call).helper
             raise Problem(
-                f"{helper.name} gives a value and is no block; write {{{{#if ({helper.name} ...)}}}}", call.at
+                f"{helper.name} gives a value and is not a block; write {{{{#if ({helper.name} ...)}}}}", call.at
             )
         if len(call.params) != 1:
             raise Problem(f"{{{{#{name}}}}} takes exactly one argument", call.at)

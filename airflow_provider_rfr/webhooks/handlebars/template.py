@@ -1,7 +1,4 @@
-"""A template that has been read, and how errors in it become ``TemplateError``.
-
-A bounded cache of what is made from text, for all threads.
-"""
+"""A compiled template, a bounded cache of them, and errors as ``TemplateError``."""
 
 from __future__ import annotations
 

@@ -1,20 +1,11 @@
-"""Words that every part of a template's reading needs: nothing, white space, and the error that names a place.
-
-What JavaScript makes of a value: its text, its truth, its properties, the order of its keys.
+"""Values of templates as JavaScript sees them, and the budget of one rendering.
 
 Values are what JSON has (None, bool, int, float, str, lists, maps) and ``UNDEFINED``. Whole numbers are exact, however
 large: a snapshot id does not survive JavaScript's one kind of number. Nothing here reads an attribute of a value, calls
-one, or makes text of a list or map.
+one, or makes text of a list or map. Times are RFC 3339, compared as instants.
 
-Times as RFC 3339 writes them: compared as instants, and formatted.
-
-What one rendering may take: steps, and bytes of text.
-
-There is one convention. Sizes are bytes of UTF-8, and are counted **before** the text is made: whoever makes a text
-finds out how large it will be, asks :meth:`Budget.fits` or :meth:`Budget.writes`, and makes it then. So a text that is
-too large is never in memory, whatever made the texts that it is made of.
-
-Values as JSON: as text, in a string, and as copies.
+A budget counts steps, and bytes of UTF-8 **before** a text is made: :meth:`Budget.fits` and :meth:`Budget.writes` are
+asked first, so a text that is too large is never in memory.
 """
 
 from __future__ import annotations
@@ -130,7 +121,7 @@ def kind_of(value: object) -> str:
         return "a map"
     if value is None or value is UNDEFINED:
         return "null"
-    return f"a {type(value).__name__}, which is no value of JSON"
+    return f"a {type(value).__name__}, which is not a value of JSON"
 
 
 def text_of(value: object) -> str:
@@ -459,7 +450,7 @@ def quoted_size(text: str) -> int:
 
 
 def scalar(value: object) -> str:
-    """What is printed as JSON for what is no text, or is JSON already. :raises NoText: as :func:`text_of`"""
+    """What is printed as JSON for what is not text, or is JSON already. :raises NoText: as :func:`text_of`"""
     if isinstance(value, JsonText):
         return value
     if value is None or value is UNDEFINED:

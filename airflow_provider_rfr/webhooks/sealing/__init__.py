@@ -15,8 +15,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_rfr.webhooks.sealing.files import import_file, read_file, reseal_file, seal_file
-from airflow_provider_rfr.webhooks.sealing.flow_import import import_sealed
+from airflow_provider_rfr.webhooks.sealing.files import read_file, reseal_file, seal_file
 from airflow_provider_rfr.webhooks.sealing.sealer import check_sealed, open_sealed, reseal, seal
 
 __all__ = [
@@ -24,9 +23,7 @@ __all__ = [
     "check_sealed",
     "open_sealed",
     "reseal",
-    "import_sealed",
     "seal_file",
     "reseal_file",
-    "import_file",
     "read_file",
 ]

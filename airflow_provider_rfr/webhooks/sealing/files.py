@@ -1,8 +1,6 @@
-"""Documents in files, for the command line: text in, text out; nothing is written.
+"""Sealed documents in files, for the command line: text in, text out; nothing is written.
 
-YAML and JSON text of documents, read strictly, and written so that it can be edited and any reader agrees.
-
-Messages give line and column, and nothing of the text: it may be secret.
+Messages give line and column, and nothing of the text, which may be secret.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import yaml
 from airflow_provider_rfr import documents
 from airflow_provider_rfr.documents import DocumentError, StrictLoader
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing.flow_import import import_sealed
 from airflow_provider_rfr.webhooks.sealing.sealer import reseal, seal
 from airflow_provider_rfr.webhooks.sealing.sops import shown
 
@@ -85,7 +82,7 @@ def _read_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         problem = f"line {error.lineno}, column {error.colno}: not JSON"
     except (ValueError, RecursionError):
-        problem = "a key stands twice in one JSON object, a number is none, or it is nested too deeply"
+        problem = "duplicate key in one JSON object, a number is none, or it is nested too deeply"
     raise SealError(problem)
 
 
@@ -142,15 +139,10 @@ def reseal_file(
     )
 
 
-def import_file(path: str | Path, recipients: Sequence[str], *, environment: Mapping[str, str] = os.environ) -> str:
-    """The text of a file that Estuary Flow or the sops program sealed, in our form: see :func:`import_sealed`."""
-    return _rewritten(path, lambda document: import_sealed(document, recipients, environment=environment))
-
-
 def read_file(path: str | Path) -> Any:
     """The document in a file, JSON by its name or YAML, read with more care than YAML usually is.
 
-    :raises SealError: no such file, not UTF-8, its syntax is wrong, keys that stand twice, anchors
+    :raises SealError: no such file, not UTF-8, its syntax is wrong, duplicate keys, anchors
     """
     return _document(path, _content(path))
 

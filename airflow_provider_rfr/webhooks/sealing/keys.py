@@ -1,14 +1,8 @@
-"""Age: makes out the keys of this machine, and seals and opens a document's data key with them.
+"""Keys of sealed documents: age identities of this machine, and other key sources through the ``sops`` program.
 
-The text of a key is in no message and no repr; ``str()`` of pyrage's identities is the secret key itself, so
-identities stay inside of this module.
-
-Who can open a document: the key sources in its ``sops`` metadata.
-
-Opens documents by the ``sops`` program, for the key sources that are not age (KMS, PGP, Vault, ...).
-
-The document goes in on standard input. The program sees of our environment only what its key sources need, and
-nothing that it says on its error stream is ever repeated: it may hold what it opened.
+The text of a key is in no message and no repr; ``str()`` of pyrage's identities is the secret key itself, so identities
+stay inside this module. The ``sops`` program gets the document on standard input and only the environment that its key
+sources need; what it prints on stderr is never repeated.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
-"""What may be edited in a sealed triggers block, and what must be sealed there.
+"""Which fields of a triggers block must be sealed, and which may be edited in a sealed one.
 
 Sealed is what decides where a delivery goes, what goes with it, and what counts as delivered; docs/webhooks_sealing.md
-has the reason for each field. A field that is not listed here is refused in sealed documents.
-
-What a sealed triggers block must look like before anything of it is opened, and after.
-
-The code of a SOPS document does not say which fields have to be sealed; that is said here.
-
-``sops.overlay``: a plaintext merge patch (RFC 7396), limited to what needs no seal.
-
-It is how fields are edited in documents whose code covers them too.
-
-Where in a document the triggers block stands, and where its ``sops``.
-
-Puts new values into an opened document.
+has the reason for each field. The MAC of a SOPS document does not say which fields have to be sealed; this module does.
+``sops.overlay`` is a plaintext merge patch (RFC 7396), limited to what needs no seal.
 """
 
 from __future__ import annotations
@@ -202,7 +191,7 @@ def _endpoint(place: Place, endpoint: Any, leaf: _LeafCheck) -> Iterator[tuple[P
             near = get_close_matches(field.lower(), _BY_LOWER, n=1)
             yield (*place, field), "unknown field" + (f"; did you mean {_BY_LOWER[near[0]]}?" if near else "")
         elif name in seen:
-            yield (*place, field), f"{name} stands twice, in two spellings"
+            yield (*place, field), f"{name} is given in two spellings"
         elif name in _SEALED:
             yield from _sealed_field((*place, field), name, value, leaf)
         seen.add(name)

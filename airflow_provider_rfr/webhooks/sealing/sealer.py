@@ -1,7 +1,4 @@
-"""Seals, checks, opens and seals again a triggers block.
-
-Opens a document of any SOPS rule: finds the data key, opens the leaves, checks the code.
-"""
+"""Seals, checks, opens and reseals a triggers block."""
 
 from __future__ import annotations
 

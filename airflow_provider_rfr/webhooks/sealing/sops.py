@@ -1,25 +1,11 @@
-"""One sealed value: its text ``ENC[AES256_GCM,...]``, its type, and the path that it is bound to.
+"""The SOPS format: sealed values, the rule that names them, and the MAC over a document.
 
-AES-256-GCM with a nonce of 32 random bytes. The associated data are the map keys on the way to the value, each
-followed by a colon; places in lists do not count. The type stands outside of what is authenticated: that is
-SOPS, so whoever opens a document has to check that text is text.
+A value is ``ENC[AES256_GCM,...]`` with a nonce of 32 random bytes. The associated data are the map keys on the way to
+it, each followed by a colon; list indexes do not count. The type is not authenticated, so whoever opens a document has
+to check that text is text. The metadata are not authenticated either: a regular expression there is never run as one.
 
-Which leaves of a document are sealed, by the rule in its ``sops`` metadata.
-
-The metadata are not authenticated, so a regular expression there is never run as one: only alternatives of
-plain words are understood in process.
-
-Opened documents: plaintext whose repr does not show it.
-
-The optional packages of sealing, imported when the first document is sealed or opened.
-
-Names places of a document in messages, and sanitizes what others wrote there.
-
-Seals and opens all leaves of a document, and computes the code over them.
-
-The code is SHA-512 over the texts of the leaves, in the document's order and with nothing between them. It says
-neither at which key a plaintext leaf stood nor where one ends and the next begins, so it protects sealed leaves
-(whose path is bound to each) and hardly any other.
+The MAC is SHA-512 over the texts of the leaves in document order with nothing in between, so it protects sealed leaves,
+whose path is bound to each, and hardly any other.
 """
 
 from __future__ import annotations

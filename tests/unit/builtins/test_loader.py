@@ -218,7 +218,7 @@ def test_mistakes_of_python_are_told_too() -> None:
         load(broken, 3, {"a": 1}, None)
     told = [str(each) for each in refused.value.problems]
     assert "declared in Python: runs: 'runs' has no namespace; write namespace.name" in told
-    assert [each for each in told if "'strin' is no type; did you mean string?" in each]
+    assert [each for each in told if "'strin' is not a type; did you mean string?" in each]
     assert len([each for each in told if "a source is" in each]) == 3
 
 
@@ -228,7 +228,7 @@ def test_what_is_not_there_is_told_with_all_the_rest(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError) as refused:
         load(tmp_path / "none", tmp_path / "empty", tmp_path / "bytes.yaml")
     assert sorted(str(each).removeprefix(f"{tmp_path}/") for each in refused.value.problems) == [
-        "bytes.yaml: it is no text in UTF-8",
+        "bytes.yaml: it is not text in UTF-8",
         "empty: the folder has no YAML files",
         "none: it can't be read: No such file or directory",
     ]

@@ -97,7 +97,7 @@ def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
             "SELECT * FROM ops.t, raw.x",
             "ops.v: the columns of raw.x are not known here; write them out; known are t.a, t.B",
         ),
-        ("SELECT s.* FROM ops.t", "ops.v: s.* is no table of this SELECT; write the fields out: s.field, ..."),
+        ("SELECT s.* FROM ops.t", "ops.v: s.* is not a table of this SELECT; write the fields out: s.field, ..."),
         ("SELECT a FROM ops.v", "ops.v: it reads itself: ops.v -> ops.v"),
     ],
 )

@@ -51,13 +51,13 @@ def test_the_list_travels_with_the_declaration(tmp_path: Path) -> None:
         ),
         (
             "kind: instances\nname: lake\ninstances: {eu: ' '}\n",
-            ":1: lake: the name ' ' of eu is no text; write ID: NAME",
+            ":1: lake: the name ' ' of eu is not text; write ID: NAME",
         ),
-        ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: the id '' of an instance is no text"),
-        ("kind: instances\nname: a lake\ninstances: {}\n", ":1: a lake: 'a lake' is no name"),
-        ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake is no field"),
+        ("kind: instances\nname: lake\ninstances: {'': x}\n", ":1: lake: the id '' of an instance is not text"),
+        ("kind: instances\nname: a lake\ninstances: {}\n", ":1: a lake: 'a lake' is not a name"),
+        ("kind: instances\nname: lake\ninstances: {}\nlake: 1\n", ":4: lake: lake is not a field"),
         (f"{LAKES}---{LAKES}", ":8: lake: there is a list of each lake already: :1; keep one of the two"),
-        ("kind: instances\nname: lake\ninstances: {eu: x, eu: y}\n", ":3: lake: the key 'eu' stands twice"),
+        ("kind: instances\nname: lake\ninstances: {eu: x, eu: y}\n", ":3: lake: duplicate key 'eu'"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:

@@ -35,7 +35,7 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         (table("sink: {source: ops.x, to: files}"), ":4: ops.t: a table has no sink"),
         ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nprotect: mine\n", ":4: ops.v: a view has no protect"),
         ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nexportable: true\n", ":4: ops.v: a view has no exportable"),
-        (table("qery: x"), ":4: ops.t: qery is no field; did you mean query?"),
+        (table("qery: x"), ":4: ops.t: qery is not a field; did you mean query?"),
         (
             table("stability: stabel"),
             ":4: ops.t: stability 'stabel' is unknown; did you mean stable? allowed: stable, unstable",
@@ -44,11 +44,11 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         (table("keys: id"), ":4: ops.t: keys is id, not a list"),
         (table("keys: [1]"), ":4: ops.t: keys.0 is 1, not a text; put it in quotes"),
         (table("keys: [nr]"), ":4: ops.t: there is no column nr; allowed: at, id"),
-        (table("keys: [id, ID]"), ":4: ops.t: ID stands twice"),
+        (table("keys: [id, ID]"), ":4: ops.t: ID is listed twice"),
         (table("id: 12"), ":4: ops.t: id is 12, not a text; put it in quotes"),
         (table("id: abc"), ":4: ops.t: id 'abc' is no UUID; leave it out to have one made from the name"),
         (table("protect: ' '"), ":4: ops.t: protect says why, and nothing is said"),
-        (table("per_instance: a b"), ":4: ops.t: 'a b' is no name"),
+        (table("per_instance: a b"), ":4: ops.t: 'a b' is not a name"),
         (table("properties: [a]"), ":4: ops.t: properties is a list, not a mapping"),
         (table("properties: {a: [1]}"), ":4: ops.t: properties.a is a list, not a text"),
         (
@@ -70,7 +70,7 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ("[{name: a, type: strin}]", "a: 'strin': 'strin' is no type; did you mean string?"),
+        ("[{name: a, type: strin}]", "a: 'strin': 'strin' is not a type; did you mean string?"),
         ("[{name: a, type: 'array<int'}]", "a: 'array<int': expected '>', found the end"),
         ("[{name: a, type: int}, {name: A, type: int}]", "two columns are called A; names are compared without case"),
         ("[{name: '', type: int}]", "a column's name is empty"),
@@ -82,7 +82,7 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
         ("[{name: a}]", "columns.0.type is missing"),
         ("[{type: int}]", "columns.0.name is missing"),
         ("[{name: a, type: 1}]", "columns.0.type is 1, not a text"),
-        ("[{name: a, type: int, nullable: false}]", "columns.0.nullable is no field"),
+        ("[{name: a, type: int, nullable: false}]", "columns.0.nullable is not a field"),
         ("[a]", "columns.0 is a, not a mapping"),
         ("{a: int}", "columns is a mapping, not a list"),
     ],
@@ -135,14 +135,14 @@ def test_a_partition_transform_is_written_in_one_way(written: str, canonical: st
     ("written", "said"),
     [
         ("nothing", "there is no column nothing"),
-        ("weeks(at)", "is no transform"),
+        ("weeks(at)", "is not a transform"),
         ("days(id)", "id is int"),
-        ("bucket(at)", "is no transform"),
+        ("bucket(at)", "is not a transform"),
         ("bucket(0, id)", "has no size"),
         ("bucket(x, id)", "has no size"),
         ("bucket(-1, id)", "has no size"),
         ("bucket(99999999999999999999, id)", "has no size"),
-        ("days(at, 3)", "is no transform"),
+        ("days(at, 3)", "is not a transform"),
         ("truncate(4, f)", "f is double"),
         ("list", "list is array<int>"),
         ("days(days(at))", "there is no column days(days(at))"),
@@ -156,7 +156,7 @@ def test_what_is_no_partition_transform_is_refused(written: str, said: str) -> N
 
 
 def test_the_same_transform_twice_is_told(tmp_path: Path) -> None:
-    assert problems(tmp_path, table("partitioning: [day(at), days(AT)]")) == [":4: ops.t: days(at) stands twice"]
+    assert problems(tmp_path, table("partitioning: [day(at), days(AT)]")) == [":4: ops.t: days(at) is listed twice"]
 
 
 def step(**fields: str) -> str:
@@ -179,7 +179,7 @@ def step(**fields: str) -> str:
         ({"expressions": "{id: a b c}"}, "id: line 1"),
         ({"expressions": "{id: 'a; DROP TABLE t'}"}, "id: it is more than one statement"),
         ({"expressions": "{id: (SELECT 1)}"}, "id: it is no single expression over columns"),
-        ({"why": "x"}, "migrations.0.why is no field"),
+        ({"why": "x"}, "migrations.0.why is not a field"),
     ],
 )
 def test_an_instruction_that_can_t_be_followed_is_told(tmp_path: Path, fields: dict[str, str], told: str) -> None:
@@ -217,12 +217,12 @@ def sink(*fields: str) -> str:
     ("fields", "told"),
     [
         (("to: files",), "sink.source is missing"),
-        (("source: ops.t", "to: kafka"), "'kafka' is no target; allowed: files, http"),
+        (("source: ops.t", "to: kafka"), "'kafka' is not a target; allowed: files, http"),
         (("source: ops.t", "to: files"), "a sink to files has settings.path, a text"),
         (("source: ops.t", "to: http", "settings: {connection: 1}"), "a sink to http has settings.connection, a text"),
-        (("source: ops.t", "to: http", "settings: {connection: c, batch_size: 0}"), "0 is no number of rows"),
-        (("source: ops.t", "to: http", "settings: {connection: c, batch_size: true}"), "True is no number of rows"),
-        (("source: ops.t", "to: files", "settings: {path: x, format: csv}"), "'csv' is no format"),
+        (("source: ops.t", "to: http", "settings: {connection: c, batch_size: 0}"), "0 is not a number of rows"),
+        (("source: ops.t", "to: http", "settings: {connection: c, batch_size: true}"), "True is not a number of rows"),
+        (("source: ops.t", "to: files", "settings: {path: x, format: csv}"), "'csv' is not a format"),
         (("source: ops.t", "to: files", "settings: {path: x}", "on_replace: again"), "'again' is unknown"),
         (("source: ops.t", "to: files", "settings: {path: x}", "columns: [nr]"), "there is no column nr"),
     ],

@@ -21,11 +21,11 @@ TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("name: ops.u\n" + TABLE, ":3: ops.u: the key 'name' stands twice; it is in line 1 too"),
-        (TABLE + "properties: {a: 1, b: 2, a: 3}\n", ":4: ops.t: the key 'a' stands twice; it is in line 4 too"),
+        ("name: ops.u\n" + TABLE, ":3: ops.u: duplicate key 'name'; it is in line 1 too"),
+        (TABLE + "properties: {a: 1, b: 2, a: 3}\n", ":4: ops.t: duplicate key 'a'; it is in line 4 too"),
         (
             "kind: table\nname: ops.t\ncolumns:\n- {name: a,\n   name: b, type: int}\n",
-            ":5: ops.t: the key 'name' stands twice; it is in line 4 too",
+            ":5: ops.t: duplicate key 'name'; it is in line 4 too",
         ),
         (
             "kind: table\nname: ops.t\ncolumns:\n\t- name: a\n",
@@ -44,8 +44,8 @@ TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
             TABLE + "properties: {<<: {a: b}}\n",
             ":4: ops.t: << merges mappings; write it out; " + ITSELF,
         ),
-        (TABLE + "1: x\n", ":4: ops.t: the key 1 is no text; put it in quotes"),
-        (TABLE + "true: x\n", ":4: ops.t: the key true is no text; put it in quotes"),
+        (TABLE + "1: x\n", ":4: ops.t: the key 1 is not text; put it in quotes"),
+        (TABLE + "true: x\n", ":4: ops.t: the key true is not text; put it in quotes"),
         (TABLE + "? [a, b]\n: x\n", ":4: ops.t: the key here is no text; put it in quotes"),
         (
             TABLE + "owner: !!python/object/apply:os.system [exit 1]\n",
@@ -104,10 +104,10 @@ def test_many_mistakes_in_one_file_are_told_together_and_good_documents_are_read
         "kind: view\nname: ops.v\nquery: SELECT a FROM ops.t\nqerry: x\n---\nnonsense: [\n"
     )
     assert problems(tmp_path, text) == [
-        ":3: ops.a: the key 'name' stands twice; it is in line 2 too",
+        ":3: ops.a: duplicate key 'name'; it is in line 2 too",
         ":5: ops.c: kind 'tabel' is unknown; did you mean table? "
         "allowed: log, materialized_view, sink, source, table, view",
-        ":15: ops.v: qerry is no field; did you mean query?",
+        ":15: ops.v: qerry is not a field; did you mean query?",
         ":18: did not find expected node content",
     ]
 

@@ -201,7 +201,7 @@ def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_sh
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format": 2}, "this is no plan of format 1: format is 2"),
+        ({"format": 2}, "this is not a plan of format 1: format is 2"),
         ({"base_revision": 7}, "was changed after it was made"),
         ({"steps": [{"seq": 1}]}, "this is no plan that can be read"),
         ({"policies": {"drift": "maybe"}}, "maybe"),

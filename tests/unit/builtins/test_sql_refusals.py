@@ -1,4 +1,4 @@
-"""What is no query of a view, and why."""
+"""What is not a query of a view, and why."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     receiver.answer = lambda request: (400, b"")
     assert rfr("deliver", file, *STORE) == 1
     told = capsys.readouterr()
-    assert "1 noted, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in told.out
+    assert "1 enqueued, 0 delivered, 0 to be repeated, 1 given up, 0 pending" in told.out
     assert "hook (http://127.0.0.1" in told.err
 
     assert rfr("list", "--state", "dead", "--output", "json", *STORE) == 0

@@ -68,8 +68,8 @@ def refused(bench: Bench, text: str) -> list[str]:
         ("api DROP (extra.secrets), SET (extra.secrets.pin = SECRET 'env:PIN')", "is part of extra.secrets"),
         ("pg SET (extra.sslmode.x = 'y')", "extra.sslmode.x: connections of type 'postgres' have no such option"),
         ("lake RESET (extra.warehouse.x)", "extra.warehouse.x: connections of type 'rfr_lake' have no such option"),
-        ("api RESET (extra.page_size.x)", "extra.page_size is no object"),
-        ("api SET (extra.page_size.x.y = 1)", "extra.page_size is no object"),
+        ("api RESET (extra.page_size.x)", "extra.page_size is not an object"),
+        ("api SET (extra.page_size.x.y = 1)", "extra.page_size is not an object"),
         ("api SET (" + ".".join(["extra", *"a" * 2000]) + " = 1)", "have no such option"),
         ("http SET (timeout = '--5')", "extra.timeout: must be an integer"),
         ("http SET (host = 'me:pw@h')", "host: holds credentials"),
@@ -256,7 +256,7 @@ def test_a_dry_run_of_a_rename_renames_nothing(bench: Bench) -> None:
 def test_a_connection_that_cant_be_read_keeps_nobody_from_altering_another(bench: Bench) -> None:
     def find(name: str) -> Definition | None:
         if name == "broken":
-            raise ConfigurationError("connection broken: extra", "is no JSON object")
+            raise ConfigurationError("connection broken: extra", "is not a JSON object")
         return bench.shelf.connections.get(name)
 
     bench.run("load", "broken")

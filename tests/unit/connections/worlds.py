@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_rfr.connections.alteration import Outcome, execute
 from airflow_provider_rfr.connections.parser import parse_statement
 from airflow_provider_rfr.connections.plan import closure, references_of
-from airflow_provider_rfr.connections.ports import Stored, World
+from airflow_provider_rfr.connections.ports import Services, Stored
 from airflow_provider_rfr.connections.statement import SecretReference, Value
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
@@ -110,7 +110,7 @@ class Bench:
         self.said: list[str] = []
         self.on_sleep: Callable[[], None] = lambda: None
         shelf: Any = self.shelf
-        self.world = World(
+        self.world = Services(
             self.store,
             self.hashes,
             *(shelf, shelf, shelf, shelf, shelf),

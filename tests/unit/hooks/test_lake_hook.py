@@ -77,7 +77,7 @@ def test_the_stores_fields_become_pyicebergs_properties() -> None:
         ({"host": "x"}, "warehouse: is empty; write the folder of the tables"),
         ({"host": "x", "extra": {"warehouse": "data/wh"}}, "warehouse: 'data/wh' is relative; write the folder"),
         ({"host": "x", "extra": {"catalog_type": "sqll"}}, "'sqll' is unknown; one of sql, rest, hive, glue, dynamodb"),
-        ({"host": "x", "extra": {"properties": "a=b"}}, "extra.properties: is no JSON object"),
+        ({"host": "x", "extra": {"properties": "a=b"}}, "extra.properties: is not a JSON object"),
     ],
 )
 def test_a_connection_that_says_too_little_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ def sqlite(folder: Path, **more: str) -> LakeSettings:
     [
         (
             {"type": "sqll", "uri": "sqlite:////tmp/c.db", "warehouse": "/w"},
-            "lake.properties.type: 'sqll' is no type of catalog; did you mean sql? known: rest, ",
+            "lake.properties.type: 'sqll' is not a type of catalog; did you mean sql? known: rest, ",
         ),
         (
             {"type": "sql", "uri": "sqlite:////tmp/c.db"},

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.commits import CommitLog, _read_commits, write_table_properties
+from airflow_provider_rfr.lake.commits import CommitLog, read_commits, write_table_properties
 
 NAME = "raw.orders"
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -36,22 +36,22 @@ def committed(catalog: SqlCatalog, *words: str) -> Table:
 
 
 def words(catalog: SqlCatalog, after: int | None = None) -> list[str]:
-    return [record.summary["rfr.word"] for record in _read_commits(catalog, NAME, after)]
+    return [record.summary["rfr.word"] for record in read_commits(catalog, NAME, after)]
 
 
 def test_commits_are_read_oldest_first_and_after_a_sequence_number(catalog: SqlCatalog) -> None:
     committed(catalog, "a", "b", "c")
     assert words(catalog) == ["a", "b", "c"]
-    assert [record.sequence for record in _read_commits(catalog, NAME)] == [1, 2, 3]
+    assert [record.sequence for record in read_commits(catalog, NAME)] == [1, 2, 3]
     assert words(catalog, 1) == ["b", "c"]
     assert words(catalog, 3) == []
 
 
 def test_a_table_that_is_not_there_and_one_without_commits_have_none(catalog: SqlCatalog) -> None:
-    assert _read_commits(catalog, NAME) == []
+    assert read_commits(catalog, NAME) == []
     assert CommitLog.load(catalog, NAME) is None
     committed(catalog)
-    assert _read_commits(catalog, NAME) == []
+    assert read_commits(catalog, NAME) == []
 
 
 def test_a_commit_that_was_rolled_back_is_not_on_the_main_line(catalog: SqlCatalog) -> None:
@@ -60,7 +60,7 @@ def test_a_commit_that_was_rolled_back_is_not_on_the_main_line(catalog: SqlCatal
     table.manage_snapshots().rollback_to_snapshot(first).commit()
     committed(catalog, "c")
     assert words(catalog) == ["a", "c"]
-    assert [record.sequence for record in _read_commits(catalog, NAME)] == [1, 3]
+    assert [record.sequence for record in read_commits(catalog, NAME)] == [1, 3]
 
 
 def test_commits_of_branches_are_not_on_the_main_line(catalog: SqlCatalog) -> None:
@@ -85,7 +85,7 @@ def test_expired_commits_are_skipped_and_told_of(catalog: SqlCatalog, caplog: py
 def test_a_table_that_does_not_number_its_commits_is_refused(catalog: SqlCatalog) -> None:
     catalog.create_table(NAME, SCHEMA, properties={"format-version": "1"}).append(ROWS)
     with pytest.raises(ConfigurationError, match="format version 1 does not number its commits; upgrade it"):
-        _read_commits(catalog, NAME)
+        read_commits(catalog, NAME)
 
 
 def test_a_table_made_anew_has_another_uuid_and_counts_from_one(catalog: SqlCatalog) -> None:

@@ -26,7 +26,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.data_files import FileLayout, _split_by_partition, _store_file, describe_file
+from airflow_provider_rfr.lake.data_files import FileLayout, _split_by_partition, describe_file, store_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inference import conform
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
@@ -57,7 +57,7 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def write_data_file(store: FileStore, location: str, table: pa.Table, layout: FileLayout, **more: Any) -> DataFile:
-    return _store_file(store, location, table, layout, **more).describe(layout)
+    return store_file(store, location, table, layout, **more).describe(layout)
 
 
 def write_data_files(

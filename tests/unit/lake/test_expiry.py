@@ -217,7 +217,7 @@ def test_nothing_is_deleted_where_the_table_forbids_it(lake: Lake) -> None:
     lake.write(gc__enabled="false")
     assert lake.expire() == _Expired()
     lake.write(**{"gc.enabled": "true", _MIN_SNAPSHOTS: "many"})
-    with pytest.raises(ConfigurationError, match=r"history\.expire\.min-snapshots-to-keep: 'many' is no whole number"):
+    with pytest.raises(ConfigurationError, match=r"min-snapshots-to-keep: 'many' is not a whole number"):
         lake.expire()
 
 

@@ -134,7 +134,7 @@ def test_a_schema_without_columns_is_refused(declared: Any) -> None:
 
 
 def test_a_root_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is no schema"):
+    with pytest.raises(ConfigurationError, match="is not a schema"):
         arrow_schema(["a"])  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from airflow_provider_rfr.operators.checkpoints import (
     _PARTITION_BYTES,
     STATES,
     Checkpoint,
-    CheckpointKeeper,
+    CheckpointManager,
     TaskKey,
     _neighbour,
     _variable_key,
@@ -42,8 +42,8 @@ TABLE = "raw.orders"
 Log = pytest.LogCaptureFixture
 
 
-def keeper(airflow: Airflow, *, first: bool = False, details: Any = None, known: bool = True) -> CheckpointKeeper:
-    return CheckpointKeeper(
+def keeper(airflow: Airflow, *, first: bool = False, details: Any = None, known: bool = True) -> CheckpointManager:
+    return CheckpointManager(
         airflow.store(), OWNER, details=details or (lambda table: {}), known=lambda: known, first=first
     )
 
@@ -54,7 +54,7 @@ def counts(state: LedgerHeader) -> dict[str, Any]:
 
 def attempt(
     airflow: Airflow, before: LedgerHeader | None, after: LedgerHeader | None, error: Exception | None = None
-) -> CheckpointKeeper:
+) -> CheckpointManager:
     """A try that fails, and leaves its checkpoint."""
     made = keeper(airflow)
     with contextlib.suppress(OSError, RfrError), made:

@@ -123,7 +123,7 @@ def test_what_a_declaration_may_not_say_is_told_with_its_place(objects: Path, pa
 @pytest.mark.parametrize("schedule", ["5", "nonsense", "'61 * * * *'", "[daily]"])
 def test_a_schedule_that_is_no_cron_expression_is_told_with_its_place(objects: Path, schedule: str) -> None:
     declare(objects, f"schedule: {schedule}")
-    with pytest.raises(ConfigurationError, match=r"raw\.Orders: refresh\.schedule: .* is no cron expression; write"):
+    with pytest.raises(ConfigurationError, match=r"raw\.Orders: refresh\.schedule: .* is not a cron expression; write"):
         _ = only(objects).schedule
 
 

@@ -49,9 +49,9 @@ def test_names_differ_between_attempts_because_files_share_the_drivers_folder() 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
     code = (
-        "import os, signal, tempfile; from airflow_provider_rfr.operators import shipment\n"
+        "import os, signal, tempfile; from airflow_provider_rfr.operators import submit\n"
         f"tempfile.tempdir = {os.fspath(submit.tempfile.gettempdir())!r}\n"
-        "with shipment.private_folder() as f: shipment.write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
+        "with submit.private_folder() as f: submit._write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[3])
     base = submit._base_folder()

@@ -98,7 +98,7 @@ def test_the_fields_of_a_tried_endpoint_are_nothing_that_airflow_shows() -> None
 def test_an_endpoint_that_is_wrong_is_refused(lake: Lake) -> None:
     with pytest.raises(TriggerConfigError, match="trigger test: invalid URL"):
         operate("test_fire", endpoint={"url": "ftp://x", "payload": {}})
-    with pytest.raises(ConfigurationError, match="endpoint: is no mapping"):
+    with pytest.raises(ConfigurationError, match="endpoint: is not a mapping"):
         operate("test_fire")
 
 

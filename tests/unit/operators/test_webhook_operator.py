@@ -49,8 +49,14 @@ def test_the_newest_commit_is_delivered_once_and_only_once(lake: Lake, receiver:
     lake.publish("raw.orders", 3)
     commit = lake.publish("raw.orders", 5)
     counts = operator(block(receiver)).execute({})
-    assert counts == {"noted": 1, "delivered": 1, "failed": 0, "dead": 0, "pending": 0}
-    assert operator(block(receiver)).execute({}) == {"noted": 0, "delivered": 0, "failed": 0, "dead": 0, "pending": 0}
+    assert counts == {"enqueued": 1, "delivered": 1, "failed": 0, "dead": 0, "pending": 0}
+    assert operator(block(receiver)).execute({}) == {
+        "enqueued": 0,
+        "delivered": 0,
+        "failed": 0,
+        "dead": 0,
+        "pending": 0,
+    }
     (request,) = receiver.requests
     assert request.json == {"table": "raw.orders", "documents": 5, "id": delivery_id(commit, "shop/hook")}
     assert request.delivery_id == delivery_id(commit, "shop/hook")
@@ -87,7 +93,7 @@ def test_retries_are_waited_for(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
     receiver.answer = failing(1)
     counts = operator(block(receiver)).execute({})
-    assert counts == {"noted": 1, "delivered": 1, "failed": 1, "dead": 0, "pending": 0}
+    assert counts == {"enqueued": 1, "delivered": 1, "failed": 1, "dead": 0, "pending": 0}
     assert len({request.delivery_id for request in receiver.requests}) == 1
 
 
@@ -95,7 +101,7 @@ def test_not_waiting_leaves_retries_to_the_next_run(lake: Lake, receiver: Receiv
     lake.publish("raw.orders")
     receiver.answer = failing(1)
     counts = operator(block(receiver), wait=False, slot_seconds=0).execute({})
-    assert counts == {"noted": 1, "delivered": 0, "failed": 1, "dead": 0, "pending": 1}
+    assert counts == {"enqueued": 1, "delivered": 0, "failed": 1, "dead": 0, "pending": 1}
 
 
 def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, receiver: Receiver) -> None:
@@ -112,7 +118,7 @@ def test_between_attempts_the_slot_is_free_and_the_counts_go_on(lake: Lake, rece
     while datetime.now(timezone.utc) < trigger.moment:
         pass
     assert getattr(task, deferred.value.method_name)({}, event=None, **kwargs) == {
-        "noted": 1,
+        "enqueued": 1,
         "delivered": 1,
         "failed": 1,
         "dead": 0,

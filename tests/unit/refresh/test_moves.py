@@ -11,7 +11,7 @@ from airflow_provider_rfr.refresh.adoption import Cursor
 from airflow_provider_rfr.refresh.config import _Address
 from airflow_provider_rfr.refresh.messages import OverlapCheck
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.resume_policy import Moves, fingerprints_of
+from airflow_provider_rfr.refresh.resume_policy import Relocations, fingerprints_of
 from airflow_provider_rfr.streams.loader import load_stream
 
 DEFINITION: dict[str, Any] = {
@@ -24,7 +24,7 @@ ONE, TWO, THREE = "http://127.0.0.1:5001", "http://127.0.0.1:5002", "https://api
 
 def read_print(config: dict[str, Any], *moved: _Address) -> str:
     stream = load_stream({"definition": DEFINITION, "config": config}, "orders")
-    return fingerprints_of(stream, Moves.of(moved)).read
+    return fingerprints_of(stream, Relocations.of(moved)).read
 
 
 def test_a_refresh_is_the_same_one_wherever_its_api_moved() -> None:
@@ -61,7 +61,7 @@ def test_another_upstream_is_another_refresh_even_at_the_same_address() -> None:
     ],
 )
 def test_page_tokens_that_are_addresses_lead_to_the_present_place(token: Any, moved: Any) -> None:
-    moves = Moves.of([_Address(base_url=ONE), _Address(base_url=f"{TWO}/"), _Address(base_url=THREE)])
+    moves = Relocations.of([_Address(base_url=ONE), _Address(base_url=f"{TWO}/"), _Address(base_url=THREE)])
     text = moves.token(orjson.dumps(token).decode())
     assert text is not None
     assert orjson.loads(text) == moved
@@ -69,7 +69,7 @@ def test_page_tokens_that_are_addresses_lead_to_the_present_place(token: Any, mo
 
 
 def test_an_address_that_begins_with_another_one_is_not_moved_twice() -> None:
-    moves = Moves.of([_Address(base_url=ONE), _Address(base_url=f"{ONE}/v2")])
+    moves = Relocations.of([_Address(base_url=ONE), _Address(base_url=f"{ONE}/v2")])
     for token in (f"{ONE}/v2/orders", f"{ONE}/orders"):
         assert moves.token(f'"{token}"') == f'"{ONE}/v2/orders"'
 
@@ -78,7 +78,7 @@ def test_cursors_and_overlap_checks_of_a_resumed_refresh_move_along() -> None:
     book = PartitionBook(["a", "b"], ["{}", "{}"])
     book.cursors = {0: Cursor(pages=1, token=f'"{ONE}/2"', records=5), 1: Cursor(pages=9, complete=True)}
     book.overlaps = {0: OverlapCheck(f'"{ONE}/1"', "sum")}
-    Moves.of([_Address(base_url=ONE), _Address(base_url=TWO)]).follow(book)
+    Relocations.of([_Address(base_url=ONE), _Address(base_url=TWO)]).follow(book)
     assert book.cursors[0] == Cursor(pages=1, token=f'"{TWO}/2"', records=5)
     assert book.cursors[1].token is None
     assert book.overlaps[0] == OverlapCheck(f'"{TWO}/1"', "sum")

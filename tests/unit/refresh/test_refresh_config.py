@@ -82,7 +82,7 @@ def test_what_is_missing_is_named_with_its_place_and_all_at_once(file: Path, tmp
 
 
 def test_a_catalog_property_that_is_no_text_says_what_to_write(file: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"lake\.properties: uri is no text; write text, \{env: NAME\}"):
+    with pytest.raises(ConfigurationError, match=r"lake\.properties: uri is not text; write text, \{env: NAME\}"):
         parse_config(document({}, {"uri": {"host": "db", "port": 5432}}))
 
 

@@ -56,7 +56,7 @@ def lost(sent: Any, got: Any, noted: frozenset[Decimal]) -> list[Any]:
     if isinstance(sent, dict):
         return [one for name, value in sent.items() for one in lost(value, (got or {}).get(name), noted)]
     if isinstance(sent, list):
-        # A list of nothing but empty values is no column.
+        # A list of nothing but empty values is not a column.
         rest = got if got is not None else [None] * len(sent)
         return [one for value, item in zip(sent, rest, strict=True) for one in lost(value, item, noted)]
     if isinstance(sent, Decimal):

@@ -19,7 +19,7 @@ from airflow_provider_rfr.refresh import maintenance
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, keep_house, part_ledgers
+from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, maintain, part_ledgers
 from airflow_provider_rfr.refresh.messages import RefreshFigures
 
 NAME = "raw.daily"
@@ -55,7 +55,7 @@ def days_later(monkeypatch: pytest.MonkeyPatch, days: float) -> None:
 
 def tidied(catalog: SqlCatalog, **options: Any) -> RefreshFigures:
     figures = RefreshFigures("orders", NAME)
-    keep_house(catalog, parse_options(options), figures)
+    maintain(catalog, parse_options(options), figures)
     return figures
 
 
@@ -111,7 +111,7 @@ def test_a_property_that_is_no_number_is_told_in_words(catalog: SqlCatalog, capl
     publish(catalog, 1)
     let_all_go(catalog, **{_MAX_AGE: "1 week"})
     tidied(catalog)
-    assert "table property history.expire.max-snapshot-age-ms: '1 week' is no whole number" in caplog.text
+    assert "table property history.expire.max-snapshot-age-ms: '1 week' is not a whole number" in caplog.text
 
 
 def test_a_ledger_says_in_words_which_part_it_is_and_who_read_it(catalog: SqlCatalog) -> None:

@@ -70,7 +70,7 @@ def refused(definition, **source):
         (
             document({"error_handler": {"rules": [{"status": 4040, "action": "FAIL"}]}}),
             "streams.orders.error_handler.rules.0.status",
-            "4040 is no status",
+            "4040 is not a status",
         ),
         (
             document({"error_handler": {"backoff": [{"type": "constant", "seconds": -1}]}}),
@@ -124,12 +124,12 @@ def refused(definition, **source):
         (document(base_url="https://u:p@api.example.com"), "base_url", "type: basic"),
         (document(base_url="https://{{ config.host }}"), "base_url", "config has no 'host'"),
         (document(streams={}), "streams", "at least 1"),
-        (document(streams={"a b": {}}), "streams", "'a b' is no stream name"),
+        (document(streams={"a b": {}}), "streams", "'a b' is not a stream name"),
         (document(streams=[{"name": "a"}, {"name": "a"}]), "streams", "two streams are named 'a'"),
         (document(streams=[{}]), "streams", "has a name"),
         (document(secrets=["key"]), "secrets", "config has no 'key'"),
         (document({"json_schema": {}, "json_schema_file": "x"}), "streams.orders", "not both"),
-        (document({"records": {"filter": "record.x >"}}), "streams.orders.records.filter", "is no template"),
+        (document({"records": {"filter": "record.x >"}}), "streams.orders.records.filter", "is not a template"),
         (document({"request": {"path": "/{{ record.id }}"}}), "streams.orders.request.path", "unknown name 'record'"),
         (document(version=2), "version", "allowed: 1"),
         ("text", "document", "is str, not a mapping"),
@@ -163,7 +163,7 @@ def test_the_file_is_named(tmp_path):
     ("text", "place", "problem"),
     [
         ("a: [1", "line 1, column 6", "expected ',' or ']'"),
-        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "the key 'a' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "duplicate key 'a'"),
         ("- 1\n", "document", "is list, not a mapping"),
         ("", "document", "is NoneType"),
         ("a: !!python/object/apply:os.system [true]", "line 1", "tags are not read"),

@@ -65,7 +65,7 @@ def test_templates_stay_in_their_sandbox(text):
 
 
 def test_a_syntax_error_is_found_at_once_and_shown():
-    with pytest.raises(SourceDefinitionError, match=r"'\{\{ token' is no template: unexpected end"):
+    with pytest.raises(SourceDefinitionError, match=r"'\{\{ token' is not a template: unexpected end"):
         compile_value("{{ token", "here", NAMES)
     with pytest.raises(SourceDefinitionError, match=r"No filter named 'nope'"):
         compile_value("{{ token | nope }}", "here", NAMES)

@@ -187,7 +187,7 @@ def test_pages_can_be_read_on_many_threads_at_once(api, make):
 
 @pytest.mark.parametrize("token", ["3", True, 2.0, {"page": "x"}, [1], 0])
 def test_a_token_that_is_no_page_number_is_refused(make, token):
-    with pytest.raises(SourceError, match=r"is no whole number from 1"):
+    with pytest.raises(SourceError, match=r"is not a whole number from 1"):
         make(paginator=NUMBERS).read_page({}, token)
 
 

@@ -68,7 +68,7 @@ def test_a_stream_that_is_there_already_is_taken_as_it_is():
         ("number", "gives int, not a Stream"),
         ("twins", "two streams named 'plain'"),
         ("Halfway", "Halfway lacks read_records"),
-        ("pytest.MonkeyPatch", "is no subclass of Stream"),
+        ("pytest.MonkeyPatch", "is not a subclass of Stream"),
     ],
 )
 def test_a_class_that_is_no_source_is_told(name, message):

@@ -65,7 +65,7 @@ def test_another_time_may_be_given(lake: Lake, after: Any) -> None:
 
 
 def test_a_time_that_is_none_is_named(lake: Lake) -> None:
-    with pytest.raises(ConfigurationError, match="after: 'yesterday' is no time"):
+    with pytest.raises(ConfigurationError, match="after: 'yesterday' is not a time"):
         sensor(after="yesterday").execute(context())
 
 

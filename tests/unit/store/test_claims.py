@@ -160,11 +160,11 @@ def test_who_was_at_a_cancelled_delivery_can_t_say_how_it_ended(store: ControlSt
 def test_paused_disabled_and_resting_endpoints_are_left_alone(store: ControlStore, clock: FakeClock) -> None:
     number = enrolled(store, 1)
     now = int(clock.now() * 1000)
-    for values in ({"paused_at": now}, {"disabled_at": now}, {"resting_until": now + 5000}):
+    for values in ({"paused_at": now}, {"disabled_at": now}, {"open_until": now + 5000}):
         changed(store, number, values)
         assert claimed(store, number) == []
         nothing = dict.fromkeys(values)
-        if "resting_until" in values:
+        if "open_until" in values:
             assert due(store, number) == 5000
             clock.sleep(5)
             assert len(claimed(store, number)) == 1
@@ -265,7 +265,7 @@ def test_a_clock_that_is_set_back_delays_nothing_for_longer_than_it_may_take(
     first, _ = claimed(store, number)
     settled(store, Result(first, Ending.RETRY, "http", wait=1000))
     store.run(lambda connection: change_endpoints(connection, [number], last_fired_at=store.now(connection)))
-    store.run(lambda connection: change_endpoints(connection, [number], resting_until=store.now(connection) + 9000))
+    store.run(lambda connection: change_endpoints(connection, [number], open_until=store.now(connection) + 9000))
     clock.time -= 30 * 86400
     store.run(lambda connection: mend_times(connection, store.now(connection), [number], LEASE))
     assert [each.delivery_id for each in claimed(store, number)] == ["hook-0001"]
@@ -378,7 +378,7 @@ def test_a_settlement_of_many_kinds_is_one_transaction(store: ControlStore) -> N
         store,
         Result(claims[0], Ending.DELIVERED, status=204, body_sha256="aa"),
         Result(claims[1], Ending.RETRY, "timeout", "slow", wait=5),
-        Result(claims[2], Ending.DEAD, "template", "line 1", on_failure="ignore", told=True),
+        Result(claims[2], Ending.DEAD, "template", "line 1", on_failure="ignore", notified=True),
         Result(claims[3], Ending.UNSENT),
         Result(foreign, Ending.DELIVERED),
     )
@@ -387,7 +387,7 @@ def test_a_settlement_of_many_kinds_is_one_transaction(store: ControlStore) -> N
     assert [found[f"hook-000{n}"].state for n in range(1, 6)] == ["delivered", "pending", "dead", "pending", "pending"]
     assert (found["hook-0001"].status, found["hook-0001"].body_sha256) == (204, "aa")
     with store.read() as connection:
-        told = connection.execute(select(DELIVERIES.c.id).where(DELIVERIES.c.told_at.is_not(None))).scalars().all()
+        told = connection.execute(select(DELIVERIES.c.id).where(DELIVERIES.c.notified_at.is_not(None))).scalars().all()
     assert told == ["hook-0003"]
 
 

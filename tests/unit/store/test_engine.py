@@ -143,7 +143,7 @@ def test_a_store_of_a_newer_version_is_refused(url: str, tmp_path: Path) -> None
     ("address", "problem"),
     [
         ("mysql://u:hunter22@h/d", "mysql is not supported"),
-        ("hunter22 is no URL", "its URL can't be read"),
+        ("hunter22 is not a URL", "its URL can't be read"),
         ("sqlite://", "a store in memory"),
         ("sqlite:///:memory:", "a store in memory"),
         ("sqlite:////nowhere/at/all/hunter22.db", "unable to open database file"),

@@ -28,7 +28,7 @@ from airflow_provider_rfr.streams import (
     StreamSlice,
     as_paged,
 )
-from airflow_provider_rfr.streams.paged import _read_only_records, iter_pages
+from airflow_provider_rfr.streams.paged import iter_pages, read_only_records
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 
@@ -121,7 +121,7 @@ def test_all_pages_of_a_parent_become_slices(api: Any, kind: str, request: Any) 
     """Row 33: not only those of its first page."""
     api.add("customers", [2, 2, 1])
     customers = request.getfixturevalue(kind)("customers")
-    assert ids(_read_only_records(customers)) == [0, 1, 2, 3, 4]
+    assert ids(read_only_records(customers)) == [0, 1, 2, 3, 4]
 
 
 class Talking(Stream):
@@ -140,7 +140,7 @@ class Talking(Stream):
 def test_only_records_of_a_parent_become_slices(caplog: Any) -> None:
     """Row 34."""
     with caplog.at_level(logging.INFO):
-        assert list(_read_only_records(Talking())) == [{"id": 1}, {"id": 2}]
+        assert list(read_only_records(Talking())) == [{"id": 1}, {"id": 2}]
     assert [(line.levelname, line.getMessage()) for line in caplog.records] == [
         ("INFO", "talking: start"),
         ("WARNING", "talking: half"),

@@ -22,9 +22,9 @@ from airflow_provider_rfr.streams import Complete, NextPage, NotStarted, ReadCon
 from airflow_provider_rfr.streams.read import (
     _ConnectorStateManager,
     _read_stream,
-    _read_streams,
     _ReadOptions,
     _StateMessage,
+    read_streams,
 )
 
 
@@ -54,7 +54,7 @@ def test_a_second_attempt_reads_from_the_stored_page_on(api: Any, kind: str, req
 def test_a_stream_has_its_statuses(api: Any, kind: str, request: Any) -> None:
     """Row 21."""
     api.add("orders", [2, 2, 2])
-    messages = _read_streams([request.getfixturevalue(kind)("orders")])
+    messages = read_streams([request.getfixturevalue(kind)("orders")])
     assert shape(messages) == "STARTED RUNNING R R S R R S R R S COMPLETE"
 
 
@@ -72,7 +72,7 @@ def test_a_failing_page_leaves_the_state_before_it(api: Any, kind: str, request:
     api.add("s1", [1, 1, 1])
     api.statuses["/s1?page=3"] = 500
     stream = request.getfixturevalue(kind)("s1")
-    messages, error = collect(_read_streams([stream]), RefreshFailedError)
+    messages, error = collect(read_streams([stream]), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R S R S INCOMPLETE !"
     assert positions(messages) == [NextPage(token(kind, 2)), NextPage(token(kind, 3))]
     assert "s1" in str(error)
@@ -85,7 +85,7 @@ def test_a_failing_stream_does_not_stop_the_others(api: Any, paged: Any) -> None
     for name in ("s1", "s3", "s4"):
         api.add(name, [1])
     messages, error = collect(
-        _read_streams([paged("s1"), paged("s2"), paged("s3"), paged("s4"), paged("s5")]), RefreshFailedError
+        read_streams([paged("s1"), paged("s2"), paged("s3"), paged("s4"), paged("s5")]), RefreshFailedError
     )
     done = "STARTED RUNNING R S COMPLETE"
     failed = "STARTED INCOMPLETE !"
@@ -118,7 +118,7 @@ def test_records_are_counted_by_stream_and_namespace_and_the_count_starts_again(
     api.add("empty", [0])
     eu, us = paged("orders"), paged("orders")
     eu.namespace, us.namespace = "eu", "us"
-    messages = list(_read_streams([eu, paged("users"), us, paged("empty")]))
+    messages = list(read_streams([eu, paged("users"), us, paged("empty")]))
     counts = [(m.namespace, m.stream, m.record_count) for m in states(messages)]
     assert counts == [
         ("eu", "orders", 3),
@@ -149,7 +149,7 @@ def test_what_was_held_back_is_emitted_before_a_failure(api: Any, paged: Any) ->
             raise MemoryError("95 % of the memory is used")
 
     options = _ReadOptions(checkpoint_seconds=600, guard=guard)
-    messages, error = collect(_read_streams([paged("orders")], options), RefreshFailedError)
+    messages, error = collect(read_streams([paged("orders")], options), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R R S INCOMPLETE !"
     assert states(messages)[0].record_count == 1
     assert positions(messages) == [NextPage(2)]
@@ -209,7 +209,7 @@ def test_a_refused_token_is_not_sent_by_the_next_attempt(api: Any, paged: Any) -
 def test_a_complete_stream_reads_nothing_and_says_so_once(api: Any, paged: Any) -> None:
     """Row 39, in the loop."""
     messages = list(
-        _read_streams([paged("orders")], state_manager=_ConnectorStateManager([_StateMessage("orders", SENTINEL)]))
+        read_streams([paged("orders")], state_manager=_ConnectorStateManager([_StateMessage("orders", SENTINEL)]))
     )
     assert shape(messages) == "STARTED S COMPLETE"
     assert api.requests == []
@@ -222,7 +222,7 @@ def test_a_reader_that_is_asked_to_stop_ends_incomplete_with_the_state_of_what_i
     stream.bind(context)
 
     def stop_after_the_first_state() -> Iterator[Any]:
-        for message in _read_streams([stream, paged("users")]):
+        for message in read_streams([stream, paged("users")]):
             yield message
             if isinstance(message, _StateMessage):
                 context.stop.set()

@@ -15,8 +15,8 @@ from streams_reading import KINDS, collect, cursors, records, shape, states
 from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, LogMessage, NextPage, NotStarted, Page, PagedStream, Stream
 from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.paged import _read_only_records
-from airflow_provider_rfr.streams.read import _ConnectorStateManager, _page_cursor, _read_stream, _read_streams
+from airflow_provider_rfr.streams.paged import read_only_records
+from airflow_provider_rfr.streams.read import _ConnectorStateManager, _read_stream, page_cursor, read_streams
 
 
 @KINDS
@@ -55,7 +55,7 @@ class Children(PagedStream):
         self.parent = parent
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        return ({"parent_id": record["id"]} for record in _read_only_records(self.parent))
+        return ({"parent_id": record["id"]} for record in read_only_records(self.parent))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
         return Page([dict(stream_slice)])
@@ -99,13 +99,13 @@ def test_the_cursor_follows_from_cursor_field_and_slices(
     """Row 35."""
     stream = stateful("orders")
     stream.cursor_field = cursor_field
-    cursor = _page_cursor(stream, divided)
+    cursor = page_cursor(stream, divided)
     assert cursor is None if expected is None else type(cursor) is expected
 
 
 def test_a_stream_without_state_has_no_cursor() -> None:
     """Row 35."""
-    assert _page_cursor(Talking(), False) is None
+    assert page_cursor(Talking(), False) is None
 
 
 def test_a_failing_partition_is_not_complete_and_does_not_stop_the_others(api: Any, paged: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_failing_partition_is_not_complete_and_does_not_stop_the_others(api: A
     for parent in "ABC":
         api.add("orders", [1, 1], parent=parent)
     api.statuses["/orders?parent=B&page=2"] = 500
-    messages, error = collect(_read_streams([paged("orders", "ABC")]), RefreshFailedError)
+    messages, error = collect(read_streams([paged("orders", "ABC")]), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R S R S R S R S R S INCOMPLETE !"
     assert cursors(states(messages)[-1]) == {"A": Complete(), "B": NextPage(2), "C": Complete()}
     assert list(messages[-1].error.failures) == ['{"parent":"B"}']
@@ -160,7 +160,7 @@ def test_a_stream_without_slices_is_complete(api: Any, paged: Any) -> None:
         def stream_slices(self) -> Iterable[Mapping[str, Any]]:
             return []
 
-    messages = list(_read_streams([Nothing(api.url, "orders")]))
+    messages = list(read_streams([Nothing(api.url, "orders")]))
     assert shape(messages) == "STARTED S COMPLETE"
     assert states(messages)[0].state == {"states": []}
 

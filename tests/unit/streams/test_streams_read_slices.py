@@ -14,7 +14,7 @@ from streams_reading import collect, positions, shape, states
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, StateMixin, Stream
-from airflow_provider_rfr.streams.read import _read_stream, _read_streams, _ReadOptions, _StateMessage, _SyncMode
+from airflow_provider_rfr.streams.read import _read_stream, _ReadOptions, _StateMessage, _SyncMode, read_streams
 
 
 class Plain(Stream):
@@ -41,7 +41,7 @@ class Plain(Stream):
 @pytest.mark.parametrize("days", [(), ("1", "2")], ids=["no slices", "slices"])
 def test_a_stream_that_cannot_resume_emits_one_state_after_its_last_slice(days: tuple[str, ...]) -> None:
     """Row 26."""
-    messages = list(_read_streams([Plain(*days)]))
+    messages = list(read_streams([Plain(*days)]))
     count = 3 * max(1, len(days))
     assert shape(messages) == "STARTED RUNNING " + "R " * count + "S COMPLETE"
     assert positions(messages) == [Complete()]
@@ -56,7 +56,7 @@ def test_a_stream_that_cannot_resume_emits_no_state_when_it_fails() -> None:
             yield {"id": 1}
             raise KeyError("total")
 
-    messages, error = collect(_read_streams([Failing("1", "2")]), RefreshFailedError)
+    messages, error = collect(read_streams([Failing("1", "2")]), RefreshFailedError)
     assert shape(messages) == "STARTED RUNNING R INCOMPLETE !"
     assert "KeyError" in str(error)
 

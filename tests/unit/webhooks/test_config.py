@@ -15,8 +15,8 @@ from pydantic import SecretStr, ValidationError
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.webhooks.config import TriggerBlock, _load_triggers, parse_triggers
-from airflow_provider_rfr.webhooks.endpoint import Endpoint, Ordering, _OnFailure, _Schedule
+from airflow_provider_rfr.webhooks.config import TriggerBlock, load_triggers, parse_triggers
+from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
 MINIMAL = {"url": URL, "payloadTemplate": "{}"}
@@ -58,8 +58,8 @@ def event(*bindings: Binding) -> CommitEvent:
 def test_the_least_that_is_needed_has_the_documented_defaults() -> None:
     found = endpoint()
     assert (found.method, found.timeout, found.max_attempts, found.headers) == ("POST", 30.0, 3, {})
-    assert (found.retry.schedule, found.interval, found.when.min_documents) == (_Schedule.QUICK, 0.0, 1)
-    assert (found.on_failure, found.ordering, found.enabled) == (_OnFailure.DEAD_LETTER, Ordering.NONE, True)
+    assert (found.retry.schedule, found.interval, found.when.min_documents) == (Schedule.QUICK, 0.0, 1)
+    assert (found.on_failure, found.ordering, found.enabled) == (OnFailure.DEAD_LETTER, Ordering.NONE, True)
     assert found.success.accepts(204, b"") and not found.success.accepts(500, b"")
 
 
@@ -118,7 +118,7 @@ def test_a_list_stays_a_list_and_is_named_by_its_order() -> None:
 
 def test_snake_case_is_read_and_camel_case_is_written() -> None:
     found = endpoint(max_attempts=7, on_failure="ignore", retry={"max_elapsed": "1h"}, expose_headers=[])
-    assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, _OnFailure.IGNORE, 3600.0)
+    assert (found.max_attempts, found.on_failure, found.retry.max_elapsed) == (7, OnFailure.IGNORE, 3600.0)
     assert {"maxAttempts", "onFailure", "retry", "exposeHeaders"} < set(found.dump())
     assert refused_field(maxAttempts=1, max_attempts=2) == [
         "trigger X: maxAttempts: is given in two spellings; keep maxAttempts"
@@ -234,23 +234,23 @@ def test_no_time_at_all_is_refused() -> None:
         ("method", "post", "method: must be POST, PUT or PATCH"),
         ("method", None, "method: must be POST, PUT or PATCH"),
         ("headers", [], "headers: must be a mapping"),
-        ("allowedHosts", ["https://a/"], "allowedHosts[0]: is no host name, address or network"),
-        ("allowedHosts", ["a:0"], "allowedHosts[0]: is no host name, address or network"),
-        ("allowedHosts", ["a:http"], "allowedHosts[0]: is no host name, address or network"),
-        ("allowedHosts", ["10.0.0.0/8:80"], "allowedHosts[0]: is no host name, address or network"),
-        ("allowedHosts", ["[a]:80"], "allowedHosts[0]: is no host name, address or network"),
+        ("allowedHosts", ["https://a/"], "allowedHosts[0]: is not a host name, address or network"),
+        ("allowedHosts", ["a:0"], "allowedHosts[0]: is not a host name, address or network"),
+        ("allowedHosts", ["a:http"], "allowedHosts[0]: is not a host name, address or network"),
+        ("allowedHosts", ["10.0.0.0/8:80"], "allowedHosts[0]: is not a host name, address or network"),
+        ("allowedHosts", ["[a]:80"], "allowedHosts[0]: is not a host name, address or network"),
         ("success", {"status": [302]}, "success.status[0]: a redirect is never delivery"),
         ("success", {"status": ["3xx"]}, "success.status[0]: a redirect is never delivery"),
         ("success", {"status": []}, "success.status: must not be empty"),
-        ("success", {"status": [True]}, "success.status[0]: is no status"),
-        ("success", {"status": ["200-299"]}, "success.status[0]: is no status"),
-        ("success", {"pointer": "a/b"}, "success.pointer: is no JSON pointer"),
-        ("success", {"pointer": "/~2"}, "success.pointer: is no JSON pointer"),
+        ("success", {"status": [True]}, "success.status[0]: is not a status"),
+        ("success", {"status": ["200-299"]}, "success.status[0]: is not a status"),
+        ("success", {"pointer": "a/b"}, "success.pointer: is not JSON pointer"),
+        ("success", {"pointer": "/~2"}, "success.pointer: is not JSON pointer"),
         ("success", {"equals": 1}, "success.equals: needs a pointer"),
         ("with", {"a": 1}, "with: goes with preset"),
         ("exposeHeaders", ["X-B"], "exposeHeaders[0]: is no header of this endpoint"),
         ("exposeHeaders", "X-B", "trigger X: exposeHeaders: must be a list"),
-        ("exposeHeaders", ["a b"], "exposeHeaders[0]: is no header name"),
+        ("exposeHeaders", ["a b"], "exposeHeaders[0]: is not a header name"),
     ],
 )
 def test_values_out_of_bounds_are_told(field: str, value: Any, told: str) -> None:
@@ -271,7 +271,7 @@ def test_names_of_the_inside_are_no_fields(name: str) -> None:
 
 
 def test_text_of_half_a_character_is_refused() -> None:
-    told = "trigger X: payloadTemplate: is no text: it holds half a character"
+    told = "trigger X: payloadTemplate: is not text: it holds half a character"
     assert refused_field(payloadTemplate='"\ud800"') == [told]
 
 
@@ -319,7 +319,7 @@ def test_letters_and_numbers_of_any_alphabet_are_names(name: str) -> None:
         ("https://host/\r\nX: y", "invalid URL: it has a space"),
         ("https://host/\u202e", "invalid URL: it has a space, a backslash or another character"),
         ("https://\u200bhost/", "invalid URL: it has a space, a backslash or another character"),
-        ("https://host/{{materialization_name}}", "invalid URL: it is no template"),
+        ("https://host/{{materialization_name}}", "invalid URL: it is not a template"),
         ("", "url: is empty"),
         ("https://h/" + "x" * 5000, "invalid URL: it has more than 4096 characters"),
         (5, "url: must be text"),
@@ -351,11 +351,11 @@ def test_addresses_of_all_kinds_are_read(url: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "told"),
     [
-        ({"X Y": "a"}, "is no header name"),
-        ({"X:": "a"}, "is no header name"),
-        ({"": "a"}, "is no header name"),
-        ({"Ünï": "a"}, "is no header name"),
-        ({"Authorization: Bearer s3cr3t": "a"}, "is no header name"),
+        ({"X Y": "a"}, "is not a header name"),
+        ({"X:": "a"}, "is not a header name"),
+        ({"": "a"}, "is not a header name"),
+        ({"Ünï": "a"}, "is not a header name"),
+        ({"Authorization: Bearer s3cr3t": "a"}, "is not a header name"),
         ({"X": "s3cr3t\r\nEvil: 1"}, "headers.X: has a line break"),
         ({"X": "s3cr3t\x00"}, "headers.X: has a line break or another control character"),
         ({"X": " s3cr3t"}, "headers.X: begins or ends with a space"),
@@ -363,7 +363,7 @@ def test_addresses_of_all_kinds_are_read(url: str) -> None:
         ({"X": "s3cr3t" * 2000}, "headers.X: must have at most 8192 characters"),
         ({"Content-Length": "5"}, "headers.Content-Length: is set by the delivery itself"),
         ({"webhook-ID": "5"}, "headers.webhook-ID: is set by the delivery itself"),
-        ({"A": "1", "a": "2"}, "headers.a: stands twice"),
+        ({"A": "1", "a": "2"}, "headers.a: duplicate header"),
         ({f"X{n}": "1" for n in range(101)}, "headers: must have at most 100 entries"),
     ],
 )
@@ -595,8 +595,8 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
         "triggers:\n  interval: 30m\n  config:\n    a:\n      url: https://h/x\n      payload: {a: '{{b}}'}\nother: 1\n"
     )
     (tmp_path / "b.json").write_text(json.dumps({"config": [MINIMAL]}))
-    assert _load_triggers(tmp_path / "a.yaml").endpoints[0].interval == 1800
-    assert _load_triggers(str(tmp_path / "b.json")).endpoints[0].name == "trigger0"
+    assert load_triggers(tmp_path / "a.yaml").endpoints[0].interval == 1800
+    assert load_triggers(str(tmp_path / "b.json")).endpoints[0].name == "trigger0"
 
 
 @pytest.mark.parametrize(
@@ -604,7 +604,7 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
     [
         ("a.yaml", "config: {s3cr3t: [", "is no YAML at line 1"),
         ("a.yaml", "config: !!python/object:os.system s3cr3t", "tags are not read; leave it out at line 1"),
-        ("a.yaml", "config:\n  a: {}\n  a: {}\n", '"a" stands twice, at line 3'),
+        ("a.yaml", "config:\n  a: {}\n  a: {}\n", 'duplicate key "a", at line 3'),
         ("a.yaml", "", "must be a mapping"),
         ("a.yaml", "config: {true: {url: 1}}", "config: a key is true or false; put it in quotes"),
         (
@@ -618,7 +618,7 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
             + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 9)}]\n" for n in range(8)),
             "has more than 20000 values",
         ),
-        ("a.json", '{"config": {"a": 1, "a": 2}}', '"a" stands twice'),
+        ("a.json", '{"config": {"a": 1, "a": 2}}', 'duplicate key "a"'),
         ("a.json", '{"config": s3cr3t}', "is no JSON at line 1, column 12"),
         ("a.json", "[" * 100_000, "holds a value that can't be read"),
         ("a.yaml", "[" * 100_000, "is nested too deeply"),
@@ -630,7 +630,7 @@ def test_a_file_that_can_t_be_read_is_told_by_place_and_not_by_content(
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(TriggerConfigError) as caught:
-        _load_triggers(tmp_path / name)
+        load_triggers(tmp_path / name)
     assert told in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
 
@@ -639,11 +639,11 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     for name, told in (("none.yaml", "can't be read: No such file"), ("x.yaml", "is not in UTF-8")):
         with pytest.raises(TriggerConfigError, match=told):
-            _load_triggers(tmp_path / name)
+            load_triggers(tmp_path / name)
 
 
 def test_errors_of_a_file_name_it_where_they_are_the_block_s(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("config: {}\nintervall: 5s\n")
     with pytest.raises(TriggerConfigError) as caught:
-        _load_triggers(tmp_path / "t.yaml")
+        load_triggers(tmp_path / "t.yaml")
     assert f"triggers: {tmp_path / 't.yaml'}: intervall: unknown field" in str(caught.value)

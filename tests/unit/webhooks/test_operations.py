@@ -14,7 +14,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.outbox import enqueue
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import (
     LAKE,
@@ -26,7 +26,7 @@ from tests.webhook_receiver import (
     endpoint,
     events,
     key,
-    loopback_courier,
+    loopback_dispatcher,
     receiver,
 )
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path, clock: FakeClock) -> ControlStore:
 
 def owe(store: ControlStore, url: str, *sequences: int, name: str = "hook", **fields: object):
     endpoints: dict[EndpointKey, Endpoint] = {key(name): endpoint(url, name, **fields)}
-    enrol(store, events(*sequences), endpoints)
+    enqueue(store, events(*sequences), endpoints)
     return endpoints
 
 
@@ -63,7 +63,7 @@ def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
     server.answers(400)
     endpoints = owe(store, server.url, 1, 2, onFailure="block")
     assert operations.blocked_reason(store, LAKE, TABLE) is None
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     reason = operations.blocked_reason(store, LAKE, TABLE)
     assert reason.startswith("trigger hook of rfr.raw.orders: delivery ")
     assert "(HTTP 400), and 1 more; replay or cancel it" in reason
@@ -72,13 +72,13 @@ def test_a_dead_delivery_blocks_the_table_s_next_refresh_until_it_is_replayed(
     server.answers(200)
     assert len(operations.replay(store, Selection())) == 2
     assert operations.blocked_reason(store, LAKE, TABLE) is None
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert set(states(store).values()) == {"delivered"}
 
 
 def test_a_cancelled_delivery_blocks_no_more(store: ControlStore, server: Receiver) -> None:
     server.answers(400)
-    loopback_courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    loopback_dispatcher(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
     operations.cancel(store, Selection(), detail="by hand")
     assert operations.blocked_reason(store, LAKE, TABLE) is None
     (row,) = operations.deliveries(store)
@@ -88,14 +88,14 @@ def test_a_cancelled_delivery_blocks_no_more(store: ControlStore, server: Receiv
 @pytest.mark.parametrize("policy", ["dead_letter", "ignore"])
 def test_other_policies_block_nothing(store: ControlStore, server: Receiver, policy: str) -> None:
     server.answers(400)
-    loopback_courier(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
+    loopback_dispatcher(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
     assert operations.blocked_reason(store, LAKE, TABLE) is None
     assert operations.blocked_reason(store, LAKE, TABLE, ["hook"]) is not None, "today's configuration decides"
 
 
 def test_what_blocks_by_yesterday_s_configuration_alone_blocks_no_more(store: ControlStore, server: Receiver) -> None:
     server.answers(400)
-    loopback_courier(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
+    loopback_dispatcher(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
     assert operations.blocked_reason(store, LAKE, TABLE, []) is None
 
 
@@ -103,29 +103,29 @@ def test_what_is_cancelled_is_not_sent_and_can_be_replayed(store: ControlStore, 
     endpoints = owe(store, server.url, 1, 2)
     one = delivery_id("commit-1", "hook")
     assert operations.cancel(store, Selection(ids=[one])) == [one]
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert states(store) == {"commit-1": "cancelled", "commit-2": "delivered"}
     assert operations.replay(store, Selection()) == [], "without states it is what is dead"
     assert operations.replay(store, Selection(ids=[one], states=["cancelled"])) == [one]
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert states(store) == {"commit-1": "delivered", "commit-2": "delivered"}
 
 
 def test_what_was_delivered_can_be_sent_again(store: ControlStore, server: Receiver) -> None:
     endpoints = owe(store, server.url, 1)
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     operations.replay(store, Selection(states=["delivered"]))
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert server.ids == [delivery_id("commit-1", "hook")] * 2
 
 
 def test_what_is_pending_or_merged_is_not_replayed(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
     endpoints = owe(store, server.url, 1, 2, interval="60s")
     assert operations.replay(store, Selection(states=["pending", "merged"])) == []
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert operations.replay(store, Selection(states=["merged"])) == []
     assert len(operations.replay(store, Selection(states=["delivered"]))) == 1
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     assert len(server.ids) == 2
     assert len(set(server.ids)) == 1
 
@@ -141,9 +141,9 @@ def test_a_delivery_that_is_under_way_can_be_cancelled_and_its_end_says_nothing(
         return Reply(500)
 
     server.answers_by(slow)
-    courier = loopback_courier(store, owe(store, server.url, 1))
+    dispatcher = loopback_dispatcher(store, owe(store, server.url, 1))
     tallies = []
-    thread = threading.Thread(target=lambda: tallies.append(courier.deliver_due()))
+    thread = threading.Thread(target=lambda: tallies.append(dispatcher.deliver_due()))
     thread.start()
     assert begun.wait(20)
     assert len(operations.cancel(open_store(f"sqlite:///{tmp_path}/control.db"), Selection())) == 1
@@ -156,21 +156,21 @@ def test_a_delivery_that_is_under_way_can_be_cancelled_and_its_end_says_nothing(
 def test_the_oldest_pending_delivery_says_how_late_things_are(
     store: ControlStore, server: Receiver, clock: FakeClock
 ) -> None:
-    assert operations._oldest_pending_seconds(store) == 0
+    assert operations.oldest_pending_seconds(store) == 0
     endpoints = owe(store, server.url, 1)
     clock.sleep(100)
     owe(store, server.url, 2)
-    assert operations._oldest_pending_seconds(store) == pytest.approx(100)
-    assert operations._oldest_pending_seconds(store, LAKE, "raw.items") == 0
-    loopback_courier(store, endpoints).deliver_due()
-    assert operations._oldest_pending_seconds(store, LAKE, TABLE) == 0
+    assert operations.oldest_pending_seconds(store) == pytest.approx(100)
+    assert operations.oldest_pending_seconds(store, LAKE, "raw.items") == 0
+    loopback_dispatcher(store, endpoints).deliver_due()
+    assert operations.oldest_pending_seconds(store, LAKE, TABLE) == 0
 
 
 def test_deliveries_are_counted_and_listed_by_what_one_looks_for(store: ControlStore, server: Receiver) -> None:
     with receiver() as broken:
         broken.answers(400)
         endpoints = {**owe(store, server.url, 1, 2), **owe(store, broken.url, 1, name="bad")}
-        loopback_courier(store, endpoints).deliver_due()
+        loopback_dispatcher(store, endpoints).deliver_due()
     assert operations.counts(store) == {"pending": 0, "delivered": 2, "dead": 1, "cancelled": 0, "merged": 0}
     assert operations.counts(store, Selection(trigger="bad"))["dead"] == 1
     assert [each.key.trigger for each in operations.deliveries(store, Selection(reason="http"))] == ["bad"]
@@ -189,7 +189,7 @@ def test_endpoints_are_paused_resumed_and_shown(store: ControlStore, server: Rec
 
 def test_what_ended_long_ago_is_forgotten(store: ControlStore, server: Receiver, clock: FakeClock) -> None:
     endpoints = owe(store, server.url, 1)
-    loopback_courier(store, endpoints).deliver_due()
+    loopback_dispatcher(store, endpoints).deliver_due()
     clock.sleep(86400)
     owe(store, server.url, 2)
     assert operations.forget(store, 3600) == 1

@@ -20,7 +20,13 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
-from airflow_provider_rfr.webhooks.outbox import _since_property, endpoints_of, enrol, enrol_table, let_go
+from airflow_provider_rfr.webhooks.outbox import (
+    _since_property,
+    endpoints_of,
+    enqueue,
+    enqueue_commits,
+    release_snapshots,
+)
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import LAKE, TABLE, endpoint, events, key
 
@@ -54,7 +60,7 @@ def maintain(catalog: SqlCatalog) -> None:
 
 def look(store: ControlStore, catalog: SqlCatalog, *names: str, start_from="latest", **fields) -> int:
     wanted = {key(name): endpoint(URL, name, **fields) for name in names or ("hook",)}
-    return enrol_table(store, catalog, LAKE, TABLE, wanted, start_from=start_from)
+    return enqueue_commits(store, catalog, LAKE, TABLE, wanted, start_from=start_from)
 
 
 def owed(store: ControlStore, name: str = "hook") -> list[str]:
@@ -74,7 +80,7 @@ def test_a_block_is_part_of_ids_and_of_what_a_table_keeps(store: ControlStore, c
     commit(catalog, 1, 2)
     blocks = [parse_triggers({"name": name, "config": [{"url": URL, "payload": {}}]}) for name in ("a", "b")]
     for block in blocks:
-        enrol_table(store, catalog, LAKE, TABLE, endpoints_of(LAKE, TABLE, block), start_from="earliest")
+        enqueue_commits(store, catalog, LAKE, TABLE, endpoints_of(LAKE, TABLE, block), start_from="earliest")
     assert ids(store) == {delivery_id(f"commit-{n}", f"{name}/trigger0") for n in (1, 2) for name in "ab"}
     assert {name for name in properties(catalog) if name.startswith("rfr.webhooks.")} == {
         _since_property("a/trigger0"),
@@ -116,7 +122,7 @@ def test_a_table_without_commits_owes_all_that_will_come(store: ControlStore, ca
 
 
 def test_a_table_that_is_not_there_owes_nothing(store: ControlStore, catalog: SqlCatalog) -> None:
-    assert enrol_table(store, catalog, LAKE, "raw.none", {key(table="raw.none"): endpoint(URL)}) == 0
+    assert enqueue_commits(store, catalog, LAKE, "raw.none", {key(table="raw.none"): endpoint(URL)}) == 0
 
 
 def test_the_row_holds_the_event_as_the_snapshot_has_it(store: ControlStore, catalog: SqlCatalog) -> None:
@@ -225,7 +231,7 @@ def test_what_does_not_match_makes_no_row(store: ControlStore, catalog: SqlCatal
 
 
 def test_a_commit_without_documents_owes_nothing(store: ControlStore) -> None:
-    assert enrol(store, events(1, collections=()), {key(): endpoint(URL)}) == 0
+    assert enqueue(store, events(1, collections=()), {key(): endpoint(URL)}) == 0
 
 
 def test_a_trigger_that_is_switched_off_is_owed_nothing_of_what_comes_meanwhile(
@@ -247,16 +253,16 @@ def test_a_commit_at_hand_is_enrolled_without_hiding_those_before_it(store: Cont
     commit(catalog, 1)
     look(store, catalog)
     commit(catalog, 2, 3)
-    assert enrol(store, events(3), {key(): endpoint(URL)}) == 1
+    assert enqueue(store, events(3), {key(): endpoint(URL)}) == 1
     assert look(store, catalog) == 1
     assert owed(store) == ["commit-1", "commit-2", "commit-3"]
 
 
 def test_enrolling_is_for_the_table_and_lake_of_the_event(store: ControlStore) -> None:
     both = {key(): endpoint(URL), key(table="raw.items"): endpoint(URL)}
-    assert enrol(store, events(1, 2), both) == 2
-    assert enrol(store, [*events(2), *events(3, table="raw.items")], both) == 1
-    assert enrol(store, events(4, table="raw.others"), both) == 0
+    assert enqueue(store, events(1, 2), both) == 2
+    assert enqueue(store, [*events(2), *events(3, table="raw.items")], both) == 1
+    assert enqueue(store, events(4, table="raw.others"), both) == 0
 
 
 def test_a_rolled_back_commit_that_was_never_looked_at_owes_nothing(store: ControlStore, catalog: SqlCatalog) -> None:
@@ -328,11 +334,11 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
     with catalog.load_table(TABLE).transaction() as transaction:
         transaction.set_properties({_MAX_AGE: "0", _MIN_SNAPSHOTS: "1"})
     assert expired(catalog) == 0, "nothing was said yet of what is sent"
-    let_go(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE)
     assert expired(catalog) == 0
     done = {each.id for each in deliveries(store, limit=None) if each.last_commit in ("commit-1", "commit-2")}
     store.run(lambda connection: set_cancelled(connection, 1, done, ""))
-    let_go(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE)
     commit(catalog, 4)
     assert expired(catalog) == 2
     store.close()
@@ -344,9 +350,9 @@ def test_an_expiry_keeps_the_commits_that_are_not_sent(
 def test_what_is_noted_of_a_table_is_written_only_where_it_changed(store: ControlStore, catalog: SqlCatalog) -> None:
     commit(catalog, 1)
     look(store, catalog)
-    let_go(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE)
     before = catalog.load_table(TABLE).metadata_location
-    let_go(store, catalog, LAKE, TABLE)
+    release_snapshots(store, catalog, LAKE, TABLE)
     assert catalog.load_table(TABLE).metadata_location == before
 
 

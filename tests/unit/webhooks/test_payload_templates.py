@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError
-from airflow_provider_rfr.webhooks.templates import _compile_payload, _render_payload
+from airflow_provider_rfr.webhooks.templates import _compile_payload, render_payload
 
 VARIABLES: dict[str, Any] = {
     "names": ["a", "b"],
@@ -38,7 +38,7 @@ def test_a_leaf_that_is_one_expression_keeps_its_type() -> None:
         "count": "{{len names}}",
         "deep": ["{{bindings.[0].documents}}"],
     }
-    assert _render_payload(tree, VARIABLES) == {
+    assert render_payload(tree, VARIABLES) == {
         "names": ["a", "b"],
         "bindings": [{"table": "t", "documents": 3}],
         "n": 42,
@@ -64,12 +64,12 @@ def test_other_leaves_are_text() -> None:
         "{{s}}",
         "{{f}}!",
     ]
-    assert _render_payload(tree, VARIABLES) == [" 42", "4242", "42", '["a","b"]', "42", "x", "", VARIABLES["s"], "1!"]
+    assert render_payload(tree, VARIABLES) == [" 42", "4242", "42", '["a","b"]', "42", "x", "", VARIABLES["s"], "1!"]
 
 
 def test_what_is_no_text_stays_and_keys_are_no_templates() -> None:
     tree = {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": (1, 2)}
-    assert _render_payload(tree, VARIABLES) == {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": [1, 2]}
+    assert render_payload(tree, VARIABLES) == {"{{n}}": 1, "a": [1, 1.5, True, None, {}], "t": [1, 2]}
 
 
 def test_the_payload_is_its_own() -> None:
@@ -82,7 +82,7 @@ def test_the_payload_is_its_own() -> None:
 
 
 def test_every_payload_is_json_in_utf_8() -> None:
-    payload = _render_payload({"a": "{{half}}", "b": "x{{half}}", "\ud800": 1}, VARIABLES)
+    payload = render_payload({"a": "{{half}}", "b": "x{{half}}", "\ud800": 1}, VARIABLES)
     json.dumps(payload, ensure_ascii=False).encode("utf-8")
 
 
@@ -101,7 +101,7 @@ def test_every_payload_is_json_in_utf_8() -> None:
 )
 def test_errors_say_where_in_the_payload(tree: Any, words: str) -> None:
     with pytest.raises(TemplateError) as caught:
-        _render_payload(tree, {**VARIABLES, "o": object()})
+        render_payload(tree, {**VARIABLES, "o": object()})
     assert words in str(caught.value)
 
 
@@ -117,12 +117,12 @@ def test_trees_and_values_without_end_are_errors() -> None:
     with pytest.raises(TemplateError, match="inside each other"):
         _compile_payload(loop)
     with pytest.raises(TemplateError, match="inside each other"):
-        _render_payload("{{v}}", {"v": loop})
+        render_payload("{{v}}", {"v": loop})
 
 
 def test_the_limits_hold_for_the_whole_payload() -> None:
     tree = ["{{#each xs}}{{this}}{{/each}}"] * 60
     with pytest.raises(TemplateError, match="200,000 steps"):
-        _render_payload(tree, {"xs": [1] * 2000})
+        render_payload(tree, {"xs": [1] * 2000})
     with pytest.raises(TemplateError, match="1,048,576"):
-        _render_payload(["{{s}}"] * 11, {"s": "x" * 100_000})
+        render_payload(["{{s}}"] * 11, {"s": "x" * 100_000})

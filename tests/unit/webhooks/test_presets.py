@@ -95,7 +95,7 @@ def test_airflow_takes_a_token_or_what_it_takes_to_get_one() -> None:
         "trigger X: with.token: goes with neither username nor password; keep one of the two ways"
     ]
     assert refused("airflow", {"dagId": "d", "tokenPath": "https://evil/"}) == [
-        "trigger X: with.tokenPath: is no path; write e.g. /auth/token"
+        "trigger X: with.tokenPath: is not a path; write e.g. /auth/token"
     ]
 
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.attempts import _LONGEST_WAIT, quick, rest_after, retry_after, standard, wait_before
+from airflow_provider_rfr.webhooks.attempts import (
+    _LONGEST_WAIT,
+    open_seconds,
+    quick,
+    retry_after,
+    standard,
+    wait_before,
+)
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0
@@ -81,4 +88,4 @@ def test_every_wait_is_bounded(failures: int, schedule: str) -> None:
 
 
 def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
-    assert [rest_after(n) for n in range(1, 10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
+    assert [open_seconds(n) for n in range(1, 10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30]

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
 from airflow_provider_rfr.webhooks.handlebars.template import compile_template
-from airflow_provider_rfr.webhooks.templates import _render_payload
+from airflow_provider_rfr.webhooks.templates import render_payload
 from tests.soon import SOON, soon
 
 
@@ -329,7 +329,7 @@ def test_scalars_that_override_their_methods_are_still_what_they_are() -> None:
     for json_mode in (False, True):
         assert render("[{{json s}}{{json n}}{{n}}]", variables, json_mode=json_mode) == '["own"55]'
     assert render("{{s}}", variables) == "own"
-    payload = _render_payload(["{{s}}", "{{n}}", "{{s}}{{n}}"], variables)
+    payload = render_payload(["{{s}}", "{{n}}", "{{s}}{{n}}"], variables)
     assert payload == ["own", 5, "own5"]
     assert [type(each) for each in payload] == [str, int, str]
 

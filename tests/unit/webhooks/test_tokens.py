@@ -12,8 +12,8 @@ import pytest
 
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.dispatcher import Courier
-from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.webhook_receiver import (
     FakeClock,
     Received,
@@ -22,7 +22,7 @@ from tests.webhook_receiver import (
     endpoint,
     events,
     key,
-    loopback_courier,
+    loopback_dispatcher,
     receiver,
 )
 
@@ -59,18 +59,18 @@ def airflow() -> Iterator[Airflow]:
         yield Airflow(server)
 
 
-def office(folder: Path, airflow: Airflow, *sequences: int, **fields: object) -> Courier:
+def office(folder: Path, airflow: Airflow, *sequences: int, **fields: object) -> Dispatcher:
     login = {"dagId": "load orders", "username": "robot", "password": "hunter22"}
     base = airflow.server.url.removesuffix("/hook")
     endpoints = {key(): endpoint(f"{base}/af", preset="airflow-dag-run", **{"with": login}, **fields)}
     store = open_store(f"sqlite:///{folder}/control.db", clock=FakeClock())
-    enrol(store, events(*sequences), endpoints)
-    return loopback_courier(store, endpoints)
+    enqueue(store, events(*sequences), endpoints)
+    return loopback_dispatcher(store, endpoints)
 
 
 def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, tmp_path: Path) -> None:
-    courier = office(tmp_path, airflow, *range(1, 11))
-    assert courier.deliver_due().delivered == 10
+    dispatcher = office(tmp_path, airflow, *range(1, 11))
+    assert dispatcher.deliver_due().delivered == 10
     assert len(airflow.tokens) == 1
     assert airflow.tokens[0].json == {"username": "robot", "password": "hunter22"}
     run = airflow.runs[0]
@@ -80,11 +80,11 @@ def test_a_token_is_fetched_once_and_used_for_all(airflow: Airflow, tmp_path: Pa
 
 
 def test_an_expired_token_is_replaced_within_the_same_attempt(airflow: Airflow, tmp_path: Path) -> None:
-    courier = office(tmp_path, airflow, 1)
-    courier.deliver_due()
+    dispatcher = office(tmp_path, airflow, 1)
+    dispatcher.deliver_due()
     airflow.good.clear()
-    enrol(courier._store, events(2), courier._endpoints)
-    tally = courier.deliver_due()
+    enqueue(dispatcher._store, events(2), dispatcher._endpoints)
+    tally = dispatcher.deliver_due()
     assert (tally.delivered, tally.failed) == (1, 0)
     assert len(airflow.tokens) == 2
     assert len(airflow.runs) == 3
@@ -102,10 +102,10 @@ def test_a_login_that_is_refused_is_given_up_and_one_that_fails_is_retried(
     airflow: Airflow, tmp_path: Path, status: int, calls: int
 ) -> None:
     airflow.status = status
-    courier = office(tmp_path, airflow, 1)
-    assert courier.deliver_due(until_empty=True).dead == 1
+    dispatcher = office(tmp_path, airflow, 1)
+    assert dispatcher.deliver_due(until_empty=True).dead == 1
     assert (len(airflow.tokens), len(airflow.runs)) == (calls, 0)
-    (row,) = operations.deliveries(courier._store)
+    (row,) = operations.deliveries(dispatcher._store)
     assert row.reason == "token"
     assert f"gave no token: HTTP {status}" in row.detail
 
@@ -115,8 +115,8 @@ def test_an_answer_without_a_token_that_a_header_can_carry_is_no_token(
     airflow: Airflow, tmp_path: Path, body: bytes
 ) -> None:
     airflow.server.answers(Reply(201, body))
-    courier = office(tmp_path, airflow, 1, maxAttempts=1)
-    assert courier.deliver_due().dead == 1
+    dispatcher = office(tmp_path, airflow, 1, maxAttempts=1)
+    assert dispatcher.deliver_due().dead == 1
     assert not airflow.runs
 
 
@@ -128,15 +128,15 @@ def test_the_token_is_part_of_the_attempt_s_time(airflow: Airflow, tmp_path: Pat
         return real(request)
 
     airflow.server.answers_by(slow)
-    courier = office(tmp_path, airflow, 1, timeout="1s", maxAttempts=1)
-    assert courier.deliver_due().dead == 1
-    (row,) = operations.deliveries(courier._store)
+    dispatcher = office(tmp_path, airflow, 1, timeout="1s", maxAttempts=1)
+    assert dispatcher.deliver_due().dead == 1
+    (row,) = operations.deliveries(dispatcher._store)
     assert row.reason == "timeout"
 
 
 def test_threads_that_all_meet_401_fetch_one_token(airflow: Airflow, tmp_path: Path) -> None:
-    courier = office(tmp_path, airflow, 1)
-    courier.deliver_due()
+    dispatcher = office(tmp_path, airflow, 1)
+    dispatcher.deliver_due()
     airflow.good.clear()
     barrier = threading.Event()
     real = airflow.answer
@@ -146,6 +146,6 @@ def test_threads_that_all_meet_401_fetch_one_token(airflow: Airflow, tmp_path: P
         return real(request)
 
     airflow.server.answers_by(slow)
-    enrol(courier._store, events(*range(2, 20)), courier._endpoints)
-    assert courier.deliver_due().delivered == 18
+    enqueue(dispatcher._store, events(*range(2, 20)), dispatcher._endpoints)
+    assert dispatcher.deliver_due().delivered == 18
     assert len(airflow.tokens) == 2

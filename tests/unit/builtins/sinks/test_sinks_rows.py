@@ -236,12 +236,15 @@ def test_files_go_to_any_file_system(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"to": "ftp"}, "target: is no target of a sink to ftp"),
-        ({"to": "http"}, "target: is no target of a sink to http; an HttpTarget"),
-        ({"settings": {"path": "/x", "batch_size": 0}}, "sink.settings.batch_size: 0 is no number of rows"),
+        ({"to": "ftp"}, "target: is not a target of a sink to ftp"),
+        ({"to": "http"}, "target: is not a target of a sink to http; an HttpTarget"),
+        ({"settings": {"path": "/x", "batch_size": 0}}, "sink.settings.batch_size: 0 is not a number of rows"),
         ({"settings": {"path": "/x", "emit": "all"}}, "sink.settings.emit: 'all' is unknown; one of rows, diff"),
         ({"settings": {"path": "/x", "emit": "diff"}}, "has no keys to tell changes by; declare keys of the source"),
-        ({"settings": {"path": "/x", "format": "csv"}}, "sink.settings.format: 'csv' is no format; jsonl or parquet"),
+        (
+            {"settings": {"path": "/x", "format": "csv"}},
+            "sink.settings.format: 'csv' is not a format; jsonl or parquet",
+        ),
         ({"settings": {"path": "nowhere://x"}}, "sink.settings.path: a file system of this protocol can't be opened"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
     [
         (Verb.REWRITE, OBJ, {}, "steps: rewrite of ops.k can't be done to a sink"),
         (Verb.CREATE, None, {}, "ops.k is a sink, and its declaration is missing"),
-        (Verb.CREATE, OBJ, {"source": ""}, "ops.k: details.source is no id of an object"),
+        (Verb.CREATE, OBJ, {"source": ""}, "ops.k: details.source is not an id of an object"),
     ],
 )
 def test_a_step_that_is_none_of_a_sink_is_refused(

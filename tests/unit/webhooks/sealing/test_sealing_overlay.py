@@ -164,7 +164,7 @@ def test_an_overlay_in_another_spelling_is_refused_rather_than_guessed(
     full: dict[str, Any], key: Any, refusal: Any
 ) -> None:
     full["sops"]["overlay"] = {"config": {"startDownstream": {"max_attempts": 9}}}
-    assert "stands twice" in refusal(open_sealed, full, environment=key.environment)
+    assert "is given in two spellings" in refusal(open_sealed, full, environment=key.environment)
 
 
 def test_sealing_again_folds_the_overlay_in(full: dict[str, Any], key: Any) -> None:

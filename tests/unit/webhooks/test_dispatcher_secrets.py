@@ -19,8 +19,8 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings, resolve
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery
-from airflow_provider_rfr.webhooks.outbox import endpoints_of, enrol
+from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter
+from airflow_provider_rfr.webhooks.outbox import endpoints_of, enqueue
 from tests.webhook_receiver import (
     LAKE,
     LOOPBACK,
@@ -30,7 +30,7 @@ from tests.webhook_receiver import (
     Receiver,
     Reply,
     events,
-    loopback_courier,
+    loopback_dispatcher,
     receiver,
 )
 
@@ -117,7 +117,7 @@ def test_no_secret_is_told_anywhere(
     if kind == "refused address":
         for each in written["config"].values():
             each["allowedHosts"] = ["10.0.0.1"]
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     with caplog.at_level(logging.DEBUG):
         shown = run(tmp_path, parse_triggers(written), base, told)
     records = "\n".join(logging.Formatter("%(message)s %(args)s").format(record) for record in caplog.records)
@@ -129,19 +129,19 @@ def test_no_secret_is_told_anywhere(
         assert "***" in stored(tmp_path), "the answers were kept, and masked"
 
 
-def run(folder: Path, block: Any, base: str, told: list[DeadDelivery]) -> str:
+def run(folder: Path, block: Any, base: str, told: list[DeadLetter]) -> str:
     """Deliver by all endpoints; returns all that could be shown of it."""
     clock = FakeClock()
     store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
     endpoints = endpoints_of(LAKE, TABLE, block)
-    enrol(store, events(1, 2), endpoints)
+    enqueue(store, events(1, 2), endpoints)
 
     def connections(name: str) -> ConnectionSettings:
         return ConnectionSettings(f"{base}/{PATH}", "robot", PASSWORD, {"X-Key": HEADER})
 
-    courier = loopback_courier(store, endpoints, connections=connections, on_dead=told.append)
-    tally = courier.deliver_due(until_empty=True, patience=300)
-    shown = [repr(courier), repr(tally), repr(endpoints), repr(store)]
+    dispatcher = loopback_dispatcher(store, endpoints, connections=connections, on_dead=told.append)
+    tally = dispatcher.deliver_due(until_empty=True, patience=300)
+    shown = [repr(dispatcher), repr(tally), repr(endpoints), repr(store)]
     error = tally.error()
     if error is not None:
         shown += traceback.format_exception(error)
@@ -168,7 +168,7 @@ def stored(folder: Path) -> str:
 def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"sqlite:///{tmp_path}/control.db")
     endpoints = endpoints_of(LAKE, TABLE, parse_triggers(document(server.url)))
-    enrol(store, events(1), endpoints)
+    enqueue(store, events(1), endpoints)
     real, calls = ControlStore.run, []
 
     def failing(self: ControlStore, work: Any, **options: Any) -> Any:
@@ -179,7 +179,7 @@ def test_no_error_that_is_raised_holds_one(server: Receiver, tmp_path: Path, mon
 
     monkeypatch.setattr(ControlStore, "run", failing)
     with pytest.raises(Exception, match="no such table") as caught:
-        loopback_courier(
+        loopback_dispatcher(
             store, endpoints, connections=lambda name: ConnectionSettings("nowhere", "a", PASSWORD)
         ).deliver_due()
     text = "".join(traceback.format_exception(caught.value))

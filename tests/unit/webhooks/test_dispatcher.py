@@ -20,10 +20,10 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.delivery_summary import DeadDelivery, Tally
-from airflow_provider_rfr.webhooks.dispatcher import Courier
+from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, DeliverySummary
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.outbox import enqueue
 from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.soon import SOON, soon, wait_until
 from tests.webhook_receiver import (
@@ -34,7 +34,7 @@ from tests.webhook_receiver import (
     endpoint,
     events,
     key,
-    loopback_courier,
+    loopback_dispatcher,
     receiver,
 )
 
@@ -42,7 +42,7 @@ HOUR = 3600.0
 
 
 class Post:
-    """A store, and couriers for it whose time goes as fast as they sleep."""
+    """A store, and dispatchers for it whose time goes as fast as they sleep."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
@@ -54,16 +54,16 @@ class Post:
         self.commit(*sequences, table=table)
 
     def commit(self, *sequences: int, **event: Any) -> None:
-        enrol(self.store, events(*sequences, **event), self.endpoints)
+        enqueue(self.store, events(*sequences, **event), self.endpoints)
 
-    def courier(self, **options: Any) -> Courier:
-        return loopback_courier(self.store, self.endpoints, **options)
+    def dispatcher(self, **options: Any) -> Dispatcher:
+        return loopback_dispatcher(self.store, self.endpoints, **options)
 
-    def deliver(self, **options: Any) -> Tally:
-        return self.courier(**options).deliver_due()
+    def deliver(self, **options: Any) -> DeliverySummary:
+        return self.dispatcher(**options).deliver_due()
 
-    def drain(self, **options: Any) -> Tally:
-        return self.courier(**options).deliver_due(until_empty=True)
+    def drain(self, **options: Any) -> DeliverySummary:
+        return self.dispatcher(**options).deliver_due(until_empty=True)
 
     def hop(self) -> None:
         """Deliver, and go to the moment when there is more to do, until there is nothing."""
@@ -161,7 +161,7 @@ def test_the_standard_schedule_leaves_its_deliveries_pending_and_says_until_when
     tally = post.deliver()
     assert (tally.failed, tally.pending) == (1, 1)
     assert tally.next_due.timestamp() - post.clock.now() == pytest.approx(300, rel=0.11)
-    assert post.courier().deliver_due(until_empty=True, patience=60).failed == 0
+    assert post.dispatcher().deliver_due(until_empty=True, patience=60).failed == 0
     post.hop()
     assert (len(server.received), post.row().state) == (10, "dead")
 
@@ -442,10 +442,10 @@ def test_a_trigger_that_was_removed_is_skipped_with_one_warning_and_the_others_f
     post.owe(server.url, name="removed")
     post.commit(1, 2)
     del post.endpoints[key("removed")]
-    courier = post.courier()
+    dispatcher = post.dispatcher()
     with caplog.at_level(logging.WARNING):
-        assert courier.deliver_due().delivered == 2
-        assert courier.deliver_due().skipped == 2
+        assert dispatcher.deliver_due().delivered == 2
+        assert dispatcher.deliver_due().skipped == 2
     assert caplog.text.count("trigger removed of rfr.raw.orders is not in the configuration any more") == 1
     assert {row.state for row in post.rows(trigger="removed")} == {"pending"}
     post.owe(server.url, name="removed")
@@ -539,7 +539,7 @@ def test_windows_are_each_table_s_and_each_trigger_s_own(post: Post, server: Rec
 def test_somebody_is_told_of_each_delivery_that_is_given_up(post: Post, server: Receiver) -> None:
     server.answers(400)
     post.owe(server.url, 1, 2)
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
     assert {each.id for each in told} == {delivery_id(f"commit-{n}", "hook") for n in (1, 2)}
     first = told[0]
@@ -551,16 +551,16 @@ def test_somebody_is_told_of_each_delivery_that_is_given_up(post: Post, server: 
 def test_who_could_not_be_told_is_told_the_next_time(
     post: Post, server: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(dead: DeadDelivery) -> None:
+    def fails(dead: DeadLetter) -> None:
         raise RuntimeError("smtp password hunter22")
 
     server.answers(400)
     post.owe(server.url, 1)
     (untold,) = post.drain(on_dead=fails).untold
-    assert untold.startswith("RuntimeError (test_courier.py, line ")
+    assert untold.startswith("RuntimeError (test_dispatcher.py, line ")
     assert untold in caplog.text
     assert "hunter22" not in caplog.text
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
     assert len(told) == 1
 
@@ -570,7 +570,7 @@ def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few
 ) -> None:
     tries: list[int] = []
 
-    def told(dead: DeadDelivery) -> None:
+    def told(dead: DeadLetter) -> None:
         tries.append(len(server.received))
 
     server.answers(503)
@@ -586,7 +586,7 @@ def test_with_a_long_backlog_at_a_dead_endpoint_somebody_hears_of_it_after_a_few
 def test_nobody_is_told_of_what_may_be_ignored(post: Post, server: Receiver) -> None:
     server.answers(400)
     post.owe(server.url, 1, onFailure="ignore")
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     tally = post.drain(on_dead=told.append)
     assert (tally.dead, told, tally.error()) == (1, [], None)
 
@@ -595,7 +595,7 @@ def test_deaths_before_anybody_asked_to_be_told_are_not_told_later(post: Post, s
     server.answers(400)
     post.owe(server.url, 1)
     post.drain()
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
     assert told == []
 
@@ -605,7 +605,7 @@ def test_who_leaves_the_telling_to_others_leaves_what_may_be_ignored_to_nobody(p
     post.owe(server.url, 1)
     post.owe(server.url, 1, name="quiet", onFailure="ignore")
     post.drain(leaves_telling=True)
-    told: list[DeadDelivery] = []
+    told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
     assert [each.id for each in told] == [delivery_id("commit-1", "hook")]
 
@@ -620,12 +620,12 @@ def test_a_dead_and_a_slow_endpoint_hold_up_no_other(post: Post, server: Receive
         post.owe("http://127.0.0.1:1/", name="dead")
         post.owe(server.url, name="good")
         post.commit(*range(1, 41))
-        courier = post.courier()
-        thread = threading.Thread(target=courier.deliver_due)
+        dispatcher = post.dispatcher()
+        thread = threading.Thread(target=dispatcher.deliver_due)
         thread.start()
         wait_until(lambda: len(server.received) == 40 or not thread.is_alive())
         assert len(slow.received) < 40
-        courier.stop()
+        dispatcher.stop()
         thread.join(SOON)
         assert not thread.is_alive()
     assert {row.state for row in post.rows(trigger="good")} == {"delivered"}
@@ -639,11 +639,11 @@ def test_a_strict_order_is_not_slow_while_others_are(post: Post, server: Receive
         post.owe(slow.url, name="slow", timeout="5m")
         post.owe(server.url, name="strict", ordering="strict")
         post.commit(*range(1, 41))
-        courier = post.courier()
-        thread = threading.Thread(target=courier.deliver_due)
+        dispatcher = post.dispatcher()
+        thread = threading.Thread(target=dispatcher.deliver_due)
         thread.start()
         wait_until(lambda: len(server.received) == 40 or not thread.is_alive())
-        courier.stop()
+        dispatcher.stop()
         over.set()
         thread.join(SOON)
     assert [request.json["sequence"] for request in server.received] == list(range(1, 41))
@@ -656,21 +656,21 @@ def test_an_endpoint_that_takes_its_time_is_called_by_several_threads(post: Post
     assert 2 <= server.most_at_once <= 4
 
 
-def test_four_couriers_at_once_call_once_for_each_delivery(tmp_path: Path, server: Receiver) -> None:
+def test_four_dispatchers_at_once_call_once_for_each_delivery(tmp_path: Path, server: Receiver) -> None:
     first = open_store(f"sqlite:///{tmp_path}/control.db")
     endpoints = {key(name): endpoint(server.url, name) for name in "abc"}
-    enrol(first, events(*range(1, 41)), endpoints)
-    tallies: list[Tally] = []
+    enqueue(first, events(*range(1, 41)), endpoints)
+    tallies: list[DeliverySummary] = []
 
     def work() -> None:
-        tallies.append(loopback_courier(open_store(f"sqlite:///{tmp_path}/control.db"), endpoints).deliver_due())
+        tallies.append(loopback_dispatcher(open_store(f"sqlite:///{tmp_path}/control.db"), endpoints).deliver_due())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(120)
-    loopback_courier(first, endpoints).deliver_due(until_empty=True)
+    loopback_dispatcher(first, endpoints).deliver_due(until_empty=True)
     assert len(server.ids) == len(set(server.ids)) == 120
     assert not sum(tally.lost for tally in tallies)
 
@@ -687,7 +687,7 @@ def test_a_claim_that_waited_too_long_is_given_back_and_claimed_anew(post: Post,
 
 def test_a_lease_without_slack_is_refused(post: Post) -> None:
     with pytest.raises(ConfigurationError, match="lease_slack"):
-        post.courier(lease_slack=0)
+        post.dispatcher(lease_slack=0)
 
 
 def test_a_go_ends_with_an_error_of_the_store_and_the_rows_come_again(
@@ -712,7 +712,7 @@ def test_a_go_ends_with_an_error_of_the_store_and_the_rows_come_again(
 
 
 def test_there_is_nothing_to_do_for_no_endpoints(post: Post) -> None:
-    assert loopback_courier(post.store, {}).deliver_due(until_empty=True) == Tally()
+    assert loopback_dispatcher(post.store, {}).deliver_due(until_empty=True) == DeliverySummary()
 
 
 def test_a_receiver_that_is_asked_by_two_names_gets_what_each_is_owed(post: Post, server: Receiver) -> None:

@@ -22,8 +22,8 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.dispatcher import Courier, Round, _merge_events
-from airflow_provider_rfr.webhooks.outbox import enrol
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _DispatchRun, _merge_events
+from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.webhook_receiver import (
     FakeClock,
     Received,
@@ -32,7 +32,7 @@ from tests.webhook_receiver import (
     endpoint,
     events,
     key,
-    loopback_courier,
+    loopback_dispatcher,
     receiver,
 )
 
@@ -43,24 +43,24 @@ def server() -> Iterator[Receiver]:
         yield running
 
 
-def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = None, **fields: Any) -> Courier:
+def office(folder: Path, url: str, *sequences: int, clock: FakeClock | None = None, **fields: Any) -> Dispatcher:
     store = open_store(f"sqlite:///{folder}/control.db", clock=clock)
     endpoints = {key(): endpoint(url, **fields)}
-    enrol(store, events(*sequences), endpoints)
-    return loopback_courier(store, endpoints)
+    enqueue(store, events(*sequences), endpoints)
+    return loopback_dispatcher(store, endpoints)
 
 
 @pytest.mark.parametrize("jump", [-86400.0 * 400, -3600.0, 3600.0, 86400.0 * 400])
 def test_a_clock_that_jumps_between_two_goes_loses_nothing(server: Receiver, tmp_path: Path, jump: float) -> None:
     clock = FakeClock(1_700_000_000.0 + 86400 * 500)
     server.answers(500, 500, 200)
-    courier = office(tmp_path, server.url, 1, 2, 3, clock=clock, maxAttempts=10)
-    courier.deliver_due()
+    dispatcher = office(tmp_path, server.url, 1, 2, 3, clock=clock, maxAttempts=10)
+    dispatcher.deliver_due()
     clock.time += jump
     began = clock.time
-    while (due := courier.deliver_due().next_due) is not None:
+    while (due := dispatcher.deliver_due().next_due) is not None:
         clock.time = max(clock.time, due.timestamp()) + 0.001
-    assert operations.counts(courier._store)["delivered"] == 3
+    assert operations.counts(dispatcher._store)["delivered"] == 3
     longest = 3600 if jump == -3600.0 else 0
     assert clock.time - began <= longest + 120, "what lies ages ahead is brought back, an hour is waited"
 
@@ -71,11 +71,11 @@ def test_a_clock_that_jumps_between_two_goes_loses_nothing(server: Receiver, tmp
 def test_no_retry_after_puts_a_delivery_off_for_ever(server: Receiver, tmp_path: Path, text: str) -> None:
     clock = FakeClock()
     server.answers(Reply(503, headers={"Retry-After": text}), Reply(200))
-    courier = office(tmp_path, server.url, 1, clock=clock)
-    due = courier.deliver_due().next_due
+    dispatcher = office(tmp_path, server.url, 1, clock=clock)
+    due = dispatcher.deliver_due().next_due
     assert 0 < due.timestamp() - clock.now() <= 3600 * 1.05 + 1
     clock.time = due.timestamp() + 0.001
-    assert courier.deliver_due().delivered == 1
+    assert dispatcher.deliver_due().delivered == 1
 
 
 def test_an_endless_redirect_is_asked_once_for_each_attempt(server: Receiver, tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_an_endless_redirect_is_asked_once_for_each_attempt(server: Receiver, tm
 
 def test_a_bomb_in_the_answer_of_a_success_is_still_a_success(server: Receiver, tmp_path: Path) -> None:
     server.answers(Reply(200, gzip.compress(b"\0" * 50_000_000, 9), {"Content-Encoding": "gzip"}))
-    courier = office(tmp_path, server.url, 1)
-    assert courier.deliver_due().delivered == 1
-    (row,) = operations.deliveries(courier._store)
-    (attempt,) = operations.history(courier._store, row.id)
+    dispatcher = office(tmp_path, server.url, 1)
+    assert dispatcher.deliver_due().delivered == 1
+    (row,) = operations.deliveries(dispatcher._store)
+    (attempt,) = operations.history(dispatcher._store, row.id)
     assert len(attempt.answer.encode()) <= 2048
 
 
@@ -118,7 +118,7 @@ def test_an_answer_that_is_not_whole_is_no_delivery(server: Receiver, tmp_path: 
 
 @pytest.mark.test
 def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(server: Receiver, tmp_path: Path) -> None:
-    courier = office(tmp_path, server.url, *range(1, 11))
+    dispatcher = office(tmp_path, server.url, *range(1, 11))
     other = sqlite3.connect(tmp_path / "control.db", isolation_level=None, check_same_thread=False)
 
     def lock(request: Received) -> Reply:
@@ -129,7 +129,7 @@ def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(se
 
     server.answers_by(lock)
     began = time.monotonic()
-    tally = courier.deliver_due()
+    tally = dispatcher.deliver_due()
     assert time.monotonic() - began > 9
     assert (tally.delivered, tally.lost, len(server.received)) == (10, 0, 10)
     other.close()
@@ -139,15 +139,15 @@ def test_a_store_that_is_locked_for_ten_seconds_costs_time_and_no_second_call(se
 def test_an_event_that_nobody_can_read_is_given_up_and_the_others_are_sent(
     server: Receiver, tmp_path: Path, interval: str
 ) -> None:
-    courier = office(tmp_path, server.url, 1, 2, clock=FakeClock(), interval=interval)
+    dispatcher = office(tmp_path, server.url, 1, 2, clock=FakeClock(), interval=interval)
     with sqlite3.connect(tmp_path / "control.db") as connection:
         connection.execute("UPDATE rfr_webhook_deliveries SET event = 'spoiled' WHERE last_commit = 'commit-1'")
-    tally = courier.deliver_due(until_empty=True)
+    tally = dispatcher.deliver_due(until_empty=True)
     assert (tally.delivered, tally.dead, len(server.received)) == (1, 1, 1)
 
 
 def abandoned(store: ControlStore, endpoints: Any, lease: int, interval: float, *, strict: bool) -> None:
-    """Claims of a courier that was killed before it sent anything."""
+    """Claims of a dispatcher that was killed before it sent anything."""
 
     def work(connection: Connection) -> None:
         ids = tuple(row.id for row in load_endpoints(connection, endpoints).values())
@@ -187,9 +187,9 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
         if step < 0.35:
             committed.append(len(committed) + 1)
         elif step < 0.6:
-            enrol(store, events(*committed), endpoints)
+            enqueue(store, events(*committed), endpoints)
         elif step < 0.8:
-            loopback_courier(store, endpoints).deliver_due()
+            loopback_dispatcher(store, endpoints).deliver_due()
         elif step < 0.88:
             abandoned(store, endpoints, 25_000, interval, strict=strict)
         elif step < 0.97:
@@ -198,8 +198,8 @@ def test_whatever_happens_in_whatever_order_every_commit_is_told_and_none_before
             store = new_store()
     healthy[0] = True
     clock.sleep(100)
-    enrol(store, events(*committed), endpoints)
-    while (due := loopback_courier(store, endpoints).deliver_due().next_due) is not None:
+    enqueue(store, events(*committed), endpoints)
+    while (due := loopback_dispatcher(store, endpoints).deliver_due().next_due) is not None:
         clock.time = max(clock.time, due.timestamp()) + 0.001
     rows = {row.id: row for row in operations.deliveries(store, Selection(), None)}
     ended = [rows.get(row.merged_into or "", row) for row in rows.values()]
@@ -219,27 +219,27 @@ def test_a_strange_location_is_told_in_words_that_every_database_takes(
         sock.sendall(b"HTTP/1.1 302 x\r\nContent-Length: 0\r\nLocation: " + location.encode("latin-1") + b"\r\n\r\n")
 
     server.answers(Reply(raw=strange))
-    courier = office(tmp_path, server.url, 1, clock=FakeClock())
-    assert courier.deliver_due(until_empty=True).dead == 1
-    (row,) = operations.deliveries(courier._store)
+    dispatcher = office(tmp_path, server.url, 1, clock=FakeClock())
+    assert dispatcher.deliver_due(until_empty=True).dead == 1
+    (row,) = operations.deliveries(dispatcher._store)
     assert row.detail.isprintable()
     assert len(row.detail) <= 1000
 
 
 def test_an_id_that_somebody_made_up_stops_nobody_else(server: Receiver, tmp_path: Path) -> None:
-    courier = office(tmp_path, server.url, 1)
+    dispatcher = office(tmp_path, server.url, 1)
     for strange in ("a\x00b", "x" * 5000, "\udcff", ""):
-        enrol(courier._store, [replace(events(2)[0], commit_id=strange)], courier._endpoints)
-    tally = courier.deliver_due()
+        enqueue(dispatcher._store, [replace(events(2)[0], commit_id=strange)], dispatcher._endpoints)
+    tally = dispatcher.deliver_due()
     assert (tally.delivered, tally.dead) == (4, 1)
-    assert all(row.last_commit.isprintable() for row in operations.deliveries(courier._store))
+    assert all(row.last_commit.isprintable() for row in operations.deliveries(dispatcher._store))
 
 
 def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server: Receiver, tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/control.db", clock=FakeClock())
     document = {"connection": "c", "payload": {}}
     endpoints = {key(): parse_triggers({"config": {"hook": document}}).config["hook"]}
-    enrol(store, events(*range(1, 51)), endpoints)
+    enqueue(store, events(*range(1, 51)), endpoints)
     away = [True]
 
     def connections(name: str) -> ConnectionSettings:
@@ -247,19 +247,19 @@ def test_a_secrets_backend_that_is_away_for_a_while_kills_few_deliveries(server:
             raise TimeoutError
         return ConnectionSettings(server.url)
 
-    courier = loopback_courier(store, endpoints, connections=connections)
-    courier.deliver_due(until_empty=True, patience=10)
+    dispatcher = loopback_dispatcher(store, endpoints, connections=connections)
+    dispatcher.deliver_due(until_empty=True, patience=10)
     away[0] = False
-    assert courier.deliver_due(until_empty=True).delivered >= 45
+    assert dispatcher.deliver_due(until_empty=True).delivered >= 45
 
 
-def test_an_interrupted_courier_writes_what_has_ended(
+def test_an_interrupted_dispatcher_writes_what_has_ended(
     server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    courier = office(tmp_path, server.url, *range(1, 6))
-    real, calls = Round._changed, []
+    dispatcher = office(tmp_path, server.url, *range(1, 6))
+    real, calls = _DispatchRun._changed, []
 
-    def interrupted(self: Round, done: Any) -> Any:
+    def interrupted(self: _DispatchRun, done: Any) -> Any:
         calls.append(len(done))
         if len(calls) == 2:
             while self._done.qsize() < self.in_hand:
@@ -267,11 +267,11 @@ def test_an_interrupted_courier_writes_what_has_ended(
             raise KeyboardInterrupt
         return real(self, done)
 
-    monkeypatch.setattr(Round, "_changed", interrupted)
+    monkeypatch.setattr(_DispatchRun, "_changed", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        courier.deliver_due()
+        dispatcher.deliver_due()
     monkeypatch.undo()
-    assert operations.counts(courier._store)["delivered"] >= 5 - calls[1]
+    assert operations.counts(dispatcher._store)["delivered"] >= 5 - calls[1]
 
 
 def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_path: Path) -> None:
@@ -279,4 +279,4 @@ def test_a_block_that_is_still_sealed_is_refused_before_anything_is_claimed(tmp_
     document = {"config": {"hook": {"url": sealed, "payload": {}}}, "sops": {"mac": "x"}}
     store = open_store(f"sqlite:///{tmp_path}/control.db")
     with pytest.raises(ConfigurationError, match="is still sealed; open the triggers block"):
-        loopback_courier(store, {key(): parse_triggers(document).config["hook"]})
+        loopback_dispatcher(store, {key(): parse_triggers(document).config["hook"]})
