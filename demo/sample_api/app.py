@@ -97,7 +97,7 @@ class SampleApp:
     def reset(self) -> None:
         """Forget requests, faults and changes of the data."""
         self.journal.reset()
-        self.faults = FaultPlan()
+        self.faults.replace([])
         if self._changed:
             self.dataset.reset()
             self._forget_pages()
@@ -190,6 +190,8 @@ class SampleApp:
                 reply = raw_reply(reply.body[: len(reply.body) // 2])
         delay = sum(fault.delay(self._chance) for fault in hits if fault.kind is FaultKind.LATENCY)
         delivery = self._delivery(reply, entry, delay)
+        if any(fault.kind is FaultKind.HOLD for fault in hits):
+            delivery = replace(delivery, subscribe=self.faults.hold)
         odd = next((fault for fault in hits if fault.kind in _MANNERS), None)
         if odd is None:
             return delivery

@@ -13,7 +13,7 @@ A fault is one JSON object. Which requests it looks at:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -27,6 +27,7 @@ class FaultKind(str, Enum):
     ERROR = "error"  # status (500), with the JSON body {"error": message}
     LATENCY = "latency"  # seconds, or from seconds to seconds_max at random
     DRIP = "drip"  # the body in pieces of `chunk` bytes, `seconds` apart
+    HOLD = "hold"  # the answer comes when the faults are set again
     HANG = "hang"  # no answer; the connection closes after seconds, if given
     TRUNCATE = "truncate"  # the full Content-Length, then only the share `keep` of the body
     DISCONNECT = "disconnect"  # the connection ends without an answer
@@ -115,15 +116,23 @@ class FaultPlan:
 
     def __init__(self, faults: Sequence[Fault] = ()) -> None:
         self.faults = list(faults)
+        self._held: list[Callable[[], None]] = []
 
     def replace(self, value: Any) -> None:
-        """Take a JSON list of faults instead of the present ones.
+        """Take a JSON list of faults instead of the present ones, and answer what they held.
 
         :raises ValueError: one of them is wrong; the present ones stay then
         """
         if not isinstance(value, list):
             raise ValueError("faults are a JSON list")
         self.faults = [Fault.from_json(one) for one in value]
+        held, self._held = self._held, []
+        for answer in held:
+            answer()
+
+    def hold(self, answer: Callable[[], None]) -> None:
+        """Call ``answer`` when the faults are replaced."""
+        self._held.append(answer)
 
     def hit(self, path: str, query: Mapping[str, str]) -> list[Fault]:
         """The faults of one request. Every matching fault counts it, so ``after`` means the same for each."""

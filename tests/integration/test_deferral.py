@@ -36,6 +36,7 @@ from tests.unit.operators.test_execute import FakeStateStore
 KEY = "canary-93b2-api"
 LAKE_KEY = "canary-93b2-lake"
 STATE_KEY = "spark_job_id_0"
+HOLD = {"kind": "hold", "path": "/partitions/*", "after": 24}
 
 
 class Task:
@@ -201,10 +202,12 @@ def test_a_task_that_waits_for_a_driver_in_a_cluster_takes_its_figures_from_the_
 def test_a_killed_driver_fails_the_try_and_the_next_one_resumes(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
 ) -> None:
-    trigger = task.defer(options={"concurrency": 2, "round_seconds": 1, "requests_per_second": 10})
+    api.set_faults(HOLD)
+    trigger = task.defer(options={"concurrency": 2, "round_seconds": 1})
     wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
     app, driver = yarn.newest
     driver.kill()
+    api.set_faults()
     payload = follow(trigger)
     why = rf"the Spark driver {app} is FAILED with exit code 137: User application exited with status 137 \(its log: ht"
     with pytest.raises(RefreshFailedError, match=why):
@@ -247,11 +250,13 @@ def test_a_configuration_that_only_the_driver_can_judge_fails_for_good(yarn: Res
 def test_a_run_that_took_the_table_over_fails_the_first_one_for_good(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
 ) -> None:
-    options = {"concurrency": 2, "round_seconds": 1, "requests_per_second": 8}
-    first = task.defer(options=options)
-    api.wait_for_pages(20)
+    api.set_faults(HOLD)
+    first = task.defer(options={"concurrency": 2, "round_seconds": 1})
+    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.pages >= 20)
     second = Task("second")
     taking = second.defer(options={"concurrency": 4, "round_seconds": 1, "on_busy": "take_over"})
+    wait_until(lambda: (status := read_status(lake.settings, "raw.items")) is not None and status.epoch == 2)
+    api.set_faults()
     payload = follow(first)
     assert payload["driver"]["exit_code"] == 3
     with pytest.raises(AirflowFailException, match="another run refreshes this table; let it finish"):
@@ -263,15 +268,16 @@ def test_a_run_that_took_the_table_over_fails_the_first_one_for_good(
 def test_execution_timeout_ends_the_driver_and_the_next_try_resumes(
     yarn: ResourceManager, lake: Lake, api: SampleApi, task: Task
 ) -> None:
-    slow = {"concurrency": 4, "round_seconds": 1, "requests_per_second": 8}
-    trigger = task.defer(options=slow, execution_timeout=timedelta(seconds=60))
+    api.set_faults(HOLD)
+    trigger = task.defer(options={"concurrency": 4, "round_seconds": 1}, execution_timeout=timedelta(hours=1))
     assert trigger.deadline is not None
     left = datetime.fromisoformat(trigger.deadline) - datetime.now(timezone.utc)
-    assert timedelta(seconds=40) < left < timedelta(seconds=60)
+    assert timedelta(hours=1, seconds=-PATIENCE) < left < timedelta(hours=1)
     api.wait_for_pages(20)
     trigger.deadline = datetime.now(timezone.utc).isoformat()
     payload = follow(trigger)
     assert yarn.newest[1].exit_code == 137
+    api.set_faults()
     with pytest.raises(AirflowTaskTimeout, match="ran out of execution_timeout"):
         task.go_on(payload)
     assert task.go_on(follow(task.defer()))["generation"] == 1

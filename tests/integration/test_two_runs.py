@@ -66,16 +66,25 @@ def test_the_second_run_waits_for_the_first_or_fails_at_once_as_on_busy_says(
             return False
         return read_status(lake.settings, "raw.items") is not None
 
+    api.set_faults({"kind": "hold", "path": "/partitions/*", "after": 10})
     first = runner.start(config("one", "wait", requests_per_second=10))
     wait_until(reads)
     refused = runner.run(config("two", "fail"), expect=FAILED)
     assert refused.figures["error"]["type"] == "RefreshBusyError"
     assert "raw.items is being refreshed by shop/one/refresh/-1/0" in refused.figures["error"]["message"]
-    waited = runner.run(config("three", "wait"))
+    third = runner.start(config("three", "wait"))
+    assert third.stdout is not None
+    lines = []
+    for line in third.stdout:
+        lines.append(line)
+        if "waiting for it, since on_busy is wait" in line:
+            api.set_faults()
+    assert third.wait() == 0, "".join(lines)
+    waited = figures_of("".join(lines))
     output, _ = first.communicate(timeout=PATIENCE)
     assert first.returncode == 0, output[-4000:]
     assert figures_of(output)["generation"] == 1
-    assert waited.figures["generation"] == 2, json.dumps(waited.figures)
-    assert not waited.figures["resumed"]
-    assert waited.figures["seconds"]["wait"] > 1
-    assert waited.figures["pages_refetched"] == 0
+    assert waited["generation"] == 2, json.dumps(waited)
+    assert not waited["resumed"]
+    assert waited["seconds"]["wait"] > 1
+    assert waited["pages_refetched"] == 0

@@ -67,6 +67,10 @@ class Story:
         }
         self.airflow.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run, "logical_date": None, "conf": conf})
 
+    def hold_after(self, pages: int) -> None:
+        """Let the API answer so many pages, and no more until its faults are set again."""
+        self.api.set_faults({"kind": "hold", "path": "/partitions/*", "after": pages})
+
     def task(self, dag: str, run: str) -> dict[str, Any]:
         return self.airflow.task(dag, run, "refresh")
 

@@ -44,11 +44,11 @@ def connect(story: Story, name: str, api: SampleApi) -> None:
     story.airflow.call("POST", "/connections", {**connection(name, api.base_url), "password": CANARY})
 
 
-def start(story: Story, name: str, run: str, requests_per_second: float) -> None:
+def start(story: Story, name: str, run: str) -> None:
     story.airflow.wait_for_dag(f"uses_{name}")
     conf = {
         "config": {"partitions": SIZES.partitions, "page_size": 25},
-        "options": {"round_seconds": 1, "concurrency": 4, "requests_per_second": requests_per_second},
+        "options": {"round_seconds": 1, "concurrency": 4},
     }
     body = {"dag_run_id": run, "logical_date": None, "conf": conf}
     story.airflow.call("POST", f"/dags/uses_{name}/dagRuns", body)
@@ -123,8 +123,9 @@ def spark_pages(story: Story, name: str, run: str) -> str:
 def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story: Story, api: SampleApi) -> None:
     connect(story, "moving", api)
     story.airflow.call("POST", "/connections", {**connection("staying", story.api.base_url), "password": KEY})
-    start(story, "moving", "move", requests_per_second=20)
-    start(story, "staying", "move", requests_per_second=2)
+    story.hold_after(1)
+    start(story, "moving", "move")
+    start(story, "staying", "move")
     api.wait_for_pages(BEGUN, timeout=PATIENCE)
     story.api.wait_for_pages(1, timeout=PATIENCE)
     api.kill()
@@ -136,6 +137,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
         assert done.returncode == 0, done.stderr[-3000:]
         wait_for(lambda: moved.counts()["pages"] > 1)
         seconds = time.monotonic() - began
+        story.api.set_faults()
         ended(story, "moving", "move")
         served = moved.counts()
         truth = sorted(moved.truth("/partitions/items")["ids"])
@@ -155,7 +157,7 @@ def test_a_refresh_goes_on_at_the_new_address_and_the_other_never_notices(story:
 def test_a_refresh_that_was_refused_goes_on_with_the_rotated_token_and_no_secret_is_left_behind(story: Story) -> None:
     with SampleApi(SIZES, latency_ms=LATENCY_MS, api_key=CANARY, faults=SILENT) as api:
         connect(story, "rotating", api)
-        start(story, "rotating", "rotate", requests_per_second=20)
+        start(story, "rotating", "rotate")
         api.wait_for_pages(BEGUN, timeout=PATIENCE)
         assert CANARY not in command_lines(story) + spark_pages(story, "rotating", "rotate")
         port = api.port
@@ -186,7 +188,7 @@ def test_a_blind_change_stalls_the_refresh_and_the_next_one_starts_it_before_its
     blind = "ALTER CONNECTION waiting SET (host = 'http://127.0.0.1:9') WITH (VALIDATE = false)"
     assert alter(story, "blind", blind)["result"] == "applied"
     assert story.airflow.call("GET", "/connections/waiting")["host"] == "http://127.0.0.1:9"
-    start(story, "waiting", "wait", requests_per_second=40)
+    start(story, "waiting", "wait")
     wait_for(lambda: story.task("uses_waiting", "wait")["state"] == "up_for_retry")
     assert "uses_waiting.refresh (wait): it failed (" in cli(story, "dependents", "waiting").stdout
     told = alter(story, "repair", f"ALTER CONNECTION waiting SET (host = '{story.api.base_url}')")

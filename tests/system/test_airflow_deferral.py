@@ -15,7 +15,9 @@ TOTAL = SIZES.partitions * SIZES.pages
 
 
 def begin(story: Story, run: str, *, read: int = 0, **options: object) -> None:
-    """A refresh that is deferred, with so many pages read."""
+    """A refresh that is deferred, with so many pages read, and no more until the API's faults are set again."""
+    if read:
+        story.hold_after(read)
     story.start(DAG, run, table=run.replace("-", "_"), **options)
     story.wait_for_state(DAG, run, "deferred")
     if read:
@@ -23,7 +25,6 @@ def begin(story: Story, run: str, *, read: int = 0, **options: object) -> None:
 
 
 def test_a_deferred_refresh_holds_no_slot_and_publishes(story: Story) -> None:
-    story.api.set_faults({"kind": "latency", "path": "/partitions/*", "after": TOTAL // 8, "seconds": 15})
     begin(story, "slot", read=TOTAL // 8)
     app, driver = story.yarn.newest
     pool = story.airflow.call("GET", "/pools/narrow")
@@ -55,9 +56,10 @@ def test_a_deferred_refresh_holds_no_slot_and_publishes(story: Story) -> None:
 
 
 def test_a_triggerer_that_is_killed_and_started_again_goes_on_where_it_was(story: Story) -> None:
-    begin(story, "triggerer", read=TOTAL // 4, requests_per_second=10)
+    begin(story, "triggerer", read=TOTAL // 4)
     count = len(story.yarn.drivers)
     story.airflow.restart("triggerer")
+    story.api.set_faults()
     story.succeed(DAG, "triggerer")
     assert len(story.yarn.drivers) == count
     assert story.result(DAG, "triggerer")["attempts"] == 1
@@ -68,6 +70,7 @@ def test_a_triggerer_that_is_killed_and_started_again_goes_on_where_it_was(story
 def test_a_driver_that_dies_fails_the_try_and_the_next_one_resumes(story: Story) -> None:
     begin(story, "driver", read=TOTAL // 2)
     story.yarn.newest[1].kill()
+    story.api.set_faults()
     task = story.succeed(DAG, "driver")
     assert task["try_number"] == 2
     result = story.result(DAG, "driver")
@@ -77,13 +80,14 @@ def test_a_driver_that_dies_fails_the_try_and_the_next_one_resumes(story: Story)
 
 
 def test_marked_failed_it_ends_the_driver_and_cleared_it_resumes(story: Story) -> None:
-    begin(story, "marked", read=TOTAL // 4, requests_per_second=10)
+    begin(story, "marked", read=TOTAL // 4)
     app, driver = story.yarn.newest
     story.mark(DAG, "marked", "failed")
     story.wait_for_end(DAG, "marked")
     wait_until(lambda: driver.exit_code is not None, PATIENCE)
     assert ("PUT", f"/ws/v1/cluster/apps/{app}/state") in story.yarn.requests
     assert not story.has("raw.marked")
+    story.api.set_faults()
     story.clear(DAG, "marked")
     story.wait_for_state(DAG, "marked", "deferred")
     story.succeed(DAG, "marked")
@@ -93,10 +97,11 @@ def test_marked_failed_it_ends_the_driver_and_cleared_it_resumes(story: Story) -
 
 
 def test_cleared_while_it_is_deferred_it_begins_again_with_what_was_read(story: Story) -> None:
-    begin(story, "cleared", read=TOTAL // 4, requests_per_second=10)
+    begin(story, "cleared", read=TOTAL // 4)
     app, driver = story.yarn.newest
     story.clear(DAG, "cleared")
     wait_until(lambda: driver.exit_code is not None, PATIENCE)
+    story.api.set_faults()
     wait_until(lambda: story.yarn.newest[0] != app, PATIENCE)
     story.succeed(DAG, "cleared")
     assert story.result(DAG, "cleared")["generation"] == 1

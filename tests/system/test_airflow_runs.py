@@ -69,26 +69,29 @@ def test_a_run_that_an_asset_caused_has_no_logical_date_and_refreshes(story: Sto
 
 
 def test_a_second_run_on_the_same_target_waits_or_fails_as_on_busy_says(story: Story) -> None:
-    # Half a minute, since a task takes some seconds to start.
-    story.start(DAG, "busy-first", table="busy", requests_per_second=5)
+    story.hold_after(10)
+    story.start(DAG, "busy-first", table="busy")
     story.api.wait_for_pages(10, timeout=PATIENCE)
     story.start(DAG, "busy-fails", table="busy", on_busy="fail")
     assert story.wait_for_state(DAG, "busy-fails", "up_for_retry", "failed")["try_number"] == 1
     assert "raw.busy is being refreshed by on_demand/busy-first/refresh" in story.log(DAG, "busy-fails")
     story.mark(DAG, "busy-fails", "failed")
     story.start(DAG, "busy-waits", table="busy")
+    wait_until(lambda: "waiting for it, since on_busy is wait" in story.log(DAG, "busy-waits"), PATIENCE, every=0.5)
+    story.api.set_faults()
     story.succeed(DAG, "busy-first")
     story.succeed(DAG, "busy-waits")
     assert story.result(DAG, "busy-first")["generation"] == 1
     assert story.result(DAG, "busy-waits")["generation"] == 2
-    assert "waiting for it, since on_busy is wait" in story.log(DAG, "busy-waits")
     story.assert_whole("raw.busy")
 
 
 def test_a_dag_that_is_paused_in_the_middle_ends_its_refresh(story: Story) -> None:
+    story.hold_after(TOTAL // 4)
     story.start(DAG, "paused", table="paused")
     story.api.wait_for_pages(TOTAL // 4, timeout=PATIENCE)
     story.airflow.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
+    story.api.set_faults()
     try:
         story.wait_for_state(DAG, "paused", "success")
     finally:
@@ -98,9 +101,11 @@ def test_a_dag_that_is_paused_in_the_middle_ends_its_refresh(story: Story) -> No
 
 
 def test_a_scheduler_that_is_killed_and_started_again_loses_nothing(story: Story) -> None:
-    story.start(DAG, "scheduler", table="scheduler", requests_per_second=12)
+    story.hold_after(TOTAL // 2)
+    story.start(DAG, "scheduler", table="scheduler")
     story.api.wait_for_pages(TOTAL // 2, timeout=PATIENCE)
     story.airflow.restart("scheduler")
+    story.api.set_faults()
     story.succeed(DAG, "scheduler")
     assert story.result(DAG, "scheduler")["generation"] == 1
     story.assert_whole("raw.scheduler")

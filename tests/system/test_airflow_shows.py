@@ -25,7 +25,8 @@ def state_store(airflow: AirflowStack, run: str) -> list[str]:
 
 
 def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story: Story) -> None:
-    story.start(DAG, "buttons", table="buttons", requests_per_second=14)
+    story.hold_after(SIZES.pages)
+    story.start(DAG, "buttons", table="buttons")
     story.wait_for_state(DAG, "buttons", "running")
     wait_until(lambda: story.links(DAG, "buttons")["Spark UI"] is not None, PATIENCE)
     links = story.links(DAG, "buttons")
@@ -39,6 +40,7 @@ def test_the_buttons_of_a_task_lead_to_spark_and_to_how_the_refresh_stands(story
     assert "<title>Airflow" in text
     wait_until(lambda: "rfr" in state_store(story.airflow, "buttons"), PATIENCE)
 
+    story.api.set_faults()
     story.succeed(DAG, "buttons")
     wait_until(lambda: story.links(DAG, "buttons")["Refresh progress"] == f"{task}/asset_events", 30)
     events = story.airflow.call(

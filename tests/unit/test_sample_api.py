@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ import orjson
 import pytest
 
 from demo.sample_api import SampleApi, Sizes, canonical, checksum
+from tests.soon import wait_until
 
 pytestmark = pytest.mark.test
 
@@ -286,6 +288,17 @@ class TestFaults:
         with pytest.raises(TimeoutError):
             get(api, "/orders", timeout=0.2)
         assert get(api, "/orders").status == 200
+
+    def test_a_held_request_is_answered_when_the_faults_are_set_again(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "hold"})
+        with pytest.raises(TimeoutError):
+            get(api, "/orders", timeout=0.2)
+        with ThreadPoolExecutor(1) as pool:
+            held = pool.submit(get, api, "/orders")
+            wait_until(lambda: len(api.log()) == 2)
+            api.set_faults()
+            assert held.result().status == 200
+        assert (api.counts()["requests"], api.counts()["served"]) == (2, 1)
 
     @pytest.mark.parametrize("fault", [{"kind": "disconnect"}, {"kind": "hang", "seconds": 0.05}])
     def test_a_connection_can_end_without_an_answer(self, api: SampleApi, fault: dict[str, Any]) -> None:
