@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.handlebars._json import well_formed
+from airflow_provider_rfr.webhooks.handlebars._values import Budget
 from airflow_provider_rfr.webhooks.handlebars.template import Template, compile_template
-from airflow_provider_rfr.webhooks.handlebars.values import Budget, whole
 from airflow_provider_rfr.webhooks.presets import Preset
 
 _DEEPEST = 64
@@ -78,7 +79,7 @@ def _compiled(tree: Any, pointer: str, depth: int) -> Any:
         for key in tree:
             if not isinstance(key, str):
                 raise _at(pointer, f"a key is a {type(key).__name__}; write it in quotes")
-        return {whole(key): _compiled(item, f"{pointer}/{_step(key)}", depth + 1) for key, item in tree.items()}
+        return {well_formed(key): _compiled(item, f"{pointer}/{_step(key)}", depth + 1) for key, item in tree.items()}
     if tree is None or isinstance(tree, (bool, int)) or (isinstance(tree, float) and math.isfinite(tree)):
         return tree
     raise _at(pointer, f"a {type(tree).__name__} that JSON does not have; write it in quotes")

@@ -179,7 +179,7 @@ def test_hostile_templates_end_soon_in_text_or_an_error_with_a_place(template: s
 GROWING = """
 import sys, yaml
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError
-from airflow_provider_rfr.webhooks.handlebars.helpers import HELPERS
+from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS
 from airflow_provider_rfr.webhooks.handlebars.template import render
 from airflow_provider_rfr.webhooks.templates import render_payload
 from airflow_provider_rfr.webhooks.validation import check_triggers
@@ -342,7 +342,7 @@ def test_what_json_does_not_have_is_not_taken_for_an_empty_list(value: object) -
 
 @pytest.mark.parametrize("template", [5, None, b"x", ["x"], {"a": 1}])
 def test_a_template_that_is_no_text_is_an_error(template: Any) -> None:
-    with pytest.raises(TemplateError, match="a template is text"):
+    with pytest.raises(TemplateError, match="a template must be text"):
         render(template, {})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.values import moment
+from airflow_provider_rfr.webhooks.handlebars._helpers import parse_time
 
 VARIABLES: dict[str, Any] = {
     "n": 42,
@@ -122,9 +122,9 @@ def test_times_that_are_none_are_text() -> None:
         "2024-05-06T24:00:00Z",
         "२०२४-05-06T07:08:09Z",
     ):
-        assert moment(text) is None
-    assert moment("0001-01-01T00:00:00+23:59") is None
-    assert moment("2024-05-06t07:08:09.10z") == moment("2024-05-06 08:08:09.1+01:00")
+        assert parse_time(text) is None
+    assert parse_time("0001-01-01T00:00:00+23:59") is None
+    assert parse_time("2024-05-06t07:08:09.10z") == parse_time("2024-05-06 08:08:09.1+01:00")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_times_that_are_none_are_text() -> None:
         ("{{date at '%Q'}}", "%Y"),
         ("{{date at timezone='Nowhere/Land'}}", "no such time zone"),
         ("{{date at zone='UTC'}}", "takes no argument 'zone'"),
-        ("{{#json n}}{{/json}}", "no block"),
+        ("{{#json n}}{{/json}}", "is not a block"),
         ("{{#eq n 42}}{{/eq}}", "{{#if (eq ...)}}"),
         ("{{if n}}", "{{#if ...}}"),
         ("{{lookup m (each xs)}}", "each is a block"),

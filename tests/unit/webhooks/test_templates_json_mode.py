@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.webhooks import TemplateError, render
-from airflow_provider_rfr.webhooks.handlebars.evaluation import behind
+from airflow_provider_rfr.webhooks.handlebars._evaluation import state_behind
 from tests.profile import examples
 
 HOSTILE = [
@@ -86,7 +86,7 @@ def test_quotes_in_branches_are_followed_as_they_are_rendered() -> None:
 
 @pytest.mark.parametrize("before", [r"\\", r"\u", r"\u12", r"\\\\", r"x\\"])
 def test_a_value_can_not_join_an_escape(before: str) -> None:
-    with pytest.raises(TemplateError, match="behind a backslash"):
+    with pytest.raises(TemplateError, match="follow a backslash"):
         in_json(f'"{before}{{{{v}}}}"', v='"')
 
 
@@ -106,7 +106,7 @@ def test_lists_and_maps_are_printed_by_json_in_json_mode_as_well() -> None:
 
 @given(st.text(alphabet='"\\u12abn /é', max_size=30), st.integers(0, 30))
 def test_the_state_of_json_is_the_same_however_the_text_is_cut(text: str, cut: int) -> None:
-    assert behind(text[cut:], behind(text[:cut], 0)) == behind(text, 0)
+    assert state_behind(text[cut:], state_behind(text[:cut], 0)) == state_behind(text, 0)
 
 
 def joined(text: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.webhooks.sealing import keys, open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing.keys import _limited, program
+from airflow_provider_rfr.webhooks.sealing import _keys as keys
+from airflow_provider_rfr.webhooks.sealing import open_sealed, reseal
+from airflow_provider_rfr.webhooks.sealing._keys import _limited, program
 
 KMS = {"arn": "arn:aws:kms:eu-west-1:1:key/k", "enc": "x", "created_at": "2026-01-01T00:00:00Z"}
 VAULT = {"vault_address": "https://vault.example.com:8200", "engine_path": "transit", "key_name": "k", "enc": "x"}
@@ -152,15 +153,15 @@ def test_keys_that_are_shared_between_groups_are_for_the_program(
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("sys.exit(1)", "status 1: it says why when you run sops decrypt by hand"),
-        ("sys.exit(51)", "status 51: the document's code (mac) does not match"),
+        ("sys.exit(1)", "status 1: run sops decrypt by hand"),
+        ("sys.exit(51)", "status 51: the document's MAC does not match"),
         ("sys.exit(128)", "status 128: none of its key sources gave the data key"),
         ("print('canary-url-7Qz'); sys.exit(25)", "status 25: a value can't be opened"),
-        ("print('canary-url-7Qz')", "something else than a JSON object"),
-        ("print('[\"canary-url-7Qz\"]')", "something else than a JSON object"),
-        ("print('[' * 100000)", "something else than a JSON object"),
-        ("pass", "something else than a JSON object"),
-        ("sys.stdout.buffer.write(b'\\xff\\xfe{')", "something else than a JSON object"),
+        ("print('canary-url-7Qz')", "something other than a JSON object"),
+        ("print('[\"canary-url-7Qz\"]')", "something other than a JSON object"),
+        ("print('[' * 100000)", "something other than a JSON object"),
+        ("pass", "something other than a JSON object"),
+        ("sys.stdout.buffer.write(b'\\xff\\xfe{')", "something other than a JSON object"),
         ("os.kill(os.getpid(), 9)", "status -9"),
         ("print('canary-url-7Qz', flush=True); time.sleep(60)", "took longer"),
         ("print(json.dumps({'config': {}}))", ""),
@@ -181,10 +182,10 @@ def test_what_the_program_says_is_never_repeated(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"url": 5}, "/config/startDownstream/url: is not text"),
+        ({"url": 5}, "/config/startDownstream/url: must be text"),
         ({"url": "ENC[AES256_GCM,data:AAAA,iv:AAAA,tag:AAAA,type:str]"}, "is still sealed"),
         ({"unknown": "x"}, "/config/startDownstream/unknown: unknown field"),
-        ({"headers": {"A": None}}, "/headers/A: is not text"),
+        ({"headers": {"A": None}}, "/headers/A: must be text"),
     ],
 )
 def test_what_the_program_opened_is_checked_as_what_we_open(

@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_rfr.webhooks.config import TriggerBlock, parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing.policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
-from airflow_provider_rfr.webhooks.sealing.sops import rule_of, words
+from airflow_provider_rfr.webhooks.sealing._policy import _BLOCK_FIELDS, _EDITABLE, _SEALED, _SPELLINGS, ENCRYPTED_REGEX
+from airflow_provider_rfr.webhooks.sealing._sops import names_regex, rule_of
 
 
 def test_every_field_of_an_endpoint_is_either_sealed_or_editable() -> None:
@@ -46,7 +46,7 @@ def test_all_that_is_wrong_is_told_at_once(changed: Any, refusal: Any) -> None:
         "/config/other/url: plaintext",
         "/config/other/metod: unknown field; did you mean method?",
         "/config/other/headers/A: plaintext",
-        "/config/other/headers/B:C: nothing seals an empty value",
+        "/config/other/headers/B:C: SOPS does not seal empty values",
     ):
         assert part in told
 
@@ -60,19 +60,19 @@ def test_many_problems_are_cut(changed: Any, refusal: Any) -> None:
     ("field", "value", "said"),
     [
         ("headers", {"A": ""}, "an empty value can't be sealed"),
-        ("headers", {"A": 5}, "is not text"),
-        ("headers", {"A:B": "v"}, "a colon parts"),
-        ("headers", {"A": {"B": "v"}}, "not of its form"),
-        ("headers", ["v"], "not of its form"),
-        ("headers", "v", "not of its form"),
+        ("headers", {"A": 5}, "must be text"),
+        ("headers", {"A:B": "v"}, "a colon separates"),
+        ("headers", {"A": {"B": "v"}}, "the wrong form"),
+        ("headers", ["v"], "the wrong form"),
+        ("headers", "v", "the wrong form"),
         ("url", None, "an empty value"),
-        ("url", 5, "is not text"),
-        ("url", {"a": "b"}, "not of its form"),
+        ("url", 5, "must be text"),
+        ("url", {"a": "b"}, "the wrong form"),
         ("signing", {"secrets": [None]}, "an empty value"),
-        ("signing", {"secrets": [5]}, "is not text"),
-        ("signing", {"secrets": [["x"]]}, "not of its form"),
+        ("signing", {"secrets": [5]}, "must be text"),
+        ("signing", {"secrets": [["x"]]}, "the wrong form"),
         ("success", {"equals": None}, "an empty value"),
-        ("exposeHeaders", "Authorization", "not of its form"),
+        ("exposeHeaders", "Authorization", "the wrong form"),
         ("expose_headers", [], "is given in two spellings"),
         ("allowed_hosts", ["x"], "is given in two spellings"),
         ("URL", "x", "unknown field; did you mean url?"),
@@ -99,7 +99,7 @@ def test_a_trigger_with_the_name_of_a_sealed_field_is_refused(name: str, recipie
 
 def test_a_trigger_with_a_colon_in_its_name_is_refused(recipients: list[str], refusal: Any) -> None:
     """Two names and a colon make the path of another place."""
-    assert "a colon parts" in refusal(seal, {"config": {"a:b": {"url": "https://x"}}}, recipients)
+    assert "a colon separates" in refusal(seal, {"config": {"a:b": {"url": "https://x"}}}, recipients)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_rules_are_names_and_never_run_as_expressions(
 ) -> None:
     rule = {"encrypted_regex": pattern}
     if not matching and pattern:
-        assert "not understood" in refusal(rule_of, rule)
+        assert "not supported" in refusal(rule_of, rule)
     for key in matching:
         assert rule_of(rule).selects(("config", key, "x"))
     for key in other:
@@ -161,7 +161,7 @@ def test_rules_are_names_and_never_run_as_expressions(
 
 
 def test_our_rule_names_both_spellings() -> None:
-    rule = rule_of({"encrypted_regex": words(*(name for name in _SPELLINGS if _SPELLINGS[name] in _SEALED))})
+    rule = rule_of({"encrypted_regex": names_regex(*(name for name in _SPELLINGS if _SPELLINGS[name] in _SEALED))})
     assert rule.selects(("config", "a", "allowed_hosts"))
     assert rule.selects(("config", "a", "allowedHosts"))
     assert not rule.selects(("config", "a", "payload_template"))

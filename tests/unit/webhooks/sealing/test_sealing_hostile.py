@@ -23,8 +23,8 @@ from airflow_provider_rfr.webhooks.sealing import (
     seal,
     seal_file,
 )
-from airflow_provider_rfr.webhooks.sealing.files import _LONGEST, _read_json, _read_yaml, _write_yaml
-from airflow_provider_rfr.webhooks.sealing.sops import _DEEPEST, _MOST_CHARACTERS, _MOST_NODES, plain_copy
+from airflow_provider_rfr.webhooks.sealing._files import _MAX_FILE, _read_json, _read_yaml, _write_yaml
+from airflow_provider_rfr.webhooks.sealing._sops import _MAX_CHARACTERS, _MAX_DEPTH, _MAX_NODES, plain_copy
 from tests.soon import soon
 
 
@@ -42,7 +42,7 @@ def everywhere(document: Any, key: Any, refusal: Any, said: str) -> None:
 
 
 def test_a_document_of_too_many_values_or_characters_is_refused(sealed: dict[str, Any], key: Any, refusal: Any) -> None:
-    for payload in ([0] * (_MOST_NODES + 1), {str(n): n for n in range(_MOST_NODES)}, "x" * (_MOST_CHARACTERS + 1)):
+    for payload in ([0] * (_MAX_NODES + 1), {str(n): n for n in range(_MAX_NODES)}, "x" * (_MAX_CHARACTERS + 1)):
         sealed["config"]["other"]["payload"] = payload
         everywhere(sealed, key, refusal, "too large")
 
@@ -59,16 +59,16 @@ def test_a_document_in_circles_or_too_deep_is_refused(sealed: dict[str, Any], ke
     circle: dict[str, Any] = {}
     circle["again"] = circle
     deep: Any = "x"
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_MAX_DEPTH + 1):
         deep = [deep]
     for payload in (circle, deep):
         sealed["config"]["other"]["payload"] = payload
-        everywhere(sealed, key, refusal, f"deeper than {_DEEPEST}")
+        everywhere(sealed, key, refusal, f"deeper than {_MAX_DEPTH}")
 
 
 def test_metadata_are_bounded_as_the_document_is(sealed: dict[str, Any], key: Any, refusal: Any) -> None:
     deep: Any = {}
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_MAX_DEPTH + 1):
         deep = {"config": deep}
     sealed["sops"]["overlay"] = deep
     everywhere(sealed, key, refusal, "deeper than")
@@ -77,7 +77,7 @@ def test_metadata_are_bounded_as_the_document_is(sealed: dict[str, Any], key: An
 @pytest.mark.parametrize("wrong", [5, True, None, 1.5, ("a",), b"a"])
 def test_keys_that_are_no_text_are_refused(wrong: Any, sealed: dict[str, Any], key: Any, refusal: Any) -> None:
     sealed["config"]["other"]["payload"] = {wrong: "x"}
-    everywhere(sealed, key, refusal, f"a key is a {type(wrong).__name__}, not text")
+    everywhere(sealed, key, refusal, f"a key must be text, not {type(wrong).__name__}")
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_the_given_document_is_not_changed_and_may_be_frozen(
         ("a: *x\n", "anchors"),
         ("a: 1\na: 2\n", "line 2, column 1: duplicate key"),
         ("a: {b: 1, 'b': 2}\n", "duplicate key"),
-        ("1: a\n", "a key is not text"),
-        ("true: a\n", "a key is not text"),
-        ("~: a\n", "a key is not text"),
-        ("? [a]\n: b\n", "a key is not text"),
-        ("? {a: b}\n: c\n", "a key is not text"),
+        ("1: a\n", "a key must be text"),
+        ("true: a\n", "a key must be text"),
+        ("~: a\n", "a key must be text"),
+        ("? [a]\n: b\n", "a key must be text"),
+        ("? {a: b}\n: c\n", "a key must be text"),
         ("a: !!python/object/apply:os.system [ls]\n", "tags"),
         ("a: !!binary aGk=\n", "tags"),
         ("a: ! 5\n", "tags"),
@@ -185,8 +185,8 @@ def test_the_given_document_is_not_changed_and_may_be_frozen(
         ("a: !!timestamp x\n", "tags"),
         ("a: !!set {b}\n", "tags"),
         ("[" * 5000, "nested too deeply"),
-        ("a: b\n---\nc: d\n", "no YAML"),
-        ("x" * (_LONGEST + 1), "larger than"),
+        ("a: b\n---\nc: d\n", "is not YAML"),
+        ("x" * (_MAX_FILE + 1), "larger than"),
     ],
 )
 def test_yaml_is_read_with_care(text: str, said: str, refusal: Any) -> None:

@@ -14,7 +14,7 @@ import pyrage  # type: ignore[import-untyped]
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import check_sealed, open_sealed, reseal, seal
-from airflow_provider_rfr.webhooks.sealing.keys import _LONGEST_ENVELOPE
+from airflow_provider_rfr.webhooks.sealing._keys import _MAX_ENVELOPE
 from tests.soon import soon
 
 
@@ -123,8 +123,8 @@ def test_what_is_no_readable_key_file_is_told_and_the_next_place_is_tried(
     for place, said in {
         str(tmp_path): "can't be read (Is a directory)",
         str(tmp_path / "missing\nline"): "No such file",
-        f"{tmp_path}/\0": "can't be read (no path)",
-        str(huge): "larger than a key file is",
+        f"{tmp_path}/\0": "can't be read (invalid path)",
+        str(huge): "too large for a key file",
         str(wrong): "no key; not read as a key: line 1, 2, 4",
     }.items():
         told = refusal(
@@ -204,7 +204,7 @@ def test_a_broken_envelope_opens_nothing_and_takes_no_time(
 
 
 def test_our_envelopes_are_well_below_the_longest(sealed: dict[str, Any]) -> None:
-    assert len(sealed["sops"]["age"][0]["enc"]) < _LONGEST_ENVELOPE / 2
+    assert len(sealed["sops"]["age"][0]["enc"]) < _MAX_ENVELOPE / 2
 
 
 def test_a_document_with_many_recipients_is_refused_before_any_is_tried(

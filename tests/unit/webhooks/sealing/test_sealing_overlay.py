@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, reseal
-from airflow_provider_rfr.webhooks.sealing.policy import ENCRYPTED_REGEX, check_overlay, merged, overlay_of
+from airflow_provider_rfr.webhooks.sealing._policy import ENCRYPTED_REGEX, check_overlay, merged
 
 SAFE = {"nonsensitive": True}
 SCHEMA = {
@@ -75,8 +75,9 @@ def test_a_schema_that_says_nothing_allows_nothing(schema: Any, refusal: Any) ->
     assert "/tuning" in refusal(check_overlay, {"tuning": {"batch": 1}}, schema)
 
 
-def test_an_absent_and_a_null_overlay_are_none() -> None:
-    assert overlay_of({}) == overlay_of({"overlay": None}) == {}
+def test_an_absent_and_a_null_overlay_are_none(sealed: dict[str, Any], document: dict[str, Any], key: Any) -> None:
+    for metadata in (sealed["sops"], {**sealed["sops"], "overlay": None}):
+        assert open_sealed({**sealed, "sops": metadata}, environment=key.environment) == document
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, read_file, seal_file
-from airflow_provider_rfr.webhooks.sealing.keys import data_key
-from airflow_provider_rfr.webhooks.sealing.sops import Opened, veiled
+from airflow_provider_rfr.webhooks.sealing._keys import KeySources, data_key
+from airflow_provider_rfr.webhooks.sealing._sops import Opened, hidden
 
 
 def test_an_opened_document_has_no_secret_in_its_repr(
@@ -36,11 +36,11 @@ def test_an_opened_document_is_a_dict_of_dicts(sealed: dict[str, Any], key: Any)
     opened = open_sealed(sealed, environment=key.environment)
     assert isinstance(opened, dict)
     assert {**opened}["config"]["other"]["with"]["jobId"] == 17
-    assert isinstance(veiled({"a": [{"b": 1}]})["a"][0], Opened)
+    assert isinstance(hidden({"a": [{"b": 1}]})["a"][0], Opened)
 
 
 def test_what_was_looked_at_shows_public_keys_alone(sealed: dict[str, Any], key: Any) -> None:
-    _, looked = data_key(sealed["sops"]["age"], key.environment)
+    _, looked = data_key(KeySources.of(sealed["sops"]), key.environment)
     assert key.public in str(looked[0])
     assert key.secret not in pprint.pformat(looked) + repr(looked) + str(looked[0])
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks.sealing import open_sealed, seal
-from airflow_provider_rfr.webhooks.sealing.policy import ENCRYPTED_REGEX
-from airflow_provider_rfr.webhooks.sealing.sealer import open_document
+from airflow_provider_rfr.webhooks.sealing._documents import open_document
+from airflow_provider_rfr.webhooks.sealing._policy import ENCRYPTED_REGEX
 
 EVIL = "https://evil.example.com/"
 
@@ -92,7 +92,7 @@ def test_a_sealed_value_that_is_taken_away_is_missed(
         node = node[part]
     del node[where[-1]]
     told = refusal(opens, sealed)
-    assert "does not match" in told or "has none of url, connection, preset" in told
+    assert "does not match" in told or "must have one of url, connection, preset" in told
 
 
 @pytest.mark.parametrize("where", SEALED_PLACES, ids=place)
@@ -166,7 +166,7 @@ def test_a_trigger_can_not_be_removed_or_added(sealed: dict[str, Any], changed: 
     added = changed("config", "evil", {"url": EVIL, "payloadTemplate": "{}"})
     assert "/config/evil/url: plaintext" in refusal(opens, added)
     bare = changed("config", "evil", {"payloadTemplate": "{}"})
-    assert "/config/evil: has none of url, connection, preset" in refusal(opens, bare)
+    assert "/config/evil: must have one of url, connection, preset" in refusal(opens, bare)
     del sealed["config"]["other"]
     assert "does not match" in refusal(opens, sealed)
 
@@ -193,7 +193,7 @@ def test_entries_of_a_list_can_not_be_swapped_doubled_or_nested(
     where = ("config", "startDownstream", "signing", "secrets")
     for order in ([two, one], [one, one, two], [one, two, two]):
         assert "does not match" in refusal(opens, changed(*where, order))
-    assert "not of its form" in refusal(opens, changed(*where, [[one], two]))
+    assert "the wrong form" in refusal(opens, changed(*where, [[one], two]))
 
 
 @pytest.mark.parametrize("field", ["url", "method", "headers", "exposeHeaders", "allowedHosts", "signing"])
@@ -201,7 +201,7 @@ def test_a_sealed_value_can_not_be_wrapped_although_its_path_stays(
     field: str, sealed: dict[str, Any], changed: Any, opens: Any, refusal: Any
 ) -> None:
     value = sealed["config"]["startDownstream"][field]
-    assert f"/{field}: is not of its form" in refusal(opens, changed("config", "startDownstream", field, [value]))
+    assert f"/{field}: has the wrong form" in refusal(opens, changed("config", "startDownstream", field, [value]))
 
 
 def test_sealed_values_of_a_list_of_triggers_could_be_regrouped_so_such_lists_are_refused(
@@ -237,18 +237,18 @@ def test_sealed_values_of_a_list_of_triggers_could_be_regrouped_so_such_lists_ar
         ("mac", "ENC[AES256_GCM,data:AAAA,iv:AAAA,tag:AAAA,type:str]", "can't be opened"),
         ("mac_only_encrypted", False, "does not match"),
         ("mac_only_encrypted", None, "does not match"),
-        ("mac_only_encrypted", "true", "neither true nor false"),
+        ("mac_only_encrypted", "true", "must be a boolean"),
         ("encrypted_regex", "^(headers)$", "does not match"),
         ("encrypted_regex", "^(headers|payloadTemplate)$", "plaintext where a sealed value is due"),
-        ("encrypted_regex", "(a+)+$", "not understood"),
+        ("encrypted_regex", "(a+)+$", "not supported"),
         ("encrypted_regex", "", "can't be opened|not match|plaintext"),
-        ("encrypted_regex", ["url"], "is not text"),
-        ("encrypted_suffix", "_sops", "form of Estuary Flow"),
+        ("encrypted_regex", ["url"], "must be text"),
+        ("encrypted_suffix", "_sops", "only one of"),
         ("unencrypted_suffix", "_plain", "only one of"),
         ("unencrypted_regex", "^(url)$", "only one of"),
         ("encrypted_comment_regex", "x", "only one of"),
         ("age", [], "no key source"),
-        ("age", "age1", "not a list of maps"),
+        ("age", "age1", "must be a list of mappings"),
         ("age", [{"recipient": "age1x"}], "no key of this machine"),
         ("age", [{"recipient": 5, "enc": 5}], "no key of this machine"),
     ],

@@ -1,0 +1,345 @@
+"""Renders a template's tree, with contexts, ``../``, ``@`` and ``as |...|`` as handlebars.js has them.
+
+Names are looked up in maps and lists only, and nothing is called but the helpers of this package. Output is plain text,
+or JSON that no value can break.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text
+from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Argument, Arguments, Missing
+from airflow_provider_rfr.webhooks.handlebars._json import JsonText, copied, quoted, quoted_size, scalar, well_formed
+from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
+from airflow_provider_rfr.webhooks.handlebars._values import (
+    LONGEST_SHOWN,
+    UNDEFINED,
+    Budget,
+    NoText,
+    Problem,
+    get,
+    has,
+    is_list,
+    is_map,
+    is_nothing,
+    is_true,
+    keys,
+    kind_of,
+    loosely_equal,
+    shown,
+    size_of,
+    text_of,
+)
+
+
+def render_program(program: Program, variables: Mapping[str, object], budget: Budget, *, json_mode: bool) -> str:
+    """The text of a template. :raises Problem: a variable is missing or can't be printed, or a limit is reached"""
+    output = _JsonOutput(budget) if json_mode else _PlainOutput(budget)
+    _Evaluation(output, budget).program(program, _Frame.root(variables))
+    return well_formed("".join(output.parts))
+
+
+def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget) -> Any:
+    """A copy of the value of one expression. :raises Problem: as :func:`render_program`"""
+    expression = mustache.expression
+    value = _Evaluation(_PlainOutput(budget), budget).value(expression, _Frame.root(variables), Missing.ERROR)
+    return copied(value, budget, expression.label, mustache.at)
+
+
+class _PlainOutput:
+    """Text, and values as JavaScript prints them."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.parts: list[str] = []
+
+    def text(self, text: Text) -> None:
+        self._write(text.value, text.at)
+
+    def value(self, value: object, expression: Expression, at: int) -> None:
+        self._write(_printed(value, expression, at), at)
+
+    def _write(self, text: str, at: int) -> None:
+        self._budget.write(size_of(text), at)
+        self.parts.append(text)
+
+
+# States of JSON text. Above _ESCAPE: _ESCAPE plus the number of hexadecimal digits that a \u still lacks.
+_OUTSIDE, _INSIDE, _ESCAPE = 0, 1, 2
+_UNICODE_DIGITS = 4
+_QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
+
+
+class _JsonOutput(_PlainOutput):
+    """Text as it is; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar.
+
+    So a value never leaves the string, or the place of one scalar, that the template has for it.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._state = _OUTSIDE
+
+    def text(self, text: Text) -> None:
+        super().text(text)
+        self._state = state_behind(text.value, self._state)
+
+    def value(self, value: object, expression: Expression, at: int) -> None:
+        if self._state not in (_INSIDE, _OUTSIDE):
+            raise Problem("a value must not follow a backslash directly; for one before it, write three", at)
+        inside = self._state == _INSIDE
+        if not inside and (isinstance(value, JsonText) or not isinstance(value, str)):
+            self._write(_printed(value, expression, at, scalar), at)
+            return
+        text = _printed(value, expression, at)
+        self._budget.write(quoted_size(text) - (2 if inside else 0), at)
+        self.parts.append(quoted(text)[1:-1] if inside else quoted(text))
+
+
+def state_behind(text: str, state: int) -> int:
+    """The state of JSON behind a text, given the one before it."""
+    place = 0
+    while place < len(text):
+        if state == _OUTSIDE:
+            quote = text.find('"', place)
+            if quote < 0:
+                break
+            place, state = quote + 1, _INSIDE
+        elif state == _INSIDE:
+            found = _QUOTE_OR_BACKSLASH.search(text, place)
+            if found is None:
+                break
+            place = found.end()
+            state = _ESCAPE if found.group() == "\\" else _OUTSIDE
+        elif state == _ESCAPE:
+            state = _ESCAPE + _UNICODE_DIGITS if text[place] == "u" else _INSIDE
+            place += 1
+        else:
+            state = _INSIDE if state == _ESCAPE + 1 else state - 1
+            place += 1
+    return state
+
+
+def _printed(value: object, expression: Expression, at: int, as_text: Callable[[object], str] = text_of) -> str:
+    """The text of a value. :raises Problem: it is a list or map, or JSON does not have it"""
+    try:
+        return as_text(value)
+    except NoText as error:
+        kind = error.kind
+    remedy = ""
+    if is_list(value) or is_map(value):
+        name = expression.original[:LONGEST_SHOWN] if isinstance(expression, Path) else expression.label
+        remedy = f"; write {{{{json {name}}}}}, or iterate over it with {{{{#each {name}}}}}"
+    raise Problem(f"{expression.label} is {kind}{remedy}", at)
+
+
+# The context inside of {{#if}} and the like where it is null outside: it has no names.
+_NO_CONTEXT: Mapping[str, object] = {}
+
+
+# The value of a name in ``as |...|`` of a block that gives it none.
+_NO_VALUE = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where a program is rendered.
+
+    :ivar context: ``this``
+    :ivar contexts: what ``../`` climbs, the innermost last
+    :ivar data: the names behind ``@``; ``_parent`` is the data around it
+    :ivar params: names of ``as |...|`` with their values
+    """
+
+    context: object
+    contexts: tuple[object, ...]
+    data: dict[str, object]
+    params: Mapping[str, object]
+
+    @classmethod
+    def root(cls, variables: Mapping[str, object]) -> _Frame:
+        return cls(variables, (variables,), {"root": variables}, {})
+
+    def inner(
+        self,
+        context: object,
+        names: tuple[str, ...],
+        values: tuple[object, ...] | None = None,
+        data: dict[str, object] | None = None,
+    ) -> _Frame:
+        outer, params = self.contexts[-1], self.params
+        same = loosely_equal(context, outer) or (context is _NO_CONTEXT and outer is None)
+        if names:
+            missing = _NO_VALUE if values is None else UNDEFINED
+            padded = (*(values or ()), *(missing for _ in names))[: len(names)]
+            # Reversed, as of two equal names the first counts.
+            params = {**params, **dict(zip(reversed(names), reversed(padded), strict=True))}
+        return _Frame(context, self.contexts if same else (*self.contexts, context), data or self.data, params)
+
+    def climbed(self, depth: int) -> object:
+        """The context that many ``../`` up."""
+        if not depth:
+            return self.context
+        return self.contexts[-1 - depth] if depth < len(self.contexts) else UNDEFINED
+
+
+class _Evaluation:
+    """One rendering."""
+
+    def __init__(self, output: _PlainOutput, budget: Budget) -> None:
+        self._output = output
+        self._budget = budget
+
+    def program(self, program: Program, frame: _Frame) -> None:
+        for statement in program.body:
+            self._budget.step(statement.at)
+            if isinstance(statement, Text):
+                self._output.text(statement)
+            elif isinstance(statement, Mustache):
+                value = self.value(statement.expression, frame, Missing.ERROR)
+                value = None if value is _NO_CONTEXT else value
+                self._output.value(value, statement.expression, statement.at)
+            elif isinstance(statement, Block):
+                self._block(statement, frame)
+
+    def _block(self, block: Block | None, frame: _Frame) -> None:
+        # A loop and no recursion, as there may be thousands of {{else if}} in a block.
+        while block is not None:
+            self._budget.step(block.at)
+            program, frame = self._branch(block, frame)
+            if program is not None and program.chained is None:
+                self.program(program, frame)
+            block = program.chained if program is not None else None
+
+    def _branch(self, block: Block, frame: _Frame) -> tuple[Program | None, _Frame]:
+        """The branch to render and its frame; no branch if that is done already."""
+        subject = block.subject
+        named = {key: self.value(value, frame, Missing.UNDEFINED_AT_THE_END) for key, value in subject.named}
+        if subject.kind == "section":
+            value = self.value(subject.expression, frame, Missing.ERROR)
+            if isinstance(value, bool) or is_nothing(value):
+                return _chosen(block.program if value else block.inverse, frame, frame.context)
+            if is_list(value):
+                return self._each(block, frame, value, frame.context)
+            return _chosen(block.program, frame, value)
+        this = _NO_CONTEXT if is_nothing(frame.context) else frame.context
+        if subject.kind in ("if", "unless"):
+            value = self.value(subject.expression, frame, Missing.UNDEFINED_AT_THE_END)
+            holds = is_true(value, include_zero=is_true(named.get("includeZero", False)))
+            return _chosen(block.program if holds == (subject.kind == "if") else block.inverse, frame, this)
+        # Without an {{else}}, only an error shows that something is missing.
+        missing = Missing.UNDEFINED_AT_THE_END if block.inverse is not None else Missing.ERROR
+        value = self.value(subject.expression, frame, missing)
+        if subject.kind == "each":
+            return self._each(block, frame, value, this)
+        if not is_true(value, include_zero=True):
+            return _chosen(block.inverse, frame, this)
+        return _chosen(block.program, frame, value, (value,))
+
+    def _each(self, block: Block, frame: _Frame, value: Any, this: object) -> tuple[Program | None, _Frame]:
+        names = _item_names(value, block)
+        if not names:
+            return _chosen(block.inverse, frame, this)
+        data: dict[str, object] = {**frame.data, "_parent": frame.data}
+        for index, name in enumerate(names):
+            self._budget.step(block.at)
+            data.update(key=name, index=index, first=index == 0, last=index == len(names) - 1)
+            if block.program is not None:
+                item = value[name]
+                self.program(block.program, frame.inner(item, block.program.names, (item, name), data))
+        return None, frame
+
+    def value(self, expression: Expression, frame: _Frame, missing: Missing) -> object:
+        if isinstance(expression, Path):
+            return self._path(expression, frame, missing)
+        self._budget.step(expression.at)
+        if isinstance(expression, Literal):
+            return expression.value
+        helper = expression.helper
+
+        def argument(given: Expression, missing: Missing) -> Argument:
+            value = self.value(given, frame, missing)
+            return Argument(None if value is _NO_CONTEXT else value, given.label, given.at)
+
+        positional = [
+            argument(each, helper.missing if index < helper.lenient else Missing.ERROR)
+            for index, each in enumerate(expression.params)
+        ]
+        for_named = helper.missing if helper.ignores_named else Missing.ERROR
+        named = {key: argument(each, for_named) for key, each in expression.named}
+        return helper.run(Arguments(positional, named, self._budget, expression.at))
+
+    def _path(self, path: Path, frame: _Frame, missing: Missing) -> object:
+        self._budget.step(path.at, 1 + len(path.parts))
+        value, parts = _base(path, frame)
+        for index, part in enumerate(parts):
+            last = index == len(parts) - 1
+            if missing is Missing.ERROR and last and not has(value, part):
+                raise _missing(path, part, value, frame)
+            if is_nothing(value) and missing is not Missing.UNDEFINED:
+                raise _missing(path, part, value, frame)
+            if isinstance(value, str):
+                self._budget.read(len(value), path.at)
+            value = get(value, part)
+        return value
+
+
+def _chosen(
+    program: Program | None, frame: _Frame, context: object, values: tuple[object, ...] | None = None
+) -> tuple[Program | None, _Frame]:
+    return program, frame.inner(context, program.names if program is not None else (), values)
+
+
+def _item_names(value: object, block: Block) -> Sequence[Any]:
+    """The indices of a list or the keys of a map; nothing for other scalars."""
+    if is_list(value):
+        return range(len(value))
+    try:
+        if is_map(value):
+            return keys(value)
+        if is_nothing(value) or isinstance(value, (str, int, float)):
+            return ()
+        kind = kind_of(value)
+    except NoText as error:
+        kind = error.kind
+    raise Problem(f"{block.subject.expression.label} is {kind}", block.at)
+
+
+def _base(path: Path, frame: _Frame) -> tuple[object, tuple[str, ...]]:
+    """The value that a path begins at, and the parts that are to be looked up in it."""
+    parts = path.parts
+    if path.block_param:
+        value = frame.params[parts[0]]
+        if value is _NO_VALUE:
+            raise Problem(f"{shown(parts[0])} has no value: this block gives none to names in as |...|", path.at)
+        return value, parts[1:]
+    if not parts or not parts[0]:
+        return frame.climbed(path.depth), ()
+    if not path.data:
+        return frame.climbed(path.depth), parts
+    data: object = frame.data
+    for _ in range(path.depth):
+        data = data.get("_parent", UNDEFINED) if isinstance(data, dict) else UNDEFINED
+    return data, parts
+
+
+def _missing(path: Path, name: str, value: object, frame: _Frame) -> Problem:
+    """The error for a name that does not exist. It suggests names of variables and no others: keys may be secret."""
+    found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
+    root = frame.data.get("root")
+    names = islice(root, 1000) if isinstance(root, Mapping) else ()
+    variables = [each for each in names if isinstance(each, str) and len(each) <= LONGEST_SHOWN]
+    hint = ""
+    if path.simple and name in HELPERS:
+        hint = f"; the helper is written {HELPERS[name].usage}"
+    elif path.simple and name in variables:
+        hint = f"; inside of this block, write @root.{name[:60]}"
+    elif value is root and (near := get_close_matches(name[:60], variables, n=1)):
+        hint = f"; did you mean {near[0]}?"
+    return Problem(found + hint, path.at)

@@ -1,0 +1,348 @@
+"""The helpers: ``json``, ``lookup``, ``eq``, ``date`` and others. Each returns a value and has no side effects."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from enum import Enum
+from typing import Any
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
+
+from airflow_provider_rfr.webhooks.handlebars._json import json_text
+from airflow_provider_rfr.webhooks.handlebars._values import (
+    MAX_VALUE_DEPTH,
+    UNDEFINED,
+    Budget,
+    NoText,
+    Problem,
+    get,
+    is_list,
+    is_map,
+    is_nothing,
+    is_number,
+    is_true,
+    kind_of,
+    size_of,
+    text_of,
+)
+
+
+class Missing(Enum):
+    """What a name that does not exist evaluates to."""
+
+    ERROR = 1
+    UNDEFINED_AT_THE_END = 2
+    """As for arguments in handlebars.js: ``b`` of ``a.b`` may be missing; a missing ``a`` is an error."""
+    UNDEFINED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument of a call.
+
+    :ivar label: as the template writes it
+    """
+
+    value: Any
+    label: str
+    at: int
+
+    def wrong(self, wanted: str) -> Problem:
+        return Problem(f"{self.label} is {kind_of(self.value)}; this helper takes {wanted}", self.at)
+
+    def text(self) -> str:
+        try:
+            return text_of(self.value)
+        except NoText:
+            pass
+        raise self.wrong("text")  # outside of the handler, so that the error has no context
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a call: by position (``arguments[0]``) and by name."""
+
+    positional: Sequence[Argument]
+    named: Mapping[str, Argument]
+    budget: Budget
+    at: int
+
+    def __getitem__(self, index: int) -> Argument:
+        return self.positional[index]
+
+
+@dataclass(frozen=True, eq=False)
+class Helper:
+    """A helper.
+
+    :ivar usage: an example for error messages
+    :ivar least, most: how many arguments it takes; ``most`` is ``None`` for any number
+    :ivar missing: what missing names are in the first ``lenient`` arguments; in others they are errors
+    :ivar named: the names of arguments that it takes
+    :ivar ignores_named: it takes arguments of any name and ignores them
+    """
+
+    name: str
+    run: Callable[[Arguments], object]
+    usage: str
+    least: int
+    most: int | None
+    missing: Missing = Missing.ERROR
+    lenient: int = 0
+    named: tuple[str, ...] = ()
+    ignores_named: bool = False
+
+
+def _json(arguments: Arguments) -> object:
+    first = arguments[0]
+    return json_text(first.value, arguments.budget, first.label, first.at)
+
+
+def _lookup(arguments: Arguments) -> object:
+    value, name = arguments[0].value, arguments[1]
+    if not (is_true(value) or is_list(value)):
+        return value
+    if isinstance(value, str):
+        arguments.budget.read(len(value), arguments.at)
+    if is_nothing(name.value):
+        return get(value, "null" if name.value is None else "undefined")
+    try:
+        return get(value, text_of(name.value))
+    except NoText:
+        pass
+    raise name.wrong("a name or a number")
+
+
+def _len(arguments: Arguments) -> object:
+    value = arguments[0].value
+    if isinstance(value, str) or is_list(value) or is_map(value):
+        return len(value)
+    raise arguments[0].wrong("a list, a map or text")
+
+
+def _eq(arguments: Arguments) -> bool:
+    return _equal(arguments[0].value, arguments[1].value, arguments.budget, arguments.at)
+
+
+def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> bool:
+    """Deep equality of kind and value; null equals undefined."""
+    budget.step(at)
+    if depth > MAX_VALUE_DEPTH:
+        raise Problem(f"values with more than {MAX_VALUE_DEPTH} nested lists and maps can't be compared", at)
+    if is_number(one) and is_number(other):
+        return bool(one == other)
+    if isinstance(one, str) and isinstance(other, str):
+        budget.read(min(len(one), len(other)), at)
+        return one == other
+    if is_list(one) and is_list(other):
+        return len(one) == len(other) and all(
+            _equal(left, right, budget, at, depth + 1) for left, right in zip(one, other, strict=True)
+        )
+    if is_map(one) and is_map(other):
+        budget.step(at, min(len(one), len(other)))
+        return one.keys() == other.keys() and all(_equal(one[key], other[key], budget, at, depth + 1) for key in one)
+    return one is other or (is_nothing(one) and is_nothing(other))
+
+
+def _compares(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
+    """A helper that orders two numbers, two times or two texts.
+
+    :param wanted: gets -1, 0 or 1 for less, equal and greater
+    """
+
+    def run(arguments: Arguments) -> bool:
+        one, other = arguments[0].value, arguments[1].value
+        if isinstance(one, str) and isinstance(other, str):
+            arguments.budget.read(min(len(one), len(other)), arguments.at)
+            times = parse_time(one), parse_time(other)
+            one, other = times if None not in times else (one, other)
+        elif not (is_number(one) and is_number(other)):
+            raise arguments[1].wrong(f"two numbers or two texts, and {arguments[0].label} is {kind_of(one)}")
+        return wanted((one > other) - (one < other))
+
+    return run
+
+
+def _combines(holds: Callable[[Iterable[bool]], bool]) -> Callable[[Arguments], bool]:
+    return lambda arguments: holds(is_true(each.value) for each in arguments.positional)
+
+
+def _is_blank(value: object) -> bool:
+    return is_nothing(value) or (isinstance(value, str) and not value)
+
+
+def _default(arguments: Arguments) -> object:
+    value = arguments[0].value
+    return arguments[1].value if _is_blank(value) else value
+
+
+def _join(arguments: Arguments) -> object:
+    first, budget = arguments[0], arguments.budget
+    if not is_list(first.value):
+        raise first.wrong("a list")
+    separator = arguments[1].text() if len(arguments.positional) > 1 else ","
+    budget.step(arguments.at, len(first.value))
+    texts = [Argument(item, f"an item of {first.label}", first.at).text() for item in first.value]
+    size = size_of(separator) * max(0, len(texts) - 1)
+    for text in texts:
+        budget.read(len(text), arguments.at)
+        size += size_of(text)
+    budget.make(size, arguments.at)
+    return separator.join(texts)
+
+
+def _maps_characters(change: Callable[[str], str]) -> Callable[[Arguments], object]:
+    """A helper that replaces each character; how long its replacement is must not depend on other characters."""
+
+    def run(arguments: Arguments) -> object:
+        first, budget = arguments[0], arguments.budget
+        text = first.text()
+        budget.make(size_of(text), first.at)
+        # The result may be several times longer: its size is counted character by character before it is made.
+        characters = Counter(text)
+        budget.step(arguments.at, len(characters))
+        budget.make(sum(count * size_of(change(each)) for each, count in characters.items()), first.at)
+        return change(text)
+
+    return run
+
+
+_RFC3339 = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,30}))?"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))\Z"
+)
+_LONGEST_ZONE = 64
+_UTC_FORMAT, _LOCAL_FORMAT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%z"
+# Names in English, whatever the locale.
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_WINTER_TO_SUMMER = ("January", "February", "March", "April", "May", "June")
+_MONTHS = (*_WINTER_TO_SUMMER, "July", "August", "September", "October", "November", "December")
+
+
+def _offset(when: datetime) -> str:
+    minutes = int((when.utcoffset() or timedelta()) / timedelta(minutes=1))
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+# Not strftime: it depends on locale and C library, and takes widths such as %999999999d.
+_DIRECTIVES: dict[str, Callable[[datetime], str]] = {
+    "Y": lambda when: f"{when.year:04d}",
+    "y": lambda when: f"{when.year % 100:02d}",
+    "m": lambda when: f"{when.month:02d}",
+    "d": lambda when: f"{when.day:02d}",
+    "j": lambda when: f"{when.timetuple().tm_yday:03d}",
+    "H": lambda when: f"{when.hour:02d}",
+    "I": lambda when: f"{when.hour % 12 or 12:02d}",
+    "p": lambda when: "AM" if when.hour < 12 else "PM",
+    "M": lambda when: f"{when.minute:02d}",
+    "S": lambda when: f"{when.second:02d}",
+    "L": lambda when: f"{when.microsecond // 1000:03d}",
+    "f": lambda when: f"{when.microsecond:06d}",
+    "A": lambda when: _DAYS[when.weekday()],
+    "a": lambda when: _DAYS[when.weekday()][:3],
+    "B": lambda when: _MONTHS[when.month - 1],
+    "b": lambda when: _MONTHS[when.month - 1][:3],
+    "z": _offset,
+    "s": lambda when: str(int((when - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(seconds=1))),
+    "%": lambda when: "%",
+}
+_DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
+
+
+def parse_time(text: str) -> tuple[datetime, str] | None:
+    """An RFC 3339 time as its whole second in UTC and the digits of its fraction; such pairs compare as instants."""
+    found = _RFC3339.match(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, hours, minutes = found.group(7, 8, 9, 10)
+    if sign and (hours > "23" or minutes > "59"):
+        return None
+    offset = timedelta(hours=int(hours), minutes=int(minutes)) if sign else timedelta()
+    try:
+        local = datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+        return local + offset if sign == "-" else local - offset, (fraction or "").rstrip("0")
+    except (ValueError, OverflowError):
+        return None
+
+
+def _zone(name: Argument) -> tzinfo:
+    text = name.text()
+    if text in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        if len(text) <= _LONGEST_ZONE:
+            return ZoneInfo(text)
+    except (ValueError, OSError, KeyError):
+        pass
+    raise Problem("there is no such time zone", name.at)
+
+
+def _date(arguments: Arguments) -> object:
+    first = arguments[0]
+    if _is_blank(first.value):
+        return ""
+    when = parse_time(first.value) if isinstance(first.value, str) else None
+    if when is None:
+        raise Problem(f"{first.label} is not a time as in 2024-05-06T07:08:09Z", first.at)
+    zone = arguments.named.get("timezone")
+    where = _zone(zone) if zone else timezone.utc
+    form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
+    # Two characters, as %s or %B, become twelve at most.
+    arguments.budget.make(6 * size_of(form), first.at)
+    if any(found.group(1) not in _DIRECTIVES for found in _DIRECTIVE.finditer(form)):
+        known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+        raise Problem(f"the format of date can only have these fields: {known}", first.at)
+    second, fraction = when
+    try:
+        local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)
+        return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found.group(1)](local), form)
+    except (ValueError, OverflowError):
+        pass
+    raise Problem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)
+
+
+_ANY = 1_000_000
+HELPERS: Mapping[str, Helper] = {
+    helper.name: helper
+    for helper in (
+        Helper("json", _json, "{{json name}}", 1, 1),
+        Helper("lookup", _lookup, "{{lookup map name}}", 2, 2, ignores_named=True),
+        Helper("len", _len, "{{len name}}", 1, 1),
+        Helper("eq", _eq, "(eq one other)", 2, 2),
+        Helper("ne", lambda arguments: not _eq(arguments), "(ne one other)", 2, 2),
+        Helper("gt", _compares(lambda order: order > 0), "(gt one other)", 2, 2),
+        Helper("gte", _compares(lambda order: order >= 0), "(gte one other)", 2, 2),
+        Helper("lt", _compares(lambda order: order < 0), "(lt one other)", 2, 2),
+        Helper("lte", _compares(lambda order: order <= 0), "(lte one other)", 2, 2),
+        Helper("and", _combines(all), "(and one other)", 2, None, Missing.UNDEFINED, _ANY),
+        Helper("or", _combines(any), "(or one other)", 2, None, Missing.UNDEFINED, _ANY),
+        Helper("not", lambda arguments: not is_true(arguments[0].value), "(not name)", 1, 1),
+        Helper("default", _default, "{{default name 'text'}}", 2, 2, Missing.UNDEFINED, 1),
+        Helper("join", _join, "{{join names ', '}}", 1, 2),
+        Helper("upper", _maps_characters(str.upper), "{{upper name}}", 1, 1),
+        Helper("lower", _maps_characters(str.lower), "{{lower name}}", 1, 1),
+        Helper(
+            "urlencode",
+            _maps_characters(lambda text: quote(text, safe="", errors="replace")),
+            "{{urlencode name}}",
+            1,
+            1,
+        ),
+        Helper("date", _date, "{{date name '%Y-%m-%d' timezone='UTC'}}", 1, 2, named=("timezone",)),
+        Helper(
+            "log",
+            lambda arguments: UNDEFINED,
+            "{{log name}}",
+            0,
+            None,
+            Missing.UNDEFINED_AT_THE_END,
+            _ANY,
+            ignores_named=True,
+        ),
+    )
+}

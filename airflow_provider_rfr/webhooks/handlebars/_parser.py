@@ -1,0 +1,385 @@
+"""Parses the expression inside a tag, with pybars3's grammar. No other module imports pybars3.
+
+pybars3 itself pastes parts of a template into Python source and executes it, gets else-if, block parameters and
+whitespace wrong, and drops what it can't read. So only its grammar is used, and it never sees a template's text: each
+name and literal is replaced by ``x``, so ``{{lookup (lookup a 'b') c.d y=1}}`` becomes ``{{x (x x x) x xx=x}}``. Names
+that the grammar refuses (``null_count``, ``2nd``, ``[a'b]``) and decimal literals therefore work. Its answer counts
+only if it read the whole question.
+
+Which names are helpers and which are variables is decided here, so unknown helpers and wrong numbers of arguments are
+errors of compilation; handlebars.js finds them only when it gets there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Helper
+from airflow_provider_rfr.webhooks.handlebars._lexer import Tag, Token
+from airflow_provider_rfr.webhooks.handlebars._values import MAX_SAFE_INTEGER, UNDEFINED, Problem, shown, text_of
+
+MAX_DEPTH = 32
+_MAX_STRUCTURES = 2048
+_MAX_TOKENS = 2048
+_MAX_BLOCK_PARAMS = 16
+_LONGEST_NUMBER = 300
+_WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "undefined": UNDEFINED}
+_NAMES = ("id", "name", "segment")
+_VALUES = (*_NAMES, "data", "string", "word", "number")
+_SCOPED = re.compile(r"^\.|this\b", re.ASCII)
+_BRACKETS = re.compile(r"\[[^\n\r\u2028\u2029]*\]\Z")
+
+_ENDS_EARLY = "the tag ends where a name or a value was expected"
+
+_BLOCKS = ("if", "unless", "each", "with")
+# Names that handlebars.js itself defines never mean a variable, not even alone or behind ``this.``.
+_RESERVED = frozenset((*_BLOCKS, "lookup", "log", "helperMissing", "blockHelperMissing"))
+
+
+@dataclass(frozen=True, eq=False)
+class Literal:
+    """A string, number, true, false, null or undefined."""
+
+    value: object
+    original: str
+    at: int
+
+    @property
+    def label(self) -> str:
+        return shown(self.original)
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A variable: ``a.b``, ``../a``, ``@index``, ``this``.
+
+    :ivar original: as written, without brackets; a block is closed by the original that opened it
+    :ivar depth: number of leading ``../``
+    :ivar data: it begins with ``@``
+    :ivar scoped: it is never a helper's name, as it begins with ``this`` or ``.`` (or looks so to handlebars.js)
+    :ivar block_param: the first part is a name of an ``as |...|`` around it
+    """
+
+    parts: tuple[str, ...]
+    original: str
+    at: int
+    depth: int = 0
+    data: bool = False
+    scoped: bool = False
+    block_param: bool = False
+
+    @property
+    def simple(self) -> bool:
+        """Whether it may be a helper's name. As in handlebars.js, a leading ``@`` does not count."""
+        return len(self.parts) == 1 and not self.scoped and not self.depth
+
+    @property
+    def label(self) -> str:
+        return shown(self.original)
+
+
+@dataclass(frozen=True, eq=False)
+class HelperCall:
+    """A helper with its arguments."""
+
+    helper: Helper
+    params: tuple[Expression, ...]
+    named: tuple[tuple[str, Expression], ...]
+    at: int
+
+    @property
+    def label(self) -> str:
+        return f"({self.helper.name} ...)"
+
+
+Expression = Literal | Path | HelperCall
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the opening tag of a block says.
+
+    :ivar kind: ``if``, ``unless``, ``each``, ``with`` or ``section`` (``{{#name}}``)
+    :ivar params: the names in ``as |...|``
+    """
+
+    kind: str
+    expression: Expression
+    named: tuple[tuple[str, Expression], ...]
+    params: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A name and its arguments, before it is known whether the name is a helper's."""
+
+    name: Path
+    params: tuple[Expression, ...]
+    named: tuple[tuple[str, Expression], ...]
+
+
+@lru_cache(maxsize=4096)
+def _ask(question: str) -> tuple[Any, ...] | int:
+    """Ask the grammar for the structure of an expression of placeholders.
+
+    :returns: ``("escapedexpand", ("path", ["x"]), [argument, ...])``, which must not be changed; or the offset in the
+        question that the grammar can't read beyond
+    """
+    # Importing pybars3 takes half a second. Most templates need no grammar, and DAG files are parsed often.
+    from pybars._compiler import Compiler  # type: ignore[import-untyped]
+    from pymeta.runtime import ParseError  # type: ignore[import-untyped]
+
+    # A private attribute: the library is no longer developed, its version is pinned, and a test checks the answers.
+    # Only the compiler is unsafe on threads: a parser keeps its state in the instance made here.
+    parser = Compiler._handlebars("{{" + question + "}}")
+    try:
+        answer, _ = parser.apply("escapedexpression")
+    except ParseError as error:
+        return int(error.position) - 2
+    read = parser.input.position
+    return tuple(answer) if read == len(parser.input.data) else int(read) - 2
+
+
+class ExpressionParser:
+    """Parses the tokens of one tag.
+
+    :param params: names of the ``as |...|`` around the tag
+    :param structures: questions that were asked for this template; the grammar takes 0.1 ms a character, so their
+        length is limited
+    """
+
+    def __init__(self, tag: Tag, params: frozenset[str], structures: set[str]) -> None:
+        self._tokens = tag.tokens
+        self._at = tag.at
+        self._params = params
+        self._structures = structures
+        self._next = 0
+
+    def mustache(self) -> Expression:
+        """What ``{{...}}`` prints."""
+        call = self._call()
+        self._end()
+        return call.name if self._is_variable(call, may_stand_alone=True) else _helper_call(call)
+
+    def subject(self) -> Subject:
+        """What ``{{#...}}`` says."""
+        call = self._call()
+        params = self._block_params() if self._kind() == "params" else ()
+        self._end()
+        if self._is_variable(call, may_stand_alone=True):
+            return Subject("section", call.name, (), params)
+        name = call.name.parts[0] if call.name.parts else ""
+        if name not in _BLOCKS:
+            helper = _helper_call(call).helper.name
+            raise Problem(
+                f"{helper} is not a block, it returns a value; write {{{{#if ({helper} ...)}}}}", call.name.at
+            )
+        if len(call.params) != 1:
+            raise Problem(f"{{{{#{name}}}}} takes exactly one argument", call.name.at)
+        return Subject(name, call.params[0], call.named, params)
+
+    def closing_name(self) -> Path | Literal:
+        """The name in ``{{/name}}``."""
+        name = self._value()
+        self._end()
+        return name
+
+    def first_name(self) -> Path | Literal:
+        """The name that the tag begins with, whatever follows."""
+        return self._value()
+
+    def _end(self) -> None:
+        if self._next < len(self._tokens):
+            raise _unexpected(self._tokens[self._next])
+
+    def _kind(self, ahead: int = 0) -> str:
+        place = self._next + ahead
+        return self._tokens[place].kind if place < len(self._tokens) else ""
+
+    def _take(self) -> Token:
+        if self._next >= len(self._tokens):
+            raise Problem(_ENDS_EARLY, self._tokens[-1].at if self._tokens else self._at)
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _call(self) -> _Call:
+        """The tag up to its end or its block parameters."""
+        if len(self._tokens) > _MAX_TOKENS:
+            raise Problem(f"more than {_MAX_TOKENS:,} tokens in one tag", self._at)
+        words: list[str] = []
+        leaves: list[Literal | Path | Token] = []
+        tokens: list[Token] = []
+        depth = 0
+        while (kind := self._kind()) not in ("", "params"):
+            token = self._tokens[self._next]
+            tokens.append(token)
+            if kind in _NAMES and self._kind(1) == "equals":
+                self._next += 2
+                words.append("xx=")
+                leaves.append(token)
+            elif kind in _VALUES:
+                words.append("x")
+                leaves.append(self._value())
+            else:
+                self._next += 1
+                words.append(token.text if kind in ("open", "shut") else "?")
+                depth += {"open": 1, "shut": -1}.get(kind, 0)
+                if depth > MAX_DEPTH:
+                    raise Problem(f"more than {MAX_DEPTH} nested parentheses", token.at)
+        return self._build(self._structure(words, tokens), iter(leaves))
+
+    def _structure(self, words: list[str], tokens: list[Token]) -> Any:
+        """The grammar's answer. :raises Problem: it refuses the question"""
+        if words and set(words) == {"x"}:
+            return None, None, [("path",)] * (len(words) - 1)
+        question, offsets = "", []
+        for word in words:
+            question += "" if not question or question.endswith(("(", "=")) or word == ")" else " "
+            offsets.append(len(question))
+            question += word
+        if question not in self._structures:
+            self._structures.add(question)
+            if sum(map(len, self._structures)) > _MAX_STRUCTURES:
+                raise Problem("the template has too many expressions of different structure", self._at)
+        answer = _ask(question)
+        if not isinstance(answer, int):
+            return answer
+        rest = next((index for index, offset in enumerate(offsets) if offset >= answer), None)
+        if rest is None:
+            raise Problem(_ENDS_EARLY, tokens[-1].at if tokens else self._at)
+        if words[rest] == "(" and any(word.startswith("x") for word in words[rest:]):
+            raise Problem("this ( is not closed, or contains no call", tokens[rest].at)
+        raise _unexpected(tokens[rest])
+
+    def _build(self, structure: Any, leaves: Iterator[Literal | Path | Token]) -> _Call:
+        """The call, with the tag's names and literals, which the structure has in the order of the tag."""
+        name = next(leaves)
+        if isinstance(name, Literal):  # a literal that is called is the name that it spells
+            name = self._variable((name.original,), name.original, name.at)
+        assert isinstance(name, Path)
+        params: list[Expression] = []
+        named: dict[str, Expression] = {}
+        for argument in structure[2]:
+            if argument[0] == "kwparam":
+                key = next(leaves)
+                assert isinstance(key, Token)
+                # Of two arguments of one name, handlebars.js takes the first.
+                named.setdefault(_without_brackets(key), self._argument(argument[2], leaves))
+            elif named:
+                raise Problem("arguments without a name must come before those with one", next(leaves).at)
+            else:
+                params.append(self._argument(argument, leaves))
+        return _Call(name, tuple(params), tuple(named.items()))
+
+    def _argument(self, structure: Any, leaves: Iterator[Literal | Path | Token]) -> Expression:
+        if structure[0] == "subexpr":
+            call = self._build(structure, leaves)
+            return call.name if self._is_variable(call, may_stand_alone=False) else _helper_call(call)
+        leaf = next(leaves)
+        assert not isinstance(leaf, Token)
+        return leaf
+
+    def _is_variable(self, call: _Call, *, may_stand_alone: bool) -> bool:
+        path = call.name
+        if path.simple and path.parts[0] in self._params:
+            return True
+        alone = may_stand_alone and not call.params and not call.named
+        return alone and not (path.simple and path.parts[0] in _RESERVED)
+
+    def _value(self) -> Path | Literal:
+        token = self._take()
+        if token.kind == "string":
+            text = token.text[1:-1].replace("\\" + token.text[0], token.text[0])
+            return Literal(text, text, token.at)
+        if token.kind == "word":
+            return Literal(_WORDS[token.text], token.text, token.at)
+        if token.kind == "number":
+            if len(token.text) > _LONGEST_NUMBER:
+                raise Problem("this number is too long", token.at)
+            value = float(token.text) if "." in token.text else int(token.text)
+            # The name that JavaScript makes of it: {{1.50}} is the variable 1.5.
+            exact = isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER
+            return Literal(value, text_of(value if exact else float(value)), token.at)
+        data = token.kind == "data"
+        return self._path(self._take() if data else token, token.at, data=data)
+
+    def _path(self, first: Token, at: int, *, data: bool) -> Path:
+        steps = [("", first)]
+        while self._kind() == "sep":
+            steps.append((self._take().text, self._take()))
+        parts: list[str] = []
+        depth = 0
+        original = "@" if data else ""
+        for separator, token in steps:
+            if token.kind not in _NAMES:
+                hint = f"; write [{token.text}]" if token.kind in ("number", "word") else ""
+                raise _unexpected(token, hint)
+            part = _without_brackets(token)
+            original += separator + part
+            if part == token.text and part in ("..", ".", "this"):
+                if parts:
+                    raise Problem(f"{shown(separator + part)} is only allowed at the beginning of a path", token.at)
+                depth += part == ".."
+            else:
+                parts.append(part)
+        return self._variable(tuple(parts), original, at, depth, data)
+
+    def _variable(self, parts: tuple[str, ...], original: str, at: int, depth: int = 0, data: bool = False) -> Path:
+        scoped = _SCOPED.search(original) is not None
+        block_param = bool(parts) and not depth and not scoped and parts[0] in self._params
+        return Path(parts, original, at, depth, data, scoped, block_param)
+
+    def _block_params(self) -> tuple[str, ...]:
+        opening = self._take()
+        names: list[str] = []
+        while self._kind() in _NAMES:
+            names.append(_unescaped(self._take()))
+        if not names or self._kind() != "bar" or _BRACKETS.match(",".join(names)):
+            raise Problem("block parameters are written: as |name name|", opening.at)
+        if len(names) > _MAX_BLOCK_PARAMS:
+            raise Problem(f"more than {_MAX_BLOCK_PARAMS} block parameters", opening.at)
+        self._take()
+        return tuple(names)
+
+
+def _unexpected(token: Token, hint: str = "") -> Problem:
+    return Problem(f"{shown(token.text)} was not expected here{hint}", token.at)
+
+
+def _unescaped(token: Token) -> str:
+    return re.sub(r"\\([\\\]])", r"\1", token.text) if token.kind == "segment" else token.text
+
+
+def _without_brackets(token: Token) -> str:
+    """A name without its brackets; handlebars.js leaves them on if there is a line break between them."""
+    text = _unescaped(token)
+    return text[1:-1] if token.kind == "segment" and _BRACKETS.match(text) else text
+
+
+def _helper_call(call: _Call) -> HelperCall:
+    """:raises Problem: there is no such helper, or it does not take these arguments"""
+    path, count = call.name, len(call.params)
+    name = path.parts[0] if path.parts else ""
+    if name in _BLOCKS:
+        raise Problem(f"{name} is a block; write {{{{#{name} ...}}}}...{{{{/{name}}}}}", path.at)
+    if name not in HELPERS or not (path.simple or name in _RESERVED):
+        raise Problem(f"there is no helper {path.label}{_suggestion(path.original)}", path.at)
+    helper = HELPERS[name]
+    if count < helper.least or (helper.most is not None and count > helper.most):
+        raise Problem(f"{name} was given {count} arguments; write {helper.usage}", path.at)
+    unknown = [] if helper.ignores_named else [key for key, _ in call.named if key not in helper.named]
+    if unknown:
+        raise Problem(f"{name} takes no argument {shown(unknown[0])}; write {helper.usage}", path.at)
+    return HelperCall(helper, call.params, call.named, path.at)
+
+
+def _suggestion(name: str) -> str:
+    if name.startswith("else"):
+        return "; write {{else if ...}}"
+    near = get_close_matches(name[:40], [*HELPERS, *_BLOCKS], n=2, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join([*_BLOCKS, *HELPERS])}"

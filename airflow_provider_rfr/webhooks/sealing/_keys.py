@@ -1,0 +1,335 @@
+"""Keys of sealed documents: age identities of this machine, and other key sources through the ``sops`` program.
+
+The text of a key is in no message and no repr; ``str()`` of pyrage's identities is the secret key itself, so identities
+stay inside this module. The ``sops`` program gets the document on standard input and only the environment that its key
+sources need; what it prints on stderr is never repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_rfr.exceptions import SealError
+from airflow_provider_rfr.webhooks.sealing._sops import KEY_BYTES, extra, shown
+
+# The fields that name a key of each kind, in the order in which messages list them.
+_NAME_FIELDS: dict[str, tuple[str, ...]] = {
+    "age": ("recipient",),
+    "pgp": ("fp",),
+    "kms": ("arn",),
+    "gcp_kms": ("resource_id",),
+    "azure_kv": ("vault_url", "name"),
+    "hc_vault": ("vault_address", "engine_path", "key_name"),
+}
+_MAX_SOURCES = 50
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """A key that opens the document.
+
+    :ivar kind: the list of the metadata that it is in
+    :ivar entry: the metadata's entry; nothing in it is secret
+    """
+
+    kind: str
+    entry: Mapping[str, Any]
+
+    @property
+    def recipient(self) -> str:
+        return str(self.entry.get("recipient", ""))
+
+    @property
+    def is_plain_age(self) -> bool:
+        """Whether age itself reads it; recipients with another ``1`` in them are for plugins."""
+        return self.kind == "age" and (self.recipient.startswith("ssh-") or self.recipient.count("1") < 2)
+
+    def __str__(self) -> str:
+        parts = [shown(self.entry[field]) for field in _NAME_FIELDS[self.kind] if self.entry.get(field)]
+        return f"{self.kind} {' '.join(parts) or '(no name)'}"
+
+
+@dataclass(frozen=True)
+class KeySources:
+    """The key sources of a document.
+
+    :ivar shared: the key is split over groups of sources (``key_groups``), several of which are needed
+    """
+
+    all: tuple[KeySource, ...]
+    shared: bool
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> KeySources:
+        """:raises SealError: there is none, or the lists are malformed"""
+
+        def entries(group: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+            found = group.get(name) or []
+            if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+                raise SealError(f"sops.{name} must be a list of mappings")
+            return found
+
+        def sources(group: Mapping[str, Any]) -> tuple[KeySource, ...]:
+            return tuple(KeySource(kind, entry) for kind in _NAME_FIELDS for entry in entries(group, kind))
+
+        groups = entries(metadata, "key_groups")
+        alone = sources(metadata)
+        found = alone or tuple(source for group in groups for source in sources(group))
+        if not found:
+            raise SealError(f"the document has no key source ({', '.join(_NAME_FIELDS)}), so nothing can open it")
+        if len(found) > _MAX_SOURCES:
+            raise SealError(f"the document has more than {_MAX_SOURCES} key sources")
+        return cls(found, shared=not alone)
+
+    @property
+    def foreign(self) -> tuple[KeySource, ...]:
+        """Those that only the sops program can open."""
+        return self.all if self.shared else tuple(source for source in self.all if not source.is_plain_age)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.all))
+
+
+# Keys of age.
+
+_MAX_KEY_FILE = 2**20
+# pyrage's time is quadratic in the length of the header: a second for 10,000 characters.
+_MAX_ENVELOPE = 3000
+_COMMAND_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys found at one place.
+
+    :ivar found: what was found, for messages
+    """
+
+    place: str
+    found: str
+    identities: Sequence[Any] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.found}"
+
+
+def envelope(data_key: bytes, recipient: str) -> str:
+    """The data key encrypted for one recipient, as armored text."""
+    return str(extra("pyrage").encrypt(data_key, [_recipient(recipient)], armored=True), "ascii")
+
+
+def check_recipients(recipients: Sequence[str]) -> tuple[str, ...]:
+    """The recipients without duplicates.
+
+    :raises SealError: there is none, or one is not a public key; the message does not repeat it, as it may be a secret
+    """
+    if isinstance(recipients, str) or not isinstance(recipients, Sequence):
+        raise SealError("recipients must be a list of age public keys, not one text")
+    unique = tuple(dict.fromkeys(str(recipient).strip() for recipient in recipients))
+    if not unique:
+        raise SealError("a document is sealed for at least one recipient: give an age public key (age1...)")
+    for number, recipient in enumerate(unique, start=1):
+        if _recipient(recipient) is None:
+            raise SealError(
+                f"recipient {number} is not a public key that age knows: write age1... (age-keygen -y prints it)"
+                " or an SSH public key (ssh-ed25519 or ssh-rsa)"
+            )
+    return unique
+
+
+def _recipient(text: str) -> Any:
+    pyrage = extra("pyrage")
+    read = pyrage.ssh.Recipient.from_str if text.startswith("ssh-") else pyrage.x25519.Recipient.from_str
+    try:
+        return read(text)
+    except (pyrage.RecipientError, ValueError):
+        return None
+
+
+def data_key(sources: KeySources, environment: Mapping[str, str]) -> tuple[bytes | None, list[Keys]]:
+    """The data key, if a key of this machine opens it; and the places that were searched until then."""
+    envelopes = [source.entry.get("enc") for source in sources.all if source.kind == "age"]
+    texts = [text for text in envelopes if isinstance(text, str) and len(text) <= _MAX_ENVELOPE]
+    searched: list[Keys] = []
+    if sources.shared or not envelopes:
+        return None, searched
+    for keys in _places(environment):
+        searched.append(keys)
+        for text in texts if keys.identities else ():
+            pyrage = extra("pyrage")
+            try:
+                opened = bytes(pyrage.decrypt(text.strip().encode(), list(keys.identities)))
+            except (pyrage.DecryptError, ValueError):
+                continue
+            if len(opened) == KEY_BYTES:
+                return opened, searched
+    return None, searched
+
+
+def _places(environment: Mapping[str, str]) -> Iterator[Keys]:
+    """The cheapest first, the command last; each is read only if those before did not help."""
+
+    def given(name: str, read: Callable[[str], Keys]) -> Keys:
+        value = environment.get(name)
+        return read(value) if value else Keys(name, "not set")
+
+    yield given("SOPS_AGE_KEY", lambda text: _age_keys("SOPS_AGE_KEY", text.encode("utf-8", "replace")))
+    yield given("SOPS_AGE_KEY_FILE", lambda path: _file(f"SOPS_AGE_KEY_FILE {shown(path)}", path, _age_keys))
+    home = environment.get("HOME")
+    folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
+    if folder is None:
+        yield Keys("~/.config/sops/age/keys.txt", "HOME is not set")
+    else:
+        path = str(Path(folder, "sops", "age", "keys.txt"))
+        yield _file(shown(path), path, _age_keys)
+    name = "SOPS_AGE_SSH_PRIVATE_KEY_FILE"
+    yield given(name, lambda path: _file(f"{name} {shown(path)}", path, _ssh_key))
+    yield given("SOPS_AGE_KEY_CMD", lambda command: _command("SOPS_AGE_KEY_CMD", command, environment))
+
+
+def _file(place: str, path: str, parse: Callable[[str, bytes], Keys]) -> Keys:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_KEY_FILE + 1)
+    except (OSError, ValueError) as error:
+        return Keys(place, f"can't be read ({getattr(error, 'strerror', None) or 'invalid path'})")
+    return Keys(place, "too large for a key file") if len(content) > _MAX_KEY_FILE else parse(place, content)
+
+
+def _command(place: str, command: str, environment: Mapping[str, str]) -> Keys:
+    """Keys that a command prints. It is run without a shell, and is not shown, as its arguments may be secret."""
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
+            env=dict(environment),
+            check=False,
+        )
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return Keys(place, "the command could not be run, or took too long")
+    if done.returncode != 0:
+        return Keys(place, f"the command ended with {done.returncode}")
+    return _age_keys(place, done.stdout)
+
+
+def _ssh_key(place: str, content: bytes) -> Keys:
+    pyrage = extra("pyrage")
+    try:
+        return Keys(place, "an SSH key", (pyrage.ssh.Identity.from_buffer(content),))
+    except (pyrage.IdentityError, ValueError):
+        return Keys(place, "not an SSH private key, or one with a passphrase")
+
+
+def _age_keys(place: str, content: bytes) -> Keys:
+    """The identities of a key file: one a line, comments begin with ``#``."""
+    pyrage = extra("pyrage")
+    identities, public, wrong = [], [], []
+    text = content.decode("utf-8", errors="replace").lstrip("\ufeff")
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            identity = pyrage.x25519.Identity.from_str(line)
+        except (pyrage.IdentityError, ValueError):
+            wrong.append(str(number))
+            continue
+        identities.append(identity)
+        public.append(str(identity.to_public()))
+    found = f"{len(identities)} key(s) {', '.join(public[:10])}" if identities else "no key"
+    lines = f"; not read as a key: line {', '.join(wrong[:10])}" if wrong else ""
+    return Keys(place, found + lines, tuple(identities))
+
+
+# The sops program.
+
+_SECONDS = 60
+_MAX_OUTPUT = 16 * 2**20
+_ARGUMENTS = ("--decrypt", "--input-type", "json", "--output-type", "json", "/dev/stdin")
+_ALWAYS = frozenset(
+    {"PATH", "HOME", "XDG_CONFIG_HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    | {name for each in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") for name in (each, each.lower())}
+)
+_PREFIXES = {
+    "age": ("SOPS_AGE_",),
+    "pgp": ("GNUPGHOME", "GPG_", "SOPS_GPG_"),
+    "kms": ("AWS_",),
+    "gcp_kms": ("GOOGLE_", "CLOUDSDK_"),
+    "azure_kv": ("AZURE_", "IDENTITY_", "MSI_"),
+    "hc_vault": ("VAULT_",),
+}
+# The program's own list of exit statuses.
+_MEANINGS = {
+    24: "the document's MAC can't be opened",
+    25: "a value can't be opened: it was changed or moved",
+    51: "the document's MAC does not match: it was changed after sealing",
+    52: "the document has no MAC",
+    128: "none of its key sources gave the data key",
+}
+
+
+def program(environment: Mapping[str, str]) -> str | None:
+    """The absolute path of ``sops``. Relative entries of PATH do not count."""
+    found = shutil.which("sops", path=environment.get("PATH", ""))
+    return found if found and os.path.isabs(found) else None
+
+
+def open_with_program(
+    path: str, document: Mapping[str, Any], sources: KeySources, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """The opened document without ``sops``; the program checks its MAC.
+
+    :param path: of the program
+    :raises SealError: the program refuses, fails or takes longer than a minute, or a Vault is not this machine's
+    """
+    for source in sources.all:
+        asked = str(source.entry.get("vault_address", "")).rstrip("/")
+        # An edited document could otherwise have this machine's Vault token sent to any server.
+        if source.kind == "hc_vault" and asked != environment.get("VAULT_ADDR", "").rstrip("/"):
+            raise SealError(
+                f"the document asks for the Vault at {shown(asked)}, which is not VAULT_ADDR of this machine;"
+                " set VAULT_ADDR to it if that Vault may get this machine's token"
+            )
+    limited = _limited(environment, {source.kind for source in sources.all})
+    answer = _run(path, json.dumps(document).encode(), limited)
+    try:
+        opened = json.loads(answer)
+    except (ValueError, RecursionError):
+        opened = None  # raised below, so that the error has no context
+    if not isinstance(opened, dict):
+        raise SealError("the sops program printed something other than a JSON object")
+    return {key: value for key, value in opened.items() if key != "sops"}
+
+
+def _limited(environment: Mapping[str, str], kinds: Iterable[str]) -> dict[str, str]:
+    """What of the environment these kinds of key sources need."""
+    prefixes = tuple(prefix for kind in kinds for prefix in _PREFIXES[kind])
+    return {name: value for name, value in environment.items() if name in _ALWAYS or name.startswith(prefixes)}
+
+
+def _run(path: str, document: bytes, environment: Mapping[str, str]) -> bytes:
+    done = None
+    try:
+        done = subprocess.run(
+            [path, *_ARGUMENTS], input=document, capture_output=True, timeout=_SECONDS, env=environment, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        pass  # raised below: the error of a timeout holds what was printed
+    if done is None:
+        raise SealError(f"the sops program could not be run, or took longer than {_SECONDS} seconds")
+    if done.returncode != 0:
+        meaning = _MEANINGS.get(done.returncode, "run sops decrypt by hand as the same user to see why")
+        raise SealError(f"the sops program ended with status {done.returncode}: {meaning}")
+    if len(done.stdout) > _MAX_OUTPUT:
+        raise SealError("the sops program printed more than a document can have")
+    return done.stdout
