@@ -126,7 +126,7 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
         freed = pool.submit(free)
         assert refresh(dag) == "success"
         freed.result()
-    assert "The refresh waits, and holds no slot: trigger hook of rfr.raw.hooked" in capfd.readouterr().out
+    assert "The refresh waits, and holds no slot: trigger triggers/hook of rfr.raw.hooked" in capfd.readouterr().out
     assert [request.json["generation"] for request in receiver.requests] == [1, 2]
 
 
