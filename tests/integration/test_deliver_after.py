@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from demo.webhook_receiver import Receiver
 from tests.integration.conftest import Lake
+from tests.soon import PATIENCE
 
 SIZES = Sizes(records=100, customers=2, partitions=4, pages=5, page_records=25)
 PAYLOAD = {
@@ -98,7 +100,7 @@ def test_every_variable_of_a_real_commit_reaches_the_endpoint(dag: Any, receiver
 
 
 def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
-    dag: Any, receiver: Receiver, lake: Lake, capfd: pytest.CaptureFixture[str]
+    dag: Any, receiver: Receiver, lake: Lake, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda request: (500, b"")
     assert refresh(dag) == "success"
@@ -106,19 +108,25 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
     assert webhooks.blocked("rfr", ["raw.other"]) is None
     assert "was given up" in str(webhooks.blocked("rfr", ["raw.other", "raw.hooked"]))
 
-    freed: list[float] = []
+    found_blocked = threading.Event()
+
+    def blocked(*arguments: Any) -> str | None:
+        if reason := look(*arguments):
+            found_blocked.set()
+        return reason
 
     def free() -> None:
-        time.sleep(6)
-        freed.append(time.monotonic())
+        assert found_blocked.wait(PATIENCE)
         operations.cancel(ControlStoreHook().get_store(), Selection(table="raw.hooked"))
 
+    look = after_publish.blocked
+    monkeypatch.setattr(after_publish, "blocked", blocked)
     receiver.answer = lambda request: (200, b"")
-    helper = threading.Thread(target=free)
-    helper.start()
-    assert refresh(dag) == "success"
-    helper.join()
-    assert "The refresh waits, and holds no slot: trigger hook of rfr.raw.hooked" in capfd.readouterr().out
+    with ThreadPoolExecutor(1) as pool:
+        freed = pool.submit(free)
+        assert refresh(dag) == "success"
+        freed.result()
+    assert "The refresh waits, and holds no slot: trigger triggers/hook of rfr.raw.hooked" in capfd.readouterr().out
     assert [request.json["generation"] for request in receiver.requests] == [1, 2]
 
 
