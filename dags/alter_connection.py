@@ -3,7 +3,7 @@ from its checkpoint.
 
 **Trigger** opens a form. Either write a statement, or name the connection and what is to be set, dropped or reset.
 What is entered is stored by Airflow in plain text: give secrets as `SECRET 'env:NAME'` or `SECRET 'variable:NAME'`.
-With **Only say what would be done** nothing changes, and the task's result is the plan.
+With **Only report what would be done** nothing changes, and the task's result is the plan.
 
 The task edits connections by Airflow's own API: make a connection `airflow_api` of type http, with Airflow's address
 as host, and login and password of a user who may edit connections. Who may trigger this DAG may do what that user may.
@@ -52,7 +52,7 @@ with DAG(
         ),
         "drop": Param([], **NAMES, section="In fields", title="Drop", description="Options that go."),
         "reset": Param([], **NAMES, section="In fields", title="Reset", description="Options back to their defaults."),
-        "dry_run": Param(False, type="boolean", section="How", title="Only say what would be done"),
+        "dry_run": Param(False, type="boolean", section="How", title="Only report what would be done"),
         "validate": Param(True, type="boolean", section="How", title="Try the new settings first"),
         "restart": Param(True, type="boolean", section="How", title="Restart what uses the connection"),
         "new_identity": Param(

@@ -1,1 +1,1 @@
-"""``airflow rfr``: what an operator of the platform does at a shell."""
+"""The commands ``airflow rfr``."""

@@ -1,20 +1,19 @@
-"""``airflow rfr builtins``: plan, deploy and look after the platform's own objects."""
+"""``airflow rfr builtins``: plan and deploy built-in objects."""
 
 from __future__ import annotations
 
 import getpass
 import json
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, moment, print_data, print_value
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins import CatalogSpec, Plan
+    from airflow_provider_rfr.builtins import Plan
     from airflow_provider_rfr.builtins.execution.work import Applied
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
@@ -49,15 +48,15 @@ def apply(args: Namespace) -> int:
 
 @command
 def status(args: Namespace) -> int:
-    """What is recorded, who deploys, what did not finish, what waits to be deleted."""
+    """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
     from airflow_provider_rfr.builtins.execution.maintenance import waiting
     from airflow_provider_rfr.store import deploys
-    from airflow_provider_rfr.store.lease import lease_state
+    from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 
     hook = _hook(args)
     recorded, _ = hook.observe()
     with hook.store.read() as connection:
-        lease = lease_state(connection, hook.project)
+        lease = lease_state(connection, LeaseKind.DEPLOY, hook.project)
         open_ones = deploys.open_deploys(connection, hook.project)
     garbage = waiting(hook.store, hook.project)
     found = {
@@ -86,9 +85,9 @@ def history(args: Namespace) -> int:
     hook = _hook(args)
     with hook.store.read() as connection:
         if args.deploy_id:
-            rows = [_step_row(each) for each in deploys.steps_of(connection, args.deploy_id)]
+            rows = [_row(each, _OF_STEPS) for each in deploys.steps_of(connection, args.deploy_id)]
         else:
-            rows = [_deploy_row(each) for each in deploys.history(connection, hook.project, args.limit)]
+            rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
     print_value(rows, args)
     return 0
 
@@ -105,14 +104,14 @@ def drift(args: Namespace) -> int:
 
 @command
 def adopt(args: Namespace) -> int:
-    """Make tables and views that somebody else made ours, if they are what is declared; they are not changed."""
+    """Manage existing tables and views, if they are as declared; they are not changed."""
     hook = _hook(args)
     found = hook.plan(_policies(args, adopt=args.names))
     adopted = {each.name.casefold() for each in found.steps if each.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
         problems = {each.name.casefold(): "; ".join(each.problems) for each in found.blocked}
-        told = problems.get(missing[0].casefold(), "it is ours already, is not declared, or is not there")
-        raise ConfigurationError("name", f"{missing[0]} can't be adopted: {told}", "see the plan")
+        problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
+        raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
     _show(found, args)
     done = _deploy(hook, found, args)
     if args.output not in ("json", "yaml"):
@@ -122,7 +121,7 @@ def adopt(args: Namespace) -> int:
 
 @command
 def forget(args: Namespace) -> int:
-    """Take objects out of the registry, and our marker off them; tables, views and rows stay."""
+    """Remove objects from the registry, and our markers from them; tables, views and rows stay."""
     from airflow_provider_rfr.builtins.execution.maintenance import forget_objects
 
     hook = _hook(args)
@@ -142,11 +141,11 @@ def forget(args: Namespace) -> int:
 @command
 def force_unlock(args: Namespace) -> int:
     """Take the lease from a deploy that is known to be dead."""
-    from airflow_provider_rfr.store.lease import force_unlock as unlock
+    from airflow_provider_rfr.store.leases import force_unlock as unlock
 
     hook = _hook(args)
     unlock(hook.store, hook.project, args.token)
-    print(f"project {hook.project} is free; whoever had token {args.token} can write no more")
+    print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
     return 0
 
 
@@ -165,7 +164,7 @@ def release_sink(args: Namespace) -> int:
 
 @command
 def gc(args: Namespace) -> int:
-    """Delete what deploys put aside and nobody needs any more. Exit code 1 if something could not be deleted."""
+    """Delete tables that deploys have replaced. Exit code 1 if something could not be deleted."""
     done = _hook(args).collect_garbage()
     print_value({"deleted": list(done.deleted), "kept": dict(done.kept), "failed": dict(done.failed)}, args)
     return 1 if done.failed else 0
@@ -173,29 +172,60 @@ def gc(args: Namespace) -> int:
 
 @command
 def graph(args: Namespace) -> int:
-    """What reads what, for Graphviz."""
-    print("\n".join(_graph(_hook(args).spec)))
+    """Print what reads what, for Graphviz."""
+    from airflow_provider_rfr.builtins.planning.planner import default_tools
+
+    spec, tools = _hook(args).spec, default_tools()
+    known = set(spec.by_key())
+    print("digraph builtins {\n  rankdir=LR;")
+    for obj in spec.objects:
+        print(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
+        for read in sorted({each.name for each in tools.reads(obj, known)}):
+            print(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
+    print("}")
     return 0
 
 
 @command
 def lock_check(args: Namespace) -> int:
     """Compare the declaration with its lock file, and print the entries to paste. Exit code 1 if they differ."""
+    from airflow_provider_rfr.builtins import load_objects
     from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock, updated_lock
+    from airflow_provider_rfr.hooks.builtins import paths_of
 
-    spec = _declared(args)
-    path = args.lock or _folder_of(args) / LOCK_FILE
+    paths = paths_of([str(each) for each in args.objects or ()], None)
+    if not paths:
+        raise ConfigurationError("--objects", "must be set", "name the folder with the declarations")
+    # Without what the package and others declare: each has a lock of its own.
+    spec = load_objects(*paths, project=args.project, version=args.declared_version, entry_points=False)
+    first: Path = args.objects[0]
+    path = args.lock or (first if first.is_dir() else first.parent) / LOCK_FILE
     lock = read_lock(path.read_text(encoding="utf-8")) if path.is_file() else None
     if args.write:
         path.write_text(updated_lock(spec, lock), encoding="utf-8")
         print(f"{path}: {len(spec.objects)} objects")
         return 0
     if lock is None:
-        raise ConfigurationError("--lock", f"{path} is not there", "write it with --write, and commit it")
+        raise ConfigurationError("--lock", f"{path} does not exist", "write it with --write, and commit it")
     problems = lock_problems(spec, lock)
     for each in problems:
         print(each)
     return 1 if problems else 0
+
+
+_OF_STEPS: Final = ("seq", "name", "action", "attempts", "error", "state", "evidence")
+_OF_DEPLOYS: Final = (
+    *("deploy_id", "from_version", "to_version", "base_revision", "revision", "attempts", "actor", "error", "state"),
+    *("started_at", "ended_at"),
+)
+
+
+def _row(each: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    row = {name: getattr(each, name) for name in names}
+    row["state"] = each.state.value
+    if "evidence" in row:
+        row["evidence"] = json.loads(each.evidence or "{}")
+    return row | {name: moment(row[name]) for name in ("started_at", "ended_at") if name in row}
 
 
 def _hook(args: Namespace) -> BuiltinsHook:
@@ -208,22 +238,6 @@ def _hook(args: Namespace) -> BuiltinsHook:
         lake_conn_id=args.lake_conn_id,
         control_store_conn_id=args.control_store_conn_id,
     )
-
-
-def _declared(args: Namespace) -> CatalogSpec:
-    """What these files declare, without what the package and others declare: each has a lock of its own."""
-    from airflow_provider_rfr.builtins import load_objects
-    from airflow_provider_rfr.hooks.builtins import paths_of
-
-    paths = paths_of([str(each) for each in args.objects or ()], None)
-    if not paths:
-        raise ConfigurationError("--objects", "is not given", "name the folder with the declarations")
-    return load_objects(*paths, project=args.project, version=args.declared_version, entry_points=False)
-
-
-def _folder_of(args: Namespace) -> Path:
-    first: Path = args.objects[0]
-    return first if first.is_dir() else first.parent
 
 
 def _policies(args: Namespace, **more: Any) -> Any:
@@ -240,13 +254,13 @@ def _policies(args: Namespace, **more: Any) -> Any:
 def _pair(text: str) -> tuple[str, str]:
     name, mark, choice = text.partition("=")
     if not mark:
-        raise ConfigurationError("--sink", f"{text!r} names no choice", "write NAME=hold, NAME=resend ...")
+        raise ConfigurationError("--sink", f"{text!r} has no choice", "write NAME=hold, NAME=resend ...")
     return name, choice
 
 
 def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
-    """Spark is started only for a plan that takes SQL."""
     actor = f"{getpass.getuser()}, airflow rfr builtins"
+    # Starting Spark takes seconds, and most plans need no SQL.
     if not hook.needs_spark(found):
         return hook.apply(found, actor=actor)
     engine = _engine(hook, args)
@@ -265,28 +279,3 @@ def _show(found: Plan, args: Namespace) -> None:
 
     if not print_data(found.to_json(), args):
         print(render(found, markdown=args.markdown))
-
-
-def _deploy_row(each: Any) -> dict[str, Any]:
-    same = ("deploy_id", "from_version", "to_version", "base_revision", "revision", "attempts", "actor", "error")
-    row = {name: getattr(each, name) for name in same}
-    times = {"started_at": moment(each.started_at), "ended_at": moment(each.ended_at)}
-    return {**row, "state": each.state.value, **times}
-
-
-def _step_row(each: Any) -> dict[str, Any]:
-    row = {name: getattr(each, name) for name in ("seq", "name", "action", "attempts", "error")}
-    return {**row, "state": each.state.value, "evidence": json.loads(each.evidence or "{}")}
-
-
-def _graph(spec: CatalogSpec) -> Iterator[str]:
-    from airflow_provider_rfr.builtins.planning.planner import default_tools
-
-    tools, known = default_tools(), set(spec.by_key())
-    yield "digraph builtins {"
-    yield "  rankdir=LR;"
-    for obj in spec.objects:
-        yield f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];"
-        for read in sorted({each.name for each in tools.reads(obj, known)}):
-            yield f"  {json.dumps(read)} -> {json.dumps(obj.name)};"
-    yield "}"

@@ -1,4 +1,4 @@
-"""What the commands of ``airflow rfr`` share: reading arguments, and printing values for people or for scripts."""
+"""Shared by the commands of ``airflow rfr``: errors as exit codes, and output for terminals and scripts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _CONTEXT: Final = "_AIRFLOW_PROCESS_CONTEXT"
 
 
 def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
-    """A command: connections are found where Airflow's own commands find them; errors of ours are a line each, and exit
-    code 1. So is a reader that has gone, as in ``| head``, without a line."""
+    """A command: it finds connections where Airflow's own commands do, and its errors are a line and exit code 1."""
 
     @wraps(work)
     def wrapped(args: Namespace) -> None:
@@ -35,7 +34,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             print(error, file=sys.stderr)
             code = 1
         except BrokenPipeError:
-            # What is still buffered would fail once more when Python ends.
+            # The reader is gone, as in ``| head``. What is still buffered would fail once more when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         if code:
@@ -46,7 +45,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
 
 @contextmanager
 def _with_stored_connections() -> Iterator[None]:
-    """Airflow looks for connections in its database only in a process that says it is a server's."""
+    """Airflow looks for connections in its database only in a process that is marked as a server's."""
     from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
 
     if _CONTEXT in os.environ or not can_be_reached():
@@ -60,7 +59,7 @@ def _with_stored_connections() -> Iterator[None]:
 
 
 def print_value(value: Any, args: Namespace) -> None:
-    """Print lists and mappings: for scripts where ``--output`` says so, else a line each."""
+    """Print lists and mappings: as JSON or YAML where ``--output`` asks for that, else a line each."""
     if not print_data(value, args):
         print("\n".join(_lines_of(value)) or "nothing")
 
@@ -75,7 +74,6 @@ def print_data(value: Any, args: Namespace) -> bool:
 
 
 def _lines_of(value: Any) -> Iterator[str]:
-    """The same for people."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             if isinstance(each, (Mapping, list)):
@@ -90,5 +88,5 @@ def _lines_of(value: Any) -> Iterator[str]:
 
 
 def moment(milliseconds: int | None) -> str | None:
-    """A time of the control store."""
+    """A time of the control store as text."""
     return None if milliseconds is None else instant(milliseconds).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""``airflow rfr connection``: alter a connection, try it, see what uses it and who changed it."""
+"""``airflow rfr connection``: alter a connection, try it, see what uses it and its history."""
 
 from __future__ import annotations
 
@@ -17,19 +17,37 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
-    from airflow_provider_rfr.connections.statement import Settings, Statement
+    from airflow_provider_rfr.connections.statement import Statement
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
-    from airflow_provider_rfr.store.connection_audit import Alteration
+    from airflow_provider_rfr.store.connection_audit import AlterationRecord
 
 
 @command
 def alter(args: Namespace) -> int:
-    """Do what the statement says. 1 if something that uses the connection could not be restarted."""
+    """Carry out a statement; 1 if something that uses the connection could not be restarted."""
     from airflow_provider_rfr.connections import parse_statement
+    from airflow_provider_rfr.connections.arguments import settings_with
 
     statement = parse_statement(args.statement)
-    statement = replace(statement, settings=_settings(statement.settings, args))
-    outcome = _do(statement, args, _parameters(args.parameters))
+    settings = settings_with(
+        statement.settings,
+        dry_run=args.dry_run,
+        validate=not args.no_validate,
+        restart=not args.no_restart,
+        new_identity=args.new_identity,
+    )
+    parameters: Any = {}
+    if args.parameters is not None:
+        try:
+            file = args.parameters
+            parameters = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            # The parser's message would show what it could not read.
+            problem = f"can't be read: {type(error).__name__}"
+            raise ConfigurationError("--parameters", problem, "name a JSON file") from None
+    if not isinstance(parameters, dict):
+        raise ConfigurationError("--parameters", "must be a JSON object", 'write e.g. {"token": "..."}')
+    outcome = _execute(replace(statement, settings=settings), args, parameters)
     outcomes = (outcome.outcomes or {}).values()
     return 1 if any(each.startswith(("could not", "unknown")) for each in outcomes) else 0
 
@@ -39,7 +57,7 @@ def validate(args: Namespace) -> None:
     """Try a connection as it is stored."""
     from airflow_provider_rfr.connections import Statement, Verb
 
-    _do(Statement(Verb.VALIDATE, args.connection), args, {})
+    _execute(Statement(Verb.VALIDATE, args.connection), args, {})
 
 
 @command
@@ -49,10 +67,9 @@ def dependents(args: Namespace) -> None:
     if print_data([each.to_json() for each in found], args):
         return
     for each in found:
-        way = f" by {' > '.join(each.via)}" if len(each.via) > 1 else ""
         stale = ", with settings that were altered since" if each.use.is_stale else ""
         error = f" ({each.use.error})" if each.use.error else ""
-        print(f"{each.use.kind} {each.use.task}{way}: {each.reason}{stale}{error}")
+        print(each.line("", f"{each.reason}{stale}{error}"))
     print(f"{len(found)} use {args.connection}", file=sys.stderr)
 
 
@@ -63,68 +80,13 @@ def history(args: Namespace) -> None:
     if print_data([asdict(row) for row in rows], args):
         return
     for row in rows:
-        for line in _lines(row):
-            print(line)
+        print("\n".join(_lines(row)))
     if not rows:
         of = f" of {args.connection}" if args.connection else ""
         print(f"no ALTER CONNECTION{of} yet", file=sys.stderr)
 
 
-def _do(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
-    outcome = _hook(args).execute(statement, actor=f"{_user()} at the command line", parameters=parameters)
-    if not print_data(outcome.to_json(), args):
-        print("\n".join(outcome.lines()))
-    return outcome
-
-
-def _user() -> str:
-    """A container may run as a number that has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"
-
-
-def _hook(args: Namespace) -> ConnectionsHook:
-    """With the database, where there is one."""
-    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
-    from airflow_provider_rfr.hooks.connections import ConnectionsHook
-
-    return ConnectionsHook(
-        args.airflow_api_conn_id,
-        args.control_store_conn_id,
-        tell=lambda line: print(line, file=sys.stderr),
-        at_database=args.airflow_api_conn_id is None and can_be_reached(),
-    )
-
-
-def _settings(settings: Settings, args: Namespace) -> Settings:
-    from airflow_provider_rfr.connections.arguments import settings_with
-
-    return settings_with(
-        settings,
-        dry_run=args.dry_run,
-        validate=not args.no_validate,
-        restart=not args.no_restart,
-        new_identity=args.new_identity,
-    )
-
-
-def _parameters(file: str | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        found = json.loads(text)
-    except (OSError, ValueError) as error:
-        # The parser's words would show what it could not read.
-        raise ConfigurationError("--parameters", f"can't be read: {type(error).__name__}", "name a JSON file") from None
-    if not isinstance(found, dict):
-        raise ConfigurationError("--parameters", "is not a JSON object", 'write e.g. {"token": "..."}')
-    return found
-
-
-def _lines(row: Alteration) -> Iterator[str]:
+def _lines(row: AlterationRecord) -> Iterator[str]:
     tried = {True: ", tried before", False: ", not tried before", None: ""}[row.validated]
     yield f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}"
     for option, change in row.options.items():
@@ -134,3 +96,27 @@ def _lines(row: Alteration) -> Iterator[str]:
         yield f"  {each['kind']} {task}: {each.get('outcome') or each['verdict']}"
     if row.detail:
         yield f"  {row.detail}"
+
+
+def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number that has no name.
+        user = f"user {os.getuid()}"
+    outcome = _hook(args).execute(statement, actor=f"{user} at the command line", parameters=parameters)
+    if not print_data(outcome.to_json(), args):
+        print("\n".join(outcome.lines()))
+    return outcome
+
+
+def _hook(args: Namespace) -> ConnectionsHook:
+    from airflow_provider_rfr.hooks.connection_gateways import can_be_reached
+    from airflow_provider_rfr.hooks.connections import ConnectionsHook
+
+    return ConnectionsHook(
+        args.airflow_api_conn_id,
+        args.control_store_conn_id,
+        report=lambda line: print(line, file=sys.stderr),
+        at_database=args.airflow_api_conn_id is None and can_be_reached(),
+    )

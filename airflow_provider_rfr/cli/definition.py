@@ -1,4 +1,4 @@
-"""The commands of ``airflow rfr``; what they do is imported when one is called."""
+"""The commands of ``airflow rfr`` for Airflow's parser; their modules are imported when one is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ARG_RECIPIENT = Arg(
     ("--recipient",), action="append", required=True, metavar="AGE", help="An age public key; may be given repeatedly"
 )
 _ARG_RESEAL = Arg(
-    ("--reseal",), action="store_true", help="Seal a sealed file anew, for these recipients; takes a key that opens it"
+    ("--reseal",), action="store_true", help="Seal a sealed file again, for these recipients; needs a key that opens it"
 )
 _ARG_LAKE = Arg(("--lake-conn-id",), default="rfr_lake_default", help="Connection of type rfr_lake")
 _ARG_STORE = Arg(("--control-store-conn-id",), default=None, help="Connection of the control store, if not the default")
@@ -43,7 +43,7 @@ _STORE = (_ARG_LAKE, _ARG_STORE)
 
 
 def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
-    """A command of a group; what it does is the function of that name, or ``does``."""
+    """A command of a group: the function of its name, or ``does``, in the group's module."""
     function = f"{_CLI}.{of}.{does or name.replace('-', '_')}"
     return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
 
@@ -52,13 +52,7 @@ _TRIGGERS = (
     _command("render", "Print what a template gives", _ARG_TEMPLATE, _ARG_VARIABLES, _ARG_JSON_MODE),
     _command("validate", "Check a triggers block as a deploy does", _ARG_PATH),
     _command("schema", "Print the JSON schema of a triggers block"),
-    _command(
-        "seal",
-        "Print the file with its secrets sealed (SOPS, age)",
-        _ARG_PATH,
-        _ARG_RECIPIENT,
-        _ARG_RESEAL,
-    ),
+    _command("seal", "Print the file with its secrets sealed (SOPS, age)", _ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL),
     _command("deliver", "Deliver what is due, once", _ARG_PATH, _ARG_TARGET, _ARG_START_FROM, *_STORE),
     _command("test-fire", "Send one invented event to an endpoint", _ARG_PATH, _ARG_ONE_TRIGGER, *_STORE),
     _command(
@@ -75,7 +69,7 @@ _TRIGGERS = (
     _command("replay", "Send again, under the same id", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_STATE, *_STORE),
     _command("cancel", "Give pending deliveries up", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_REASON, *_STORE),
     _command("pause", "Hold an endpoint's deliveries back", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, _ARG_REASON, *_STORE),
-    _command("resume", "Let a paused or disabled endpoint go on", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
+    _command("resume", "Resume a paused or disabled endpoint", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
 )
 
 
@@ -92,20 +86,20 @@ _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
-_ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error says")
+_ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Go on with new rows, or send all again")
-_ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="builtins.lock.json beside the declarations, if left out")
+_ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="By default builtins.lock.json next to the declarations")
 _ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
 _POLICIES = (
     Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
     Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object that may be emptied"),
-    Arg(("--adopt",), action="append", metavar="NAME", help="Somebody else's table or view that becomes ours"),
+    Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
     Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
     Arg(("--force",), choices=("evolve", "rewrite"), help="For tests: migrate everything that is not protected"),
     Arg(("--allow-downgrade",), action="store_true", help="Let an older version put its views and settings back"),
-    Arg(("--keep-days",), type=int, help="How long what is put aside is kept"),
+    Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),
 )
 _SPARK = (
     Arg(("--spark-conf",), action="append", metavar="NAME=VALUE", help="A Spark setting; may be repeated"),
@@ -124,11 +118,11 @@ _BUILTINS = (
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),
-    _builtins("adopt", "Make somebody else's tables ours, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("adopt", "Manage existing tables, unchanged", _ARG_NAMES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("forget", "Take objects out of the registry; rows stay", _ARG_NAMES, *_SPARK),
     _builtins("force-unlock", "Take the lease from a dead deploy", _ARG_TOKEN),
     _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
-    _builtins("gc", "Delete what was put aside and nobody needs", ARG_OUTPUT),
+    _builtins("gc", "Delete retired tables that are no longer needed", ARG_OUTPUT),
     _builtins("graph", "What reads what, for Graphviz"),
     _builtins("lock-check", "Compare the declarations with their lock file", _ARG_LOCK, _ARG_WRITE),
 )
@@ -141,9 +135,9 @@ _ARG_PARAMETERS = Arg(
 _ARG_CONNECTION = Arg(("connection",), metavar="CONNECTION", help="Id of the connection")
 _ARG_ANY_CONNECTION = Arg(("connection",), nargs="?", metavar="CONNECTION", help="Only of this one")
 _SWITCHES = (
-    Arg(("--dry-run",), action="store_true", help="Only say what would be done"),
+    Arg(("--dry-run",), action="store_true", help="Only print what would be done"),
     Arg(("--no-validate",), action="store_true", help="Do not try the new settings before they are stored"),
-    Arg(("--no-restart",), action="store_true", help="Let what uses it go on with its copy until its next run"),
+    Arg(("--no-restart",), action="store_true", help="Let what uses it keep its copy until its next run"),
     Arg(("--new-identity",), action="store_true", help="Another upstream is meant: read everything from its beginning"),
 )
 _AIRFLOW = (
@@ -156,7 +150,7 @@ def _connection(name: str, help: str, *args: Arg) -> ActionCommand:
     return _command(name, help, *args, *_AIRFLOW, ARG_OUTPUT, of="connection")
 
 
-CONNECTION = (
+_CONNECTION = (
     _connection("alter", "Change a connection, and restart what uses it", _ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
     _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION),
     _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION),
@@ -165,12 +159,12 @@ CONNECTION = (
 
 
 _ARG_TABLES = Arg(("tables",), nargs="*", metavar="TABLE", help="namespace.table; all if left out")
-_ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only say what would be done")
+_ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Only print what would be done")
 _ARG_RELEASE = Arg(
     ("--release",),
     action="append",
     metavar="HOLDER",
-    help="Keep snapshots no longer for this webhook or sink, which is gone for good; as the log names it",
+    help="Release snapshots kept for this webhook or sink, which no longer exists; as the log names it",
 )
 _ARG_DAYS = Arg(("--days",), type=float, default=7.0, help="Since the last commit to a ledger, for which it is kept")
 
@@ -184,7 +178,7 @@ _TABLES = (
         "expire", "Expire old snapshots of our tables, with the files that only they need", _ARG_RELEASE, _ARG_DRY_RUN
     ),
     _tables("ledgers", "Show the ledgers of parts (replace_where)"),
-    _tables("drop-ledgers", "Drop ledgers of parts that nobody resumes", _ARG_DAYS, _ARG_DRY_RUN),
+    _tables("drop-ledgers", "Drop ledgers of parts that are no longer resumed", _ARG_DAYS, _ARG_DRY_RUN),
 )
 
 
@@ -198,7 +192,7 @@ def get_rfr_commands() -> list[GroupCommand]:
                 GroupCommand(name="triggers", help="Commit webhooks", subcommands=_TRIGGERS),
                 GroupCommand(name="builtins", help="The platform's own tables, views and sinks", subcommands=_BUILTINS),
                 GroupCommand(name="tables", help="Storage of tables: snapshots and ledgers", subcommands=_TABLES),
-                GroupCommand(name="connection", help="Connections, and what uses them", subcommands=CONNECTION),
+                GroupCommand(name="connection", help="Connections, and what uses them", subcommands=_CONNECTION),
             ),
         )
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +19,24 @@ if TYPE_CHECKING:
 def expire(args: Namespace) -> int:
     """Do what each publish does. Exit code 1 if files could not be deleted: run it again."""
     from airflow_provider_rfr.lake.catalog import load_table
-    from airflow_provider_rfr.lake.expiry import KIND, expire_table, is_ours
+    from airflow_provider_rfr.lake.commits import write_table_properties
+    from airflow_provider_rfr.lake.expiry import HOLD, KIND, expire_table, hold_property, is_ours
 
     catalog, rows, failed = _catalog(args), [], False
     for name in _names(catalog, args, KIND):
         table = load_table(catalog, name)
         if table is None:
             raise ConfigurationError("table", f"there is no table {name}")
-        # Who names a table means it; among all of them are ledgers, which look after themselves.
+        # A table that is named is meant; among all tables are ledgers, which expire by themselves.
         if not args.tables and not is_ours(table.properties):
             continue
         if args.release and not args.dry_run:
-            _release(catalog, name, table.properties, args.release)
+            known = sorted(key.removeprefix(HOLD) for key in table.properties if key.startswith(HOLD))
+            if unknown := [each for each in args.release if each not in known]:
+                remedy = f"one of {', '.join(known)}" if known else "nothing holds any"
+                problem = f"nothing called {unknown[0]!r} holds snapshots of {name}"
+                raise ConfigurationError("--release", problem, remedy)
+            write_table_properties(catalog, name, {hold_property(each): None for each in args.release})
         done = expire_table(catalog, name, dry_run=args.dry_run)
         failed = failed or done.undeleted > 0
         held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
@@ -54,12 +59,12 @@ def ledgers(args: Namespace) -> None:
 
 @command
 def drop_ledgers(args: Namespace) -> None:
-    """Drop ledgers of parts that are published, or that nobody resumes."""
+    """Drop ledgers of parts that are published, or no longer resumed."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, part_ledgers
 
     if args.days < 0:
-        raise ConfigurationError("--days", "is less than nothing", "give a number from 0 on")
+        raise ConfigurationError("--days", "must not be negative", "give a number from 0 on")
     catalog, seconds = _catalog(args), args.days * 86400.0
     dropped: list[PartLedger] = []
     for name in _names(catalog, args, PUBLISHED_PROPERTY):
@@ -86,27 +91,17 @@ def _names(catalog: Catalog, args: Namespace, key: str) -> list[str]:
     return tables_with_property(catalog, key)
 
 
-def _release(catalog: Catalog, name: str, properties: Any, holders: list[str]) -> None:
-    from airflow_provider_rfr.lake.commits import write_table_properties
-    from airflow_provider_rfr.lake.expiry import HOLD, hold_property
-
-    known = sorted(key.removeprefix(HOLD) for key in properties if key.startswith(HOLD))
-    if unknown := [each for each in holders if each not in known]:
-        told = f"one of {', '.join(known)}" if known else "nothing holds any"
-        raise ConfigurationError("--release", f"nothing called {unknown[0]!r} holds snapshots of {name}", told)
-    write_table_properties(catalog, name, {hold_property(each): None for each in holders})
-
-
 def _row(ledger: PartLedger) -> dict[str, Any]:
     header = ledger.header
     row = {"ledger": ledger.table, "idle_days": round(ledger.idle / 86400, 1)}
-    return row if header is None else {**row, **dict(_of_header(header))}
-
-
-def _of_header(header: Any) -> Iterator[tuple[str, Any]]:
-    yield "replace_where", header.replace_where
-    yield "generation", header.generation
-    yield "state", header.state.value
-    yield "run", header.dag_run_id and f"{header.dag_id}/{header.dag_run_id}/{header.task_id}"
-    yield "rows", header.published_rows
-    yield "last_commit", header.committed_at.astimezone(timezone.utc).isoformat(timespec="seconds")
+    if header is None:
+        return row
+    return {
+        **row,
+        "replace_where": header.replace_where,
+        "generation": header.generation,
+        "state": header.state.value,
+        "run": header.dag_run_id and f"{header.dag_id}/{header.dag_run_id}/{header.task_id}",
+        "rows": header.published_rows,
+        "last_commit": header.committed_at.astimezone(timezone.utc).isoformat(timespec="seconds"),
+    }

@@ -59,7 +59,7 @@ def schema(args: Namespace) -> None:
 
 @command
 def seal(args: Namespace) -> None:
-    """Print the file sealed. One that is sealed already stays as it is, unless it is to be resealed."""
+    """Print the file sealed; one that is sealed already is printed unchanged, unless it is to be resealed."""
     from airflow_provider_rfr.webhooks import sealing
 
     if args.reseal:
@@ -71,7 +71,7 @@ def seal(args: Namespace) -> None:
 
 @command
 def deliver(args: Namespace) -> int:
-    """Note and deliver what is due, once; 1 if something was given up or refused."""
+    """Enqueue and deliver what is due, once; 1 if a delivery became a dead letter or was refused."""
     hook = _hook(args)
     tables = args.target or hook.all_tables()
     enqueued = hook.enqueue(tables, args.start_from)
@@ -88,7 +88,7 @@ def deliver(args: Namespace) -> int:
 
 @command
 def test_fire(args: Namespace) -> int:
-    """Call an endpoint with an invented event; 1 if it does not take it."""
+    """Call an endpoint with an invented event; 1 if it does not accept it."""
     from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
     from airflow_provider_rfr.webhooks import operations
     from airflow_provider_rfr.webhooks.fields import placeholder_events
@@ -111,7 +111,7 @@ def list_deliveries(args: Namespace) -> None:
     from airflow_provider_rfr.webhooks import operations
 
     if args.limit < 0:
-        raise ConfigurationError("--limit", "is less than nothing", "give a number from 0 on")
+        raise ConfigurationError("--limit", "must not be negative", "give a number from 0 on")
     store, selection = _selected(args)
     found = [each for one in selection for each in operations.deliveries(store, one, args.limit)]
     rows = {row.key: row for row in operations.endpoints(store, _lake(args))}
@@ -122,7 +122,7 @@ def list_deliveries(args: Namespace) -> None:
 
 @command
 def replay(args: Namespace) -> int:
-    """Deliver again, under the same id; 1 if one that is named is not."""
+    """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
     _check_named(args)
@@ -151,21 +151,21 @@ def pause(args: Namespace) -> None:
     """Hold an endpoint's deliveries back."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, lake = _store(args), _lake(args)
-    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    store = _store(args)
+    key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
     operations.pause(store, [key])
     print(f"{key}: paused")
 
 
 @command
 def resume(args: Namespace) -> None:
-    """Let an endpoint go on."""
+    """Resume a paused or disabled endpoint."""
     from airflow_provider_rfr.webhooks import operations
 
-    store, lake = _store(args), _lake(args)
-    key = operations.endpoint_named(store, lake, args.target, args.trigger)
+    store = _store(args)
+    key = operations.endpoint_named(store, _lake(args), args.target, args.trigger)
     operations.resume(store, [key])
-    print(f"{key}: goes on")
+    print(f"{key}: resumed")
 
 
 def _hook(args: Namespace) -> WebhookHook:
@@ -187,7 +187,7 @@ def _lake(args: Namespace) -> str:
 
 
 def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
-    """The store, and what was chosen in it: one selection for each table."""
+    """The store, and one selection for each table."""
     from airflow_provider_rfr.store.deliveries import Selection, parts_of
 
     trigger, block = parts_of(args.trigger) if args.trigger else (None, None)
@@ -213,8 +213,11 @@ def _print_ids(what: str, ids: Any) -> None:
 
 
 def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
-    is_pending = delivery.state == "pending"
-    held = _held(endpoint) if is_pending and endpoint is not None else ""
+    is_pending, held = delivery.state == "pending", ""
+    if is_pending and endpoint is not None and endpoint.disabled_at is not None:
+        held = f"the endpoint is disabled: {endpoint.disabled_reason}"
+    elif is_pending and endpoint is not None and endpoint.paused_at is not None:
+        held = "the endpoint is paused"
     return {
         "id": delivery.id,
         "table": delivery.key.table,
@@ -226,13 +229,6 @@ def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:
         "due": instant(delivery.due_at).isoformat(timespec="seconds") if is_pending and not held else "",
         "detail": held or delivery.detail or "",
     }
-
-
-def _held(endpoint: EndpointRow) -> str:
-    """Why what is pending is not sent; empty where it is."""
-    if endpoint.disabled_at is not None:
-        return f"the endpoint is disabled: {endpoint.disabled_reason}"
-    return "the endpoint is paused" if endpoint.paused_at is not None else ""
 
 
 def _text(path: Path, name: str) -> str:

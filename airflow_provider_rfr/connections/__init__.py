@@ -1,7 +1,7 @@
 """ALTER CONNECTION: change a connection validated, whole or not at all, and restart exactly what uses it.
 
-Nothing here knows Airflow: where connections are stored, who may change them and how a task is started again is told
-by the ports of :mod:`airflow_provider_rfr.connections.ports`.
+Nothing here imports Airflow: storage, rights and tasks are reached through
+:class:`~airflow_provider_rfr.connections.ports.Services`.
 """
 
 from __future__ import annotations

@@ -1,44 +1,26 @@
-"""ALTER CONNECTION from a parsed statement to the last restart.
+"""ALTER CONNECTION in five stages: read, draft, validate, store, restart.
 
-Stages: read the stored connection, draft the new one, validate it (rights, secrets, dependents, a trial), store it by
-compare-and-set, restart what uses it. Nothing is stopped before the new settings are stored. Afterwards the remaining
-restarts can be found by anyone, because running tasks whose connection hash differs from the wanted one are the list.
-
-``ROTATE KEYS`` keeps two SSH keys, so that the other side always knows one of them: rotating promotes the second key
-and generates a new one, whose public part has to be installed before the next rotation.
+Nothing is stopped before the new settings are stored, by compare-and-set. Then the control store holds what has to be
+restarted, so the restarts happen also if this process dies.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections.journal import Journal, settle
-from airflow_provider_rfr.connections.plan import (
-    AlterationPlan,
-    Change,
-    Dependent,
-    Draft,
-    Verdict,
-    broken_rules,
-    changes_between,
-    cycle,
-    draft,
-    judged,
-    plan,
-    reaching,
-    references_of,
-)
-from airflow_provider_rfr.connections.ports import Services, Stored
-from airflow_provider_rfr.connections.restart import Restarter
+from airflow_provider_rfr.connections.dependents import Dependent, Verdict, cycle, judge, paths_to, references_of
+from airflow_provider_rfr.connections.draft import Change, Draft, broken_rules, changes_between, draft, rotated
+from airflow_provider_rfr.connections.journal import Journal
+from airflow_provider_rfr.connections.ports import Services
+from airflow_provider_rfr.connections.restart import restart
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
-from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, fitting, type_named
+from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
 from airflow_provider_rfr.exceptions import (
     AlterationProblem,
     AlterationRefusedError,
@@ -50,226 +32,16 @@ from airflow_provider_rfr.exceptions import (
     ConnectionValidationError,
 )
 from airflow_provider_rfr.secret_names import without_credentials
-from airflow_provider_rfr.store import connection_audit as audit
-from airflow_provider_rfr.store.connection_audit import identity_of, note_identity, secret_references
+from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes, concurrent_alterations
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 
-
-def _check_upstream(world: Services, plan: AlterationPlan, new_identity: bool) -> str | None:
-    """Ask where the new settings lead, and every task that runs with the old ones whether it can go on.
-
-    :param new_identity: another upstream is wanted
-    :returns: the upstream, as a hash; None where that can't be told
-    :raises ConnectionValidationError: to another upstream, or a task could not go on
-    """
-    name = plan.candidate.name
-    found = _identity_hash(world, plan.candidate)
-    expected = _expected(world, plan.stored)
-    if not new_identity and None not in (found, expected) and found != expected:
-        raise ConnectionValidationError(
-            name,
-            "the new settings lead to another upstream, whose data is not what was read so far;"
-            " if that is meant, say NEW_IDENTITY = true, and everything is read from its beginning",
-        )
-    for dependent in plan.dependents:
-        if len(dependent.via) == 1:
-            try:
-                world.validator.check_use(plan.candidate, dependent.use)
-            except ConnectionValidationError as error:
-                raise ConnectionValidationError(
-                    name, f"{dependent.use.task} could not go on: {error.message}"
-                ) from None
-    return found
-
-
-def _identity_hash(world: Services, definition: Definition) -> str | None:
-    """The upstream as it may be noted."""
-    found = world.validator.identity(definition)
-    return None if found is None else world.hashes.of_text(found)
-
-
-def _note_upstream(world: Services, name: str, identity: str | None) -> None:
-    """Remember the upstream, so that it can be told from another one when this one does not answer any more."""
-    world.store.run(lambda connection: note_identity(connection, world.store.now(connection), name, identity))
-
-
-def _expected(world: Services, stored: Definition) -> str | None:
-    with world.store.read() as connection:
-        known = identity_of(connection, stored.name)
-    if known is not None:
-        return known
-    try:
-        return _identity_hash(world, stored)
-    except AlterConnectionError:
-        # The old one is often altered because it does not answer.
-        return None
-
-
-_CURRENT, _NEXT, _PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
-FILE = "extra.key_file"
-
-
-def _rotated(stored: Definition) -> tuple[Definition, str]:
-    """The connection with the next key in use and a new one behind it, and the new public key.
-
-    A connection that has one key only keeps it and gets its second one.
-    """
-    private, public = _new_pair(stored.name)
-    following = stored.get(_NEXT)
-    known = str(stored.get(_PUBLIC) or "").splitlines()
-    made = stored.having(_CURRENT, following).having(FILE, None) if following else stored
-    if not (made.get(_CURRENT) or made.get(FILE)):
-        return made.having(_CURRENT, private).having(_PUBLIC, public), public
-    kept = known[-1:] if following else known
-    return made.having(_NEXT, private).having(_PUBLIC, "\n".join([*kept, public])), public
-
-
-def _new_pair(comment: str) -> tuple[str, str]:
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    return private, f"{public} airflow-{comment}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What may be carried out.
-
-    :ivar secrets: where the new definition's secrets are kept, by option
-    :ivar notice: what the caller is to know
-    :ivar tried: whether the new settings were tried; None where nothing changes
-    """
-
-    plan: AlterationPlan
-    secrets: Mapping[str, SecretReference] = field(default_factory=dict)
-    notice: str = ""
-    tried: bool | None = None
-
-
-def _prepare(world: Services, statement: Statement, stored: Definition, parameters: Mapping[str, Value]) -> _Prepared:
-    """Plan the statement.
-
-    :raises AlterationRefusedError: with every problem; no secret was read
-    :raises ConnectionRightsError: the caller lacks a right; no secret was read
-    """
-    uses = _all_uses(world)
-    if statement.verb is Verb.ROTATE_KEYS:
-        return _rotation(world, stored, uses, statement.dry_run)
-    ways = reaching(stored.name, uses, world.gateway.find)
-    kept = _kept(world, stored.name)
-    made = draft(stored, statement.actions, kept, parameters, world.gateway.find, in_use=bool(ways))
-    if made.problems:
-        raise AlterationRefusedError(stored.name, made.problems)
-    _check_rights(world, made, ways)
-    candidate = made.complete(_read(world, made))
-    problems = broken_rules(candidate)
-    if problems:
-        raise AlterationRefusedError(stored.name, problems)
-    return _Prepared(_planned(world, stored, candidate, uses, {*kept, *made.secrets}), made.secrets)
-
-
-def _all_uses(world: Services) -> list[Use]:
-    """Every task that uses any connection."""
-    with world.store.read() as connection:
-        return list_uses(connection)
-
-
-def _rotation(world: Services, stored: Definition, uses: Sequence[Use], dry_run: bool) -> _Prepared:
-    if not type_named(stored.conn_type).has_keys:
-        problem = AlterationProblem("", f"is of type {stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
-        raise AlterationRefusedError(stored.name, [problem])
-    _refuse_unlisted(world, stored.name, [stored.name])
-    candidate, public = _rotated(stored)
-    made = _planned(world, stored, candidate, uses)
-    kept = {name: each for name, each in _kept(world, stored.name).items() if name not in made.changed_options}
-    # The key of a dry run is thrown away.
-    notice = "" if dry_run else f"put this public key beside the present one before the next rotation: {public}"
-    return _Prepared(made, kept, notice)
-
-
-def _planned(
-    world: Services, stored: Definition, candidate: Definition, uses: Sequence[Use], hidden: Collection[str] = ()
-) -> AlterationPlan:
-    made = plan(stored, candidate, world.hashes, uses, world.gateway.find, hidden)
-    refused = [
-        AlterationProblem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
-        for each in made.incompatible()
-    ]
-    if refused:
-        raise AlterationRefusedError(stored.name, refused)
-    return made
-
-
-def _kept(world: Services, name: str) -> dict[str, SecretReference]:
-    with world.store.read() as connection:
-        found = secret_references(connection, name)
-    return {option: SecretReference(*reference.split(":", 1)) for option, reference in found.items()}
-
-
-def _check_rights(world: Services, made: Draft, ways: Mapping[str, tuple[str, ...]]) -> None:
-    """Rights on the connection, on each secret that it would have, and on what would send its secrets another way."""
-    name = made.stored.name
-    _refuse_unlisted(world, name, [name])
-    before = set(references_of(made.stored).values())
-    added = [each for each in references_of(made.candidate).values() if each not in before]
-    _refuse_unlisted(world, name, added, "the statement refers to")
-    denied = world.authority.may_not_use(made.secrets.values())
-    if denied:
-        options = sorted(option for option, each in made.secrets.items() if each in denied)
-        raise ConnectionRightsError(
-            name, f"secrets of {', '.join(options)} may not be used: {', '.join(map(str, denied))}"
-        )
-    if any(change.option != "description" for change in changes_between(made.stored, made.candidate)):
-        _check_routes(world, name, ways)
-
-
-def _check_routes(world: Services, name: str, ways: Mapping[str, tuple[str, ...]]) -> None:
-    """Who alters a tunnel decides where the secrets of those connections go that use it."""
-    above = {each for way in ways.values() for each in way[:-1]}
-    todo = [name, *above]
-    while todo:
-        new = [each for each in world.gateway.referring(todo.pop()) if each not in above and each != name]
-        above |= set(new)
-        todo += new
-    denied = world.authority.may_not_edit(sorted(above))
-    if denied:
-        users = sorted(consumer for consumer, way in ways.items() if set(way) & set(denied))
-        told = f", which {', '.join(users)} use" if users else ""
-        raise ConnectionRightsError(
-            name, f"it carries the secrets of {', '.join(denied)}{told}; you may not edit those connections"
-        )
-
-
-def _refuse_unlisted(world: Services, name: str, names: Sequence[str], what: str = "you may not edit") -> None:
-    denied = world.authority.may_not_edit(names)
-    if denied:
-        more = "" if what == "you may not edit" else ", which you may not edit"
-        raise ConnectionRightsError(name, f"{what} {', '.join(denied)}{more}")
-
-
-def _read(world: Services, made: Draft) -> dict[str, str]:
-    """The secrets that the statement names; a value that somebody gave a kept one since stays as it is stored."""
-    known, found, problems = type_named(made.stored.conn_type), {}, []
-    for option in sorted(made.asked & made.secrets.keys()):
-        reference = made.secrets[option]
-        try:
-            found[option] = world.secrets.read(reference)
-        except ConfigurationError as error:
-            problems.append(AlterationProblem(option, f"SECRET '{reference}' {error.problem}", error.remedy))
-            continue
-        known_option = known.option(option)
-        try:
-            if known_option is not None:
-                fitting(known_option, found[option])
-        except ValueError as error:
-            problems.append(AlterationProblem(option, f"SECRET '{reference}' {error}"))
-    if problems:
-        raise AlterationRefusedError(made.stored.name, problems)
-    return found
-
-
-_DONE = frozenset({"restarted", "started", "has the new settings", "next run"})
-"""Ends of a dependent after which nothing is left to do."""
+_PLACE: Final = ("conn_type", "host", "schema", "port", "login")
+"""What a refresh's fingerprint has of a connection."""
+_MOST_PLACES: Final = 50
+_NAME: Final = re.compile(r"[\w#!()\-.:/\\]{1,200}")
+"""Airflow's rule for connection ids."""
+_UNTRIED: Final = "connections of this type can't be tried here"
+_PENDING: Final = "keeps its old settings until its next run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +50,9 @@ class Outcome:
 
     :ivar result: applied, unchanged, planned (a dry run), missing, renamed, valid or not tried
     :ivar dependents: what uses the connection
-    :ivar outcomes: what became of each dependent, by its consumer
+    :ivar outcomes: of their restarts, by consumer
     :ivar validated: whether the settings were tried
-    :ivar notice: what is to be known beside
+    :ivar notice: what the caller should know
     :ivar alteration: number of its audit row
     """
 
@@ -294,245 +66,407 @@ class Outcome:
     alteration: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the task returns."""
+        """As the task returns it."""
         outcomes = self.outcomes or {}
-        told = [each.to_json(outcomes.get(each.use.task.consumer, "")) for each in self.dependents]
+        dependents = [each.to_json(outcomes.get(each.use.task.consumer, "")) for each in self.dependents]
         return {
             "connection": self.connection,
             "result": self.result,
             "options": {change.option: {"before": change.before, "after": change.after} for change in self.changes},
             "validated": self.validated,
-            "dependents": told,
-            "restarted": sum(each.get("outcome") in ("restarted", "started") for each in told),
+            "dependents": dependents,
+            "restarted": sum(each.get("outcome") in ("restarted", "started") for each in dependents),
             "notice": self.notice,
             "alteration": self.alteration,
         }
 
     def lines(self) -> list[str]:
-        """The same for a terminal."""
-        said = [f"connection {self.connection}: {self.result}"]
-        said += [f"  ~ {change}" for change in self.changes]
-        outcomes = self.outcomes or {}
+        """As in a terminal."""
+        lines = [f"connection {self.connection}: {self.result}", *(f"  ~ {change}" for change in self.changes)]
         for each in self.dependents:
-            mark = {Verdict.RESTART: "restart", Verdict.INCOMPATIBLE: "incompatible"}.get(each.verdict, "unaffected")
-            way = f" by {' > '.join(each.via)}" if len(each.via) > 1 else ""
-            end = outcomes.get(each.use.task.consumer)
-            said.append(f"  {mark} {each.use.kind} {each.use.task}{way}: {end or each.reason}")
-        return said + ([f"  {self.notice}"] if self.notice else [])
+            outcome = (self.outcomes or {}).get(each.use.task.consumer)
+            lines.append(each.line(f"  {each.verdict.value} ", outcome or each.reason))
+        return lines + ([f"  {self.notice}"] if self.notice else [])
 
 
-_PLACE = ("conn_type", "host", "schema", "port", "login")
-"""What a refresh's fingerprint has of a connection."""
-_LONGEST = 50
-_NAME = re.compile(r"[\w#!()\-.:/\\]{1,200}")
-"""What Airflow takes for a connection's id."""
-_UNTRIED = "nothing here knows how to try connections of this type"
-_PENDING = "goes on with its old settings until its next run"
+@dataclass(frozen=True, slots=True)
+class _Alteration:
+    """A statement on its way through the stages; each returns it with what it found out.
+
+    :ivar kept: where the stored secrets are kept, by option; ``secrets``: where the candidate's are
+    :ivar uses: every task that uses any connection
+    :ivar candidate: the connection as it would be; from the draft on, with its secrets
+    :ivar identity: hash of the candidate's upstream; None where it is unknown
+    :ivar tried: whether the candidate was tried; None where nothing changes
+    """
+
+    statement: Statement
+    stored: Definition
+    kept: Mapping[str, SecretReference]
+    uses: Sequence[Use]
+    old_hash: str = field(repr=False)
+    candidate: Definition
+    secrets: Mapping[str, SecretReference]
+    new_hash: str = field(repr=False)
+    changes: tuple[Change, ...] = ()
+    dependents: tuple[Dependent, ...] = ()
+    identity: str | None = field(default=None, repr=False)
+    tried: bool | None = None
+    notice: str = ""
+
+    @property
+    def name(self) -> str:
+        """The connection's id."""
+        return self.stored.name
+
+    @property
+    def changed_options(self) -> list[str]:
+        """Names of the options that differ."""
+        return [change.option for change in self.changes]
+
+    def outcome(self, result: str, **more: Any) -> Outcome:
+        """The outcome as far as it is known."""
+        return Outcome(
+            self.name, result, self.changes, self.dependents, validated=self.tried, notice=self.notice, **more
+        )
+
+    def refused(self, problem: str, remedy: str) -> AlterationRefusedError:
+        """An error of the connection as a whole."""
+        return AlterationRefusedError(self.name, [AlterationProblem("", problem, remedy)])
 
 
 def execute(
-    world: Services, statement: Statement, *, actor: str, parameters: Mapping[str, Value] | None = None
+    services: Services, statement: Statement, *, actor: str, parameters: Mapping[str, Value] | None = None
 ) -> Outcome:
-    """Do what the statement says.
+    """Carry out a statement.
 
     :param actor: who wants it, for the audit
     :param parameters: values of the statement's ``:name``, which may be secret
     :raises AlterConnectionError: nothing was changed; a conflict may be tried again
     """
     if statement.verb is Verb.VALIDATE:
-        return _validated(world, statement.connection)
-    stored = world.gateway.read(statement.connection)
-    if stored is None:
-        notice = f"there is no connection {statement.connection!r}"
-        if statement.if_exists:
-            return Outcome(statement.connection, "missing", notice=f"{notice}; nothing was done")
-        raise ConnectionNotFoundError(statement.connection, "is not there; make it, or write IF EXISTS")
+        return _try_stored(services, statement.connection)
+    try:
+        plan = _read(services, statement)
+    except ConnectionNotFoundError:
+        if not statement.if_exists:
+            raise
+        notice = f"there is no connection {statement.connection!r}; nothing was done"
+        return Outcome(statement.connection, "missing", notice=notice)
+    if statement.dry_run and statement.verb is Verb.RENAME:
+        _check_new_name(services, plan)
+        return Outcome(plan.name, "planned", notice=f"it would be {statement.new_name!r}")
     if statement.dry_run:
+        return _draft(services, plan, parameters or {}).outcome("planned")
+    with Journal(services.store, plan.name, actor, statement.outline()) as journal:
+        # It may have been altered before the lease was taken.
+        plan = _read(services, statement)
+        journal.settle(plan.old_hash)
         if statement.verb is Verb.RENAME:
-            _check_new_name(world, statement)
-            return Outcome(statement.connection, "planned", notice=f"it would be {statement.new_name!r}")
-        prepared = _prepare(world, statement, stored.definition, parameters or {})
-        return Outcome(
-            statement.connection, "planned", prepared.plan.changes, prepared.plan.dependents, notice=prepared.notice
-        )
-    settle(world.store, world.hashes, stored)
-    with Journal(world.store, statement.connection, actor, statement.outline()) as journal:
-        if statement.verb is Verb.RENAME:
-            return _renamed(world, statement, journal)
-        outcome, wanted = _stored(world, statement, journal, parameters or {})
-    return _restarted(world, statement, journal, outcome, wanted)
+            return _rename(services, plan, journal)
+        plan = _draft(services, plan, parameters or {})
+        plan = _validate(services, plan)
+        plan = _store(services, plan, journal)
+    return _restart(services, plan, journal)
 
 
-def dependents_of(world: Services, name: str) -> Sequence[Dependent]:
+def dependents_of(services: Services, name: str) -> Sequence[Dependent]:
     """What uses the connection, by any number of steps."""
-    return judged(name, None, (), _all_uses(world), world.gateway.find)
+    with services.store.read() as connection:
+        return judge(name, None, (), list_uses(connection), services.gateway.find)
 
 
-def _validated(world: Services, name: str) -> Outcome:
-    """Wherever it comes from: nothing of it is written."""
-    definition = world.gateway.find(name)
-    if definition is None:
-        raise ConnectionNotFoundError(name, "is not there")
-    denied = world.authority.may_not_edit([definition.name])
+def _read(services: Services, statement: Statement) -> _Alteration:
+    """Stage one: what is stored."""
+    stored = services.gateway.read(statement.connection)
+    if stored is None:
+        raise ConnectionNotFoundError(statement.connection, "is not there; make it, or write IF EXISTS")
+    with services.store.read() as connection:
+        uses = list_uses(connection)
+        references = ConnectionNotes(connection, stored.name).secret_references()
+    kept = {option: SecretReference(*reference.split(":", 1)) for option, reference in references.items()}
+    content = services.hashes.of(stored)
+    return _Alteration(statement, stored, kept, uses, content, stored, kept, content)
+
+
+def _draft(services: Services, plan: _Alteration, parameters: Mapping[str, Value]) -> _Alteration:
+    """Stage two: the candidate, with its secrets, and what uses it. Rights are checked before any secret is read.
+
+    :raises AlterationRefusedError: with every problem
+    :raises ConnectionRightsError: the caller lacks a right
+    """
+    if plan.statement.verb is Verb.ROTATE_KEYS:
+        return _draft_rotation(services, plan)
+    paths = paths_to(plan.name, plan.uses, services.gateway.find)
+    made = draft(plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths))
+    _check_rights(services, plan.stored, made, paths)
+    candidate = _with_secrets(services, made)
+    problems = broken_rules(candidate)
+    if problems:
+        raise AlterationRefusedError(plan.name, problems)
+    plan = replace(plan, candidate=candidate, secrets=made.secrets)
+    return _compared(services, plan, hidden={*plan.kept, *made.secrets})
+
+
+def _draft_rotation(services: Services, plan: _Alteration) -> _Alteration:
+    if not type_named(plan.stored.conn_type).has_keys:
+        raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
+    _check_editable(services, plan.name, [plan.name])
+    candidate, public = rotated(plan.stored)
+    plan = _compared(services, replace(plan, candidate=candidate))
+    secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
+    # The key of a dry run is thrown away.
+    notice = f"install this public key in addition to the present one before the next rotation: {public}"
+    return replace(plan, secrets=secrets, notice="" if plan.statement.dry_run else notice)
+
+
+def _with_secrets(services: Services, made: Draft) -> Definition:
+    """The candidate with the secrets that the statement names. Others stay as they are stored, even if edited by hand.
+
+    :raises AlterationRefusedError: with every secret that can't be read, or does not fit its option
+    """
+    candidate, problems = made.candidate, []
+    for name in sorted(made.named & made.secrets.keys()):
+        reference, option = made.secrets[name], type_named(candidate.conn_type).option(name)
+        try:
+            value = services.secrets.read(reference)
+            if option is not None:
+                option.fit(value)
+        except ConfigurationError as error:
+            problems.append(AlterationProblem(name, f"SECRET '{reference}' {error.problem}", error.remedy))
+        except ValueError as error:
+            problems.append(AlterationProblem(name, f"SECRET '{reference}' {error}"))
+        else:
+            candidate = candidate.having(name, value)
+    if problems:
+        raise AlterationRefusedError(candidate.name, problems)
+    return candidate
+
+
+def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = ()) -> _Alteration:
+    """Compare the candidate with what is stored.
+
+    :raises AlterationRefusedError: a task can't adopt the change
+    """
+    new_hash = services.hashes.of(plan.candidate)
+    plan = replace(plan, changes=changes_between(plan.stored, plan.candidate, hidden), new_hash=new_hash)
+    dependents = judge(plan.name, new_hash, plan.changed_options, plan.uses, services.gateway.find)
+    refused = [
+        AlterationProblem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
+        for each in dependents
+        if each.verdict is Verdict.INCOMPATIBLE
+    ]
+    if refused:
+        raise AlterationRefusedError(plan.name, refused)
+    return replace(plan, dependents=dependents)
+
+
+def _check_rights(services: Services, stored: Definition, made: Draft, paths: Mapping[str, tuple[str, ...]]) -> None:
+    """Rights on the connection, on each secret that it would have, and on what would send its secrets another way."""
+    name = stored.name
+    _check_editable(services, name, [name])
+    before = set(references_of(stored).values())
+    added = [each for each in references_of(made.candidate).values() if each not in before]
+    _check_editable(services, name, added, "the statement refers to {}, which you may not edit")
+    denied = services.gateway.may_not_use(made.secrets.values())
     if denied:
-        raise ConnectionRightsError(definition.name, "you may not edit it, nor have it tried")
-    tried = world.validator.test(definition)
-    found = _identity_hash(world, definition)
-    if found is not None:
-        _note_upstream(world, definition.name, found)
-    if tried or found is not None:
-        return Outcome(definition.name, "valid", validated=True)
-    return Outcome(definition.name, "not tried", notice=_UNTRIED)
+        options = ", ".join(sorted(option for option, each in made.secrets.items() if each in denied))
+        raise ConnectionRightsError(name, f"secrets of {options} may not be used: {', '.join(map(str, denied))}")
+    if all(change.option == "description" for change in changes_between(stored, made.candidate)):
+        return
+    # A tunnel decides where the secrets of the connections go that use it.
+    above = {each for path in paths.values() for each in path[:-1]}
+    todo = [name, *above]
+    while todo:
+        new = [each for each in services.gateway.referring(todo.pop()) if each not in above and each != name]
+        above |= set(new)
+        todo += new
+    denied_above = services.gateway.may_not_edit(sorted(above))
+    if denied_above:
+        users = sorted(consumer for consumer, path in paths.items() if set(path) & set(denied_above))
+        used = f", which {', '.join(users)} use" if users else ""
+        raise ConnectionRightsError(
+            name, f"it carries the secrets of {', '.join(denied_above)}{used}; you may not edit those connections"
+        )
 
 
-def _stored(
-    world: Services, statement: Statement, journal: Journal, parameters: Mapping[str, Value]
-) -> tuple[Outcome, str]:
-    """Everything up to the new definition in its place; inside the lock."""
-    name = statement.connection
-    stored = _read_again(world, name)
-    prepared = _prepare(world, statement, stored.definition, parameters)
-    plan = prepared.plan
-    identity = None
+def _check_editable(services: Services, name: str, names: Sequence[str], problem: str = "you may not edit {}") -> None:
+    denied = services.gateway.may_not_edit(names)
+    if denied:
+        raise ConnectionRightsError(name, problem.format(", ".join(denied)))
+
+
+def _validate(services: Services, plan: _Alteration) -> _Alteration:
+    """Stage three: whether the candidate leads to the same upstream, and whether each task could continue with it.
+
+    The trial of the candidate belongs to the next stage, since Airflow's own test stores what works.
+
+    :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
+    """
+    if not (plan.changes and plan.statement.validate):
+        return plan
+    found = _identity(services, plan.candidate)
+    with services.store.read() as connection:
+        expected = ConnectionNotes(connection, plan.name).identity()
+    if expected is None:
+        # The stored settings are often altered because they do not work.
+        with suppress(AlterConnectionError):
+            expected = _identity(services, plan.stored)
+    if not plan.statement.settings.new_identity and None not in (found, expected) and found != expected:
+        raise ConnectionValidationError(
+            plan.name,
+            "the new settings lead to another upstream, whose data is not what was read so far;"
+            " if that is meant, say NEW_IDENTITY = true, and everything is read from its beginning",
+        )
+    for dependent in plan.dependents:
+        if len(dependent.via) > 1:
+            continue
+        try:
+            services.validator.check_use(plan.candidate, dependent.use)
+        except ConnectionValidationError as error:
+            problem = f"{dependent.use.task} could not continue: {error.message}"
+            raise ConnectionValidationError(plan.name, problem) from None
+    return replace(plan, identity=found)
+
+
+def _identity(services: Services, definition: Definition) -> str | None:
+    """Hash of the upstream."""
+    found = services.validator.identity(definition)
+    return None if found is None else services.hashes.of_text(found)
+
+
+def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
+    """Stage four: the candidate in its place, and what follows from it in the control store; under the lease."""
+    options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
+    journal.intend(options, plan.old_hash, plan.new_hash)
+    _refuse_cycle(services, plan)
     if plan.changes:
-        identity = _check_upstream(world, plan, statement.settings.new_identity) if statement.validate else None
-    journal.intend(plan)
-    _refuse_circle(world, journal, plan)
-    tried = (_commit(world, statement, plan) or identity is not None) if plan.changes else None
-    notice = _UNTRIED if tried is False and statement.validate else ""
-    prepared = replace(prepared, notice=". ".join(each for each in (prepared.notice, notice) if each), tried=tried)
-    dependents = _conclude(world, statement, journal, prepared, identity)
-    outcome = Outcome(name, "applied", plan.changes, dependents, notice=prepared.notice, alteration=journal.id)
-    if not plan.changes:
-        return replace(outcome, result="unchanged"), plan.new_hash
-    return replace(outcome, validated=tried), plan.new_hash
+        plan = replace(plan, tried=_commit(services, plan) or plan.identity is not None)
+    if plan.tried is False and plan.statement.validate:
+        plan = replace(plan, notice=". ".join(filter(None, (plan.notice, _UNTRIED))))
+    return _conclude(services, plan, journal)
 
 
-def _refuse_circle(world: Services, journal: Journal, plan: AlterationPlan) -> None:
-    """Of two who alter two connections at once each may add one half of a circle: only one is let through.
+def _refuse_cycle(services: Services, plan: _Alteration) -> None:
+    """Check for cycles again: two concurrent alterations could each add one half of a cycle.
 
     Both have noted what they intend before they look, so at least one sees the other, or what it stored.
     """
     if not set(references_of(plan.candidate).values()) - set(references_of(plan.stored).values()):
         return
-    name = plan.candidate.name
-    with world.store.read() as connection:
-        others = audit.open_beside(connection, world.store.now(connection), journal.id)
+    with services.store.read() as connection:
+        others = concurrent_alterations(connection, services.store.now(connection), plan.name)
     for other in others:
         if any(option.endswith(REFERENCE_SUFFIX) for option in other.options):
-            raise ConnectionConflictError(name, f"{other.conn_id} gets another reference just now; try again")
-    circle = cycle(plan.candidate, world.gateway.find)
-    if circle is not None:
-        problem = AlterationProblem("", f"makes a cycle: {' > '.join(circle)}", "name another connection")
-        raise AlterationRefusedError(name, [problem])
+            raise ConnectionConflictError(plan.name, f"{other.conn_id} gets another reference just now; try again")
+    path = cycle(plan.candidate, services.gateway.find)
+    if path is not None:
+        raise plan.refused(f"makes a cycle: {' > '.join(path)}", "name another connection")
 
 
-def _commit(world: Services, statement: Statement, plan: AlterationPlan) -> bool:
-    """Store the candidate, tried if that is wanted, and say whether it was.
-
-    Where it led before is noted first, for the new content alone.
-    """
-    name = statement.connection
-    world.tell(f"connection {name}: {', '.join(map(str, plan.changes))}")
-    world.store.run(
-        lambda connection: audit.note_move(connection, name, plan.new_hash, _moved_from(connection, statement, plan))
-    )
-    if statement.validate and world.gateway.commit_tested(plan.old_hash, world.hashes, plan.candidate):
+def _commit(services: Services, plan: _Alteration) -> bool:
+    """Store the candidate, tried if that is wanted; returns whether it was tried."""
+    services.report(f"connection {plan.name}: {', '.join(map(str, plan.changes))}")
+    # Noted before the commit, and for the new content alone: it counts only once that is stored.
+    services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
+    if plan.statement.validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate):
         return True
-    tried = statement.validate and world.validator.test(plan.candidate)
-    world.gateway.commit(plan.old_hash, world.hashes, plan.candidate)
+    tried = plan.statement.validate and services.validator.test(plan.candidate)
+    services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
     return tried
 
 
-def _read_again(world: Services, name: str) -> Stored:
-    """What is stored now that nobody else alters it."""
-    stored = world.gateway.read(name)
-    if stored is None:
-        raise ConnectionNotFoundError(name, "was deleted meanwhile")
-    return stored
+def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
+    """Note where the connection led before, for a refresh that began there; of another upstream only its number."""
+    places = notes.former_places(plan.old_hash)
+    present = {name: plan.stored.get(name) for name in _PLACE}
+    if plan.statement.settings.new_identity:
+        places = [{"upstream": plan.new_hash[:16]}]
+    elif present != {name: plan.candidate.get(name) for name in _PLACE}:
+        if "login" in plan.kept:
+            present["login"] = None
+        if present["host"]:
+            present["host"] = without_credentials(present["host"])
+        places.append(present)
+    notes.set_former_places(plan.new_hash, places[-_MOST_PLACES:])
 
 
-def _conclude(
-    world: Services, statement: Statement, journal: Journal, prepared: _Prepared, identity: str | None
-) -> tuple[Dependent, ...]:
-    """Note all that follows from the new definition, in one transaction; from here on restarts happen in any case.
-
-    What uses the connection is looked for again: a task that began meanwhile may have read the old settings.
-    """
-    name, plan = statement.connection, prepared.plan
-    dependents = judged(name, plan.new_hash, plan.changed_options, _all_uses(world), world.gateway.find)
-    tasks = [each.use.task for each in dependents if each.verdict is Verdict.RESTART]
+def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alteration:
+    """Note everything that follows from the commit, in one transaction; from then on restarts happen in any case."""
+    with services.store.read() as connection:
+        # Looked for again: a task that began during the commit may have read the old settings.
+        uses = list_uses(connection)
+    plan = replace(plan, dependents=judge(plan.name, plan.new_hash, plan.changed_options, uses, services.gateway.find))
+    tasks = [each.use.task for each in plan.dependents if each.verdict is Verdict.RESTART]
 
     def note(connection: Connection) -> None:
-        now = world.store.now(connection)
-        audit.note_secret_references(connection, name, {key: str(each) for key, each in prepared.secrets.items()})
-        audit.keep_move(connection, name, plan.new_hash)
-        if identity is not None or (statement.settings.new_identity and plan.changes):
-            audit.note_identity(connection, now, name, identity)
-        if statement.restart:
-            want(connection, tasks, name, plan.new_hash)
-        told = [each.to_json() for each in dependents]
-        validated = None if prepared.tried is None else int(prepared.tried)
-        audit.note_alteration(connection, now, journal.id, audit.STORED, dependents=told, validated=validated)
+        notes = ConnectionNotes(connection, plan.name)
+        notes.set_secret_references({option: str(each) for option, each in plan.secrets.items()})
+        notes.keep_former_places(plan.new_hash)
+        if plan.identity is not None or (plan.statement.settings.new_identity and plan.changes):
+            notes.set_identity(services.store.now(connection), plan.identity)
+        if plan.statement.restart:
+            want(connection, tasks, plan.name, plan.new_hash)
+        dependents = [each.to_json() for each in plan.dependents]
+        validated = None if plan.tried is None else int(plan.tried)
+        journal.note_in(connection, AlterationState.STORED, dependents=dependents, validated=validated)
 
-    world.store.run(note)
-    return dependents
-
-
-def _moved_from(connection: Connection, statement: Statement, plan: AlterationPlan) -> list[dict[str, Any]]:
-    """The places that the connection led to before, the oldest first; none of another upstream, but its number."""
-    if statement.settings.new_identity:
-        return [{"upstream": plan.new_hash[:16]}]
-    places = audit.moves_of(connection, statement.connection, plan.old_hash)
-    present = {name: plan.stored.get(name) for name in _PLACE}
-    if present == {name: plan.candidate.get(name) for name in _PLACE}:
-        return places
-    if "login" in audit.secret_references(connection, statement.connection):
-        present["login"] = None
-    if present["host"]:
-        present["host"] = without_credentials(present["host"])
-    return [*places, present][-_LONGEST:]
+    services.store.run(note)
+    return plan
 
 
-def _restarted(world: Services, statement: Statement, journal: Journal, outcome: Outcome, wanted: str) -> Outcome:
-    if statement.restart:
-        ends = Restarter(world).follow(statement.connection, wanted, outcome.dependents, statement.drain_timeout)
+def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
+    """Stage five: restart what uses the connection."""
+    if plan.statement.restart:
+        outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.drain_timeout)
     else:
-        ends = {
+        outcomes = {
             each.use.task.consumer: _PENDING if each.verdict is Verdict.RESTART else "next run"
-            for each in outcome.dependents
+            for each in plan.dependents
         }
-    told: list[dict[str, Any]] = [each.to_json(ends[each.use.task.consumer]) for each in outcome.dependents]
-    state = audit.UNCHANGED if outcome.result == "unchanged" else audit.APPLIED
-    journal.note(state, dependents=told)
-    return replace(outcome, outcomes=ends)
+    state = AlterationState.APPLIED if plan.changes else AlterationState.UNCHANGED
+    journal.note(state, dependents=[each.to_json(outcomes[each.use.task.consumer]) for each in plan.dependents])
+    return plan.outcome(state.value, outcomes=outcomes, alteration=journal.id)
 
 
-def _check_new_name(world: Services, statement: Statement) -> None:
-    old, new = statement.connection, statement.new_name or ""
-    if world.authority.may_not_edit([old]):
-        raise ConnectionRightsError(old, "you may not edit it")
+def _check_new_name(services: Services, plan: _Alteration) -> None:
+    """A name is also written in DAGs, so a connection is renamed only while nothing is known to use it."""
+    new = plan.statement.new_name or ""
+    _check_editable(services, plan.name, [plan.name])
     problems = []
     if not _NAME.fullmatch(new):
-        remedy = "write up to 200 letters, digits and _ - . : / \\ # ! ( )"
-        problems.append(AlterationProblem("", "can't have this name", remedy))
-    elif new == old:
-        problems.append(AlterationProblem("", "has this name already", "write another one"))
-    users = [str(each.use.task) for each in dependents_of(world, old)] + list(world.gateway.referring(old))
+        problems.append((f"invalid name {new!r}", "write up to 200 letters, digits and _ - . : / \\ # ! ( )"))
+    elif new == plan.name:
+        problems.append(("has this name already", "write another one"))
+    users = [str(each.use.task) for each in dependents_of(services, plan.name)]
+    users += services.gateway.referring(plan.name)
     if users:
-        problems.append(AlterationProblem("", f"can't be renamed: {', '.join(users)} use it", "change those first"))
+        problems.append((f"can't be renamed: {', '.join(users)} use it", "change those first"))
     if problems:
-        raise AlterationRefusedError(old, problems)
-    if world.gateway.find(new) is not None:
-        raise ConnectionConflictError(old, f"there is a {new!r} already")
+        raise AlterationRefusedError(plan.name, [AlterationProblem("", *each) for each in problems])
+    if services.gateway.find(new) is not None:
+        raise ConnectionConflictError(plan.name, f"there is a {new!r} already")
 
 
-def _renamed(world: Services, statement: Statement, journal: Journal) -> Outcome:
-    """A name stands in DAGs, too, so it is changed only while nothing is known to use it."""
-    old, new = statement.connection, statement.new_name or ""
-    definition = _read_again(world, old).definition
-    _check_new_name(world, statement)
-    world.gateway.rename(world.hashes.of(definition), world.hashes, definition, new)
-    world.store.run(lambda connection: audit.rename_notes(connection, old, new))
-    journal.note(audit.APPLIED, options={"name": {"before": old, "after": new}})
+def _rename(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
+    old, new = plan.name, plan.statement.new_name or ""
+    _check_new_name(services, plan)
+    services.gateway.rename(plan.old_hash, services.hashes, plan.stored, new)
+    services.store.run(lambda connection: ConnectionNotes(connection, old).rename(new))
+    journal.note(AlterationState.APPLIED, options={"name": {"before": old, "after": new}})
     return Outcome(old, "renamed", notice=f"it is {new!r} now", alteration=journal.id)
+
+
+def _try_stored(services: Services, name: str) -> Outcome:
+    """VALIDATE CONNECTION: wherever the connection comes from, since it is not written."""
+    definition = services.gateway.find(name)
+    if definition is None:
+        raise ConnectionNotFoundError(name, "is not there")
+    if services.gateway.may_not_edit([name]):
+        raise ConnectionRightsError(name, "you may not edit it, nor have it tried")
+    tried, found, store = services.validator.test(definition), _identity(services, definition), services.store
+    if found is not None:
+        store.run(lambda connection: ConnectionNotes(connection, name).set_identity(store.now(connection), found))
+    if tried or found is not None:
+        return Outcome(name, "valid", validated=True)
+    return Outcome(name, "not tried", notice=_UNTRIED)

@@ -1,13 +1,13 @@
-"""A statement as Python gives it: names and values in mappings and lists, as a DAG's author or a form writes them."""
+"""A statement from Python arguments: names and values in mappings and lists, as in DAGs and forms."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
-from airflow_provider_rfr.connections.parser import boolean, duration, parse_statement
+from airflow_provider_rfr.connections.parser import parse_statement
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
     Action,
@@ -18,6 +18,8 @@ from airflow_provider_rfr.connections.statement import (
     Statement,
     Value,
     Verb,
+    boolean,
+    duration,
     name_of,
     parts_of,
 )
@@ -30,67 +32,81 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.secret_names import is_secret
 
-_SETTING: Final = re.compile(r"""([\w."-]+)\s*[=:]?\s*(?:'((?:[^']|'')*)|"([^"]*)|([^\s,()'"{}=:]+))""")
-"""A name and what follows it, in text that is not a statement, nor JSON."""
 
-
-def statement_of(
-    connection: str | None,
+def statement_from(
+    statement: str | None = None,
     *,
+    connection: str | None = None,
     set: Mapping[str, Any] | str | None = None,
     drop: Sequence[str] | str | None = None,
     reset: Sequence[str] | str | None = None,
     if_exists: Any = False,
-    drain_timeout: Any = "10m",
-    **switches: Any,
+    **settings: Any,
 ) -> Statement:
-    """The statement; text is taken for what a form makes of the same values.
+    """The statement, from its text or from a connection's id and options.
 
-    :raises ConfigurationError: the field, and what to write
+    :param set: values by option; text must be a JSON object
+    :param drop: options; text may name several, separated by commas
+    :param reset: likewise
+    :param settings: those of :func:`settings_with`
+    :raises ConfigurationError: the field, the problem, and the remedy
     """
+    may_be_missing = _boolean("if_exists", if_exists)
+    if statement:
+        if connection or set or drop or reset:
+            problem = "can't be combined with connection, set, drop or reset"
+            raise ConfigurationError("statement", problem, "use one form")
+        found = parse_statement(statement)
+        if_exists = found.if_exists or may_be_missing
+        return replace(found, settings=settings_with(found.settings, **settings), if_exists=if_exists)
     if connection and not isinstance(connection, str):
-        # A DAG that renders templates to Python's own types makes a number of an id such as 42.
-        kind = type(connection).__name__
-        raise ConfigurationError("connection", f"is {kind}, not text", 'use a statement, with the id as "..." in it')
+        # A DAG that renders templates to native types makes a number of an id such as 42.
+        problem = f"must be text, not {type(connection).__name__}"
+        raise ConfigurationError("connection", problem, 'use a statement, with the id as "..." in it')
     if not connection:
-        raise ConfigurationError("connection", "is not named", "give its id, or a statement")
-    settings = settings_with(Settings(), drain_timeout=drain_timeout, **switches)
+        raise ConfigurationError("connection", "must be set", "give its id, or a statement")
     actions = [
         *(Action(ActionKind.SET, name, _value(value)) for name, value in _flat("", _mapping(set))),
         *(Action(ActionKind.DROP, name) for name in _names("drop", drop)),
         *(Action(ActionKind.RESET, name) for name in _names("reset", reset)),
     ]
-    return Statement(Verb.ALTER, connection, bool(switch("if_exists", if_exists)), tuple(actions), settings)
+    return Statement(Verb.ALTER, connection, may_be_missing, tuple(actions), settings_with(Settings(), **settings))
 
 
-def settings_with(settings: Settings, *, drain_timeout: Any = None, **switches: Any) -> Settings:
-    """The settings of a statement with what is said beside it: what is more careful counts.
+def settings_with(
+    settings: Settings,
+    *,
+    validate: Any = True,
+    restart: Any = True,
+    dry_run: Any = False,
+    new_identity: Any = False,
+    drain_timeout: Any = None,
+) -> Settings:
+    """The settings of a statement combined with arguments: the more careful of two booleans counts.
 
-    :raises ConfigurationError: the field, and what to write
+    :param drain_timeout: counts where the statement has the default
+    :raises ConfigurationError: the field, the problem, and the remedy
     """
-    given = {name: switch(name, value) for name, value in switches.items()}
-    seconds = settings.drain_timeout
-    if drain_timeout is not None:
-        said = duration(drain_timeout)
-        if said is None:
-            raise ConfigurationError("drain_timeout", "is not a duration", "write e.g. 10m")
-        seconds = said if seconds == DRAIN_SECONDS else seconds
+    seconds = duration(DRAIN_SECONDS if drain_timeout is None else drain_timeout)
+    if seconds is None:
+        raise ConfigurationError("drain_timeout", "must be a duration", "write e.g. 10m")
     return Settings(
-        validate=settings.validate and given.get("validate", True),
-        restart=settings.restart and given.get("restart", True),
-        dry_run=settings.dry_run or given.get("dry_run", False),
-        new_identity=settings.new_identity or given.get("new_identity", False),
-        drain_timeout=seconds,
+        validate=_boolean("validate", validate) and settings.validate,
+        restart=_boolean("restart", restart) and settings.restart,
+        dry_run=_boolean("dry_run", dry_run) or settings.dry_run,
+        new_identity=_boolean("new_identity", new_identity) or settings.new_identity,
+        drain_timeout=seconds if settings.drain_timeout == DRAIN_SECONDS else settings.drain_timeout,
     )
 
 
 def check_plain(statement: Statement) -> None:
-    """Refuse a plain secret while the DAG is parsed, as far as names tell: DAGs are shown to their readers.
+    """Refuse plain secrets while the DAG is parsed, as far as names show them: DAGs are shown to their readers.
 
     :raises AlterationRefusedError: with every such option
     """
+    remedy = "write SECRET 'env:NAME', or use parameters"
     problems = [
-        AlterationProblem(name, "is secret and stands here in plain text", "write SECRET 'env:NAME', or use parameters")
+        AlterationProblem(name, "is secret and must not be plain text", remedy)
         for name, value in statement.set.items()
         if is_secret(name) and not isinstance(value, (SecretReference, Parameter))
     ]
@@ -98,31 +114,12 @@ def check_plain(statement: Statement) -> None:
         raise AlterationRefusedError(statement.connection, problems)
 
 
-def plain_texts(statement: str | None, set: Any) -> Iterator[str]:
-    """Texts that are given in the place of secrets, so that they can be masked before they are refused.
-
-    What can't be read is searched for what looks like one: Airflow stores and shows it all the same.
-    """
-    named: list[tuple[str, Any]] = []
-    try:
-        named += _flat("", _mapping(set))
-    except ConfigurationError:
-        named += _guessed(str(set))
-    try:
-        named += [(each.option, each.value) for each in parse_statement(statement).actions] if statement else []
-    except ConfigurationError:
-        named += _guessed(str(statement))
-    for name, value in named:
-        found = _value(value)
-        if may_be_secret(name) and isinstance(found, (str, int, float)) and len(str(found)) > 2:
-            yield str(found)
-
-
-def _guessed(text: str) -> Iterator[tuple[str, str]]:
-    for found in _SETTING.finditer(text):
-        name, value = found[1], found[2] or found[3] or found[4] or ""
-        if "SECRET" not in (name.upper(), value.upper()):
-            yield name.strip('."'), value.replace("''", "'")
+def plain_texts(statement: Statement) -> Iterator[str]:
+    """Plain values of options that may be secret, so that they can be masked before the statement is refused."""
+    for action in statement.actions:
+        value = action.value
+        if may_be_secret(action.option) and isinstance(value, (str, int, float)) and len(str(value)) > 2:
+            yield str(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -130,13 +127,11 @@ def _mapping(value: Any) -> Mapping[str, Any]:
         try:
             value = json.loads(value) if value.strip() else {}
         except ValueError:
-            value = None
-        if value is None:
-            raise ConfigurationError("set", "is not a mapping", 'write e.g. {"port": 5433}')
+            value = value.strip()
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigurationError("set", f"is {type(value).__name__}, not a mapping", 'write e.g. {"port": 5433}')
+        raise ConfigurationError("set", "must be a mapping", 'write e.g. {"port": 5433}')
     return value
 
 
@@ -151,7 +146,7 @@ def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _lower(option: str) -> str:
-    """Statements take the names of fields in any case, too."""
+    """Names of fields may be written in any case, as in a statement."""
     first, *more = parts_of(option)
     return name_of([first.lower(), *more])
 
@@ -171,13 +166,12 @@ def _value(value: Any) -> Value:
 def _names(field: str, names: Sequence[str] | str | None) -> list[str]:
     found = [each.strip() for each in names.split(",")] if isinstance(names, str) else names or ()
     if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
-        raise ConfigurationError(field, "is not a list of options", 'write e.g. ["schema"]')
+        raise ConfigurationError(field, "must be a list of options", 'write e.g. ["schema"]')
     return [_lower(name) for name in found if name]
 
 
-def switch(field: str, value: Any) -> bool:
-    """:raises ConfigurationError: it is no Boolean, nor the name of one"""
+def _boolean(field: str, value: Any) -> bool:
     found = boolean(value)
     if found is None:
-        raise ConfigurationError(field, "is neither true nor false", "write true or false")
+        raise ConfigurationError(field, "must be a boolean", "write true or false")
     return found

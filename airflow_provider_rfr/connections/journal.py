@@ -1,106 +1,102 @@
-"""The lock, the journal and the audit of one alteration; who died meanwhile is found and settled by the next one."""
+"""The lease, the journal and the audit of one alteration. The next alteration settles those whose process died."""
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 
-from airflow_provider_rfr.connections.plan import AlterationPlan
-from airflow_provider_rfr.connections.ports import Stored
-from airflow_provider_rfr.connections.types import ContentHash
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConnectionConflictError
 from airflow_provider_rfr.store import connection_audit as audit
+from airflow_provider_rfr.store.connection_audit import AlterationState
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.leases import Grant, Lease, LeaseKind, take_lease
 
-_DIED = "its process ended before the new settings were stored; nothing was changed"
-_RECOVERED = "its process ended after the new settings were stored; what uses them is restarted by who comes next"
+_LEASE_MILLISECONDS: Final = 30_000
+_DIED: Final = "its process ended before the new settings were stored; nothing was changed"
+_RECOVERED: Final = "its process ended after the new settings were stored; the next alteration restarts what uses them"
 
 
 class Journal:
-    """A context manager: inside, nobody else alters the connection; an error is noted, and lets it go.
+    """A context manager: inside, no other process alters the connection; an error is noted and raised.
 
-    :param statement: as it may be shown
-    :raises ConnectionConflictError: somebody else is at it
+    :param statement: without plain values
+    :ivar id: number of the alteration's audit row
+    :raises ConnectionConflictError: another process alters the connection
     """
+
+    id: int
 
     def __init__(self, store: ControlStore, name: str, actor: str, statement: str) -> None:
         self._store = store
         self._name = name
         self._actor = actor
         self._statement = statement
-        self.id = 0
         self._intended = False
-        self._over = threading.Event()
 
     def __enter__(self) -> Journal:
-        made = self._store.run(
-            lambda connection: audit.begin_alteration(
-                connection, self._store.now(connection), self._name, self._actor, self._statement
-            )
-        )
-        if made is None:
-            raise ConnectionConflictError(self._name, "somebody else is altering it; try again")
-        self.id = made
-        threading.Thread(target=self._keep, name="rfr-alteration", daemon=True).start()
+        def begin(connection: Connection) -> tuple[Grant, int] | None:
+            now, name = self._store.now(connection), self._name
+            grant = take_lease(connection, now, LeaseKind.CONNECTION, name, self._actor, _LEASE_MILLISECONDS)
+            if grant is None:
+                return None
+            return grant, audit.begin_alteration(connection, now, name, self._actor, self._statement)
+
+        begun = self._store.run(begin)
+        if begun is None:
+            raise ConnectionConflictError(self._name, "another process is altering it; try again")
+        grant, self.id = begun
+        lost = ConnectionConflictError(self._name, "it took too long, and another process may alter it; try again")
+        self._lease = Lease(self._store, grant, lambda token, newer: lost).__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        if error is None:
-            return
-        if self._intended and not isinstance(error, AlterConnectionError):
-            # Whether it was stored can't be told here: whoever comes next looks, and says so.
-            self._store.run(lambda connection: audit.abandon(connection, self._store.now(connection), self.id))
-            return
-        state = audit.FAILED
-        if isinstance(error, AlterConnectionError):
-            state = audit.CONFLICT if isinstance(error, ConnectionConflictError) else audit.REFUSED
-        # The text of an error that is not ours may hold a secret.
-        detail = error.message if isinstance(error, AlterConnectionError) else type(error).__name__
-        self.note(state, detail=detail)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if isinstance(error, ConnectionConflictError):
+                self.note(AlterationState.CONFLICT, detail=error.message)
+            elif isinstance(error, AlterConnectionError):
+                self.note(AlterationState.REFUSED, detail=error.message)
+            # With another error after the intention it is unknown whether the settings were stored: the row stays
+            # open, and the next alteration looks.
+            elif error is not None and not self._intended:
+                # The text of a foreign error may hold a secret.
+                self.note(AlterationState.FAILED, detail=type(error).__name__)
+        finally:
+            self._lease.__exit__()
 
-    def note(self, state: str, **values: Any) -> None:
-        """Note how far it is."""
-        self._store.run(
-            lambda connection: audit.note_alteration(connection, self._store.now(connection), self.id, state, **values)
-        )
+    def note(self, state: AlterationState, **values: Any) -> None:
+        """Note how far the alteration is."""
+        self._store.run(lambda connection: self.note_in(connection, state, **values))
 
-    def intend(self, plan: AlterationPlan) -> None:
-        """Note what is about to be stored, so that who finds this row can tell whether it was.
+    def note_in(self, connection: Connection, state: AlterationState, **values: Any) -> None:
+        """The same within a transaction."""
+        audit.note_alteration(connection, self._store.now(connection), self.id, state, **values)
 
-        :raises ConnectionConflictError: it took so long that the lock is no longer held
+    def intend(self, options: Mapping[str, Any], old_hash: str, new_hash: str) -> None:
+        """Note what is about to be stored: if this process dies, the hashes show whether it was.
+
+        :raises ConnectionConflictError: it took so long that another process has the lease
         """
-        held = self._store.run(lambda connection: audit.holds(connection, self._store.now(connection), self.id))
-        if not held:
-            raise ConnectionConflictError(self._name, "it took too long, and somebody else may alter it; try again")
-        options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
-        hashes = {"old_hash": plan.old_hash, "new_hash": plan.new_hash}
-        self.note(audit.OPEN, options=options, **hashes)
+        values = {"options": options, "old_hash": old_hash, "new_hash": new_hash}
+        self._lease.write(
+            lambda connection, now: audit.note_alteration(connection, now, self.id, AlterationState.OPEN, **values)
+        )
         self._intended = True
 
-    def _keep(self) -> None:
-        while not self._over.wait(audit.LEASE_SECONDS / 3):
-            # A store that is away for a moment is asked again; the lease outlives two missed turns.
-            with suppress(DBAPIError):
-                self._store.run(lambda connection: audit.holds(connection, self._store.now(connection), self.id))
+    def settle(self, present: str) -> None:
+        """Note the outcome of earlier alterations of this connection whose process died.
 
+        :param present: hash of what is stored now
+        """
 
-def settle(store: ControlStore, hashes: ContentHash, stored: Stored) -> None:
-    """Say what became of alterations of this connection whose process died."""
-    name, present = stored.definition.name, hashes.of(stored.definition)
-    with store.read() as connection:
-        found = audit.interrupted(connection, store.now(connection), name)
-    for each in found:
-        was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
-        state, detail = (audit.APPLIED, _RECOVERED) if was_stored else (audit.FAILED, _DIED)
+        def work(connection: Connection) -> None:
+            now = self._store.now(connection)
+            for each in audit.interrupted_alterations(connection, self._name, self.id):
+                was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
+                state, detail = (AlterationState.FAILED, _DIED)
+                if was_stored:
+                    state, detail = (AlterationState.APPLIED, _RECOVERED)
+                audit.note_alteration(connection, now, each.id, state, detail=detail)
 
-        def settled(connection: Any, number: int = each.id, state: str = state, detail: str = detail) -> None:
-            audit.note_alteration(connection, store.now(connection), number, state, detail=detail)
-
-        store.run(settled)
+        self._store.run(work)

@@ -1,15 +1,14 @@
-"""Tokenizer and recursive-descent parser of ALTER CONNECTION: one method per grammar rule.
+"""Tokenizer and recursive-descent parser of ALTER CONNECTION. The options of connection types are checked later.
 
-Which options a connection may have is not checked here but by the planner.
+No error repeats a part of the statement that may be a secret.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -23,13 +22,17 @@ from airflow_provider_rfr.connections.statement import (
     Statement,
     Value,
     Verb,
+    boolean,
+    duration,
     name_of,
 )
 from airflow_provider_rfr.exceptions import StatementError
 
+_T = TypeVar("_T")
+
 
 class _TokenKind(str, Enum):
-    """The kinds of pieces."""
+    """The kinds of tokens, as errors name them."""
 
     WORD = "a name"
     QUOTED = "a quoted name"
@@ -40,11 +43,19 @@ class _TokenKind(str, Enum):
     END = "the end"
 
 
+_RESERVED_WORDS: Final = frozenset(
+    {
+        *("ALTER", "VALIDATE", "CONNECTION", "IF", "EXISTS", "SET", "DROP", "RESET", "WITH", "ROTATE", "KEYS"),
+        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE"),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One piece.
+    """One token.
 
-    :ivar text: what it means: without quotes, and with doubled quotes as one; not shown, since it may be a secret
+    :ivar text: unquoted
     :ivar line: from 1
     :ivar column: from 1, in characters
     """
@@ -56,37 +67,40 @@ class _Token:
 
     @property
     def shown(self) -> str:
-        """What an error may say of it: signs and words of the language; anything else may be a secret."""
+        """The token in an error: signs and reserved words as they are; anything else may be a secret."""
         if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
         return str(self.kind.value)
 
+    def error(self, problem: str, remedy: str = "") -> StatementError:
+        """An error at this place."""
+        return StatementError(problem, self.line, self.column, remedy)
 
-_RESERVED_WORDS: Final = frozenset(
-    {
-        *("ALTER", "VALIDATE", "CONNECTION", "IF", "EXISTS", "SET", "DROP", "RESET", "WITH", "ROTATE", "KEYS"),
-        *("RENAME", "TO", "OWNER", "SECRET", "TRUE", "FALSE"),
-    }
-)
+
 _UNSTORABLE: Final = re.compile("[\\x00\\ud800-\\udfff]")
 _TOKEN: Final = re.compile(
     r"""
-    (?P<blank>\s+ | --[^\n]* | /\*.*?\*/)
-  | (?P<text>'(?:[^']|'')*')
-  | (?P<quoted>"(?:[^"]|"")+")
-  | (?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|-(?!-)))
-  | (?P<parameter>:[A-Za-z_]\w*)
-  | (?P<word>\w+(?:-(?!-)\w+)*)
-  | (?P<sign>[(),=.;])
+    (?P<BLANK>\s+ | --[^\n]* | /\*.*?\*/)
+  | (?P<TEXT>'(?:[^']|'')*')
+  | (?P<QUOTED>"(?:[^"]|"")+")
+  | (?P<NUMBER>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|-(?!-)))
+  | (?P<PARAMETER>:[A-Za-z_]\w*)
+  | (?P<WORD>\w+(?:-(?!-)\w+)*)
+  | (?P<SIGN>[(),=.;])
     """,
     re.VERBOSE | re.DOTALL,
 )
+_UNREADABLE: Final = {
+    "'": ("a text begins here and does not end", "close it with '"),
+    '"': ("a quoted name begins here and does not end, or is empty", 'close it with "'),
+    "/": ("a comment begins here and does not end", "close it with */"),
+}
 
 
 def _tokens_of(text: str) -> list[_Token]:
-    """The pieces, the last of which is the end.
+    """The tokens, the last of which is the end.
 
-    :raises StatementError: something that is no piece of a statement; the message does not repeat it
+    :raises StatementError: something is not a token
     """
     bad = _UNSTORABLE.search(text)
     if bad is not None:
@@ -99,10 +113,16 @@ def _tokens_of(text: str) -> list[_Token]:
         match = _TOKEN.match(text, position)
         column = position - start + 1
         if match is None:
-            raise _unknown(text[position], line, column)
-        kind = str(match.lastgroup)
-        if kind != "blank":
-            found.append(_Token(_KINDS[kind], _meaning(kind, match.group()), line, column))
+            invalid = ("this is not part of a statement", "write texts in single quotes")
+            problem, remedy = _UNREADABLE.get(text[position], invalid)
+            raise StatementError(problem, line, column, remedy)
+        kind, piece = str(match.lastgroup), match.group()
+        if kind in ("TEXT", "QUOTED"):
+            piece = piece[1:-1].replace(piece[0] * 2, piece[0])
+        elif kind == "PARAMETER":
+            piece = piece[1:]
+        if kind != "BLANK":
+            found.append(_Token(_TokenKind[kind], piece, line, column))
         breaks = match.group().count("\n")
         if breaks:
             line += breaks
@@ -110,84 +130,6 @@ def _tokens_of(text: str) -> list[_Token]:
         position = match.end()
     return [*found, _Token(_TokenKind.END, "", line, position - start + 1)]
 
-
-_KINDS: Final = {
-    "text": _TokenKind.TEXT,
-    "quoted": _TokenKind.QUOTED,
-    "number": _TokenKind.NUMBER,
-    "parameter": _TokenKind.PARAMETER,
-    "word": _TokenKind.WORD,
-    "sign": _TokenKind.SIGN,
-}
-
-
-def _meaning(kind: str, text: str) -> str:
-    if kind == "text":
-        return text[1:-1].replace("''", "'")
-    if kind == "quoted":
-        return text[1:-1].replace('""', '"')
-    return text[1:] if kind == "parameter" else text
-
-
-def _unknown(character: str, line: int, column: int) -> StatementError:
-    if character == "'":
-        return StatementError("a text begins here and does not end", line, column, "close it with '")
-    if character == '"':
-        return StatementError(
-            "a quoted name begins here and does not end, or is empty", line, column, 'close it with "'
-        )
-    if character == "/":
-        return StatementError("a comment begins here and does not end", line, column, "close it with */")
-    return StatementError("this is no part of a statement", line, column, "write texts in single quotes")
-
-
-_NAMES: Final = tuple(each.name for each in fields(Settings))
-_DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
-
-
-def _read_setting(settings: Settings, name: _Token, value: Callable[[], Value], at: _Token) -> Settings:
-    """One more setting.
-
-    :param value: reads it
-    :param at: where it stands
-    :raises StatementError: an unknown name, or a value that can't be
-    """
-    known = name.text.lower()
-    if known not in _NAMES:
-        allowed = ", ".join(each.upper() for each in _NAMES)
-        raise StatementError("WITH has no such setting", name.line, name.column, f"one of {allowed}")
-    given = value()
-    if known == "drain_timeout":
-        seconds = duration(given)
-        if seconds is None:
-            raise StatementError("DRAIN_TIMEOUT is not a duration", at.line, at.column, "write e.g. '10m'")
-        return replace(settings, drain_timeout=seconds)
-    switch = boolean(given)
-    if switch is None:
-        raise StatementError(f"{known.upper()} is neither true nor false", at.line, at.column, f"write {known} = true")
-    changes: dict[str, Any] = {known: switch}
-    return replace(settings, **changes)
-
-
-def duration(value: object) -> float | None:
-    """Seconds, from a number, a timedelta or text such as ``10m``; None for anything else."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if value >= 0 and math.isfinite(value) else None
-    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
-    return None if found is None else int(found[1]) * _SECONDS[found[2]]
-
-
-def boolean(value: object) -> bool | None:
-    """A switch, from a Boolean or its name in text; None for anything else."""
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "on": True, "false": False, "off": False}.get(str(value).strip().lower())
-
-
-T = TypeVar("T")
 
 _FORMS: Final = "write ALTER CONNECTION name SET (option = value), or VALIDATE CONNECTION name"
 _ALONE: Final = "write ALTER CONNECTION name ROTATE KEYS, and nothing else"
@@ -197,10 +139,10 @@ _WORDS: Final = {"true": True, "on": True, "false": False, "off": False, "null":
 def parse_statement(text: str) -> Statement:
     """Read one statement.
 
-    :raises StatementError: it is none; the error says where and never repeats a value
+    :raises StatementError: the text is not a statement; the error says where, and never repeats a value
     """
     if not isinstance(text, str):
-        raise StatementError(f"a statement is text, not {type(text).__name__}", 1, 1, _FORMS)
+        raise StatementError(f"a statement must be text, not {type(text).__name__}", 1, 1, _FORMS)
     return _Parser(_tokens_of(text)).statement()
 
 
@@ -210,76 +152,56 @@ class _Parser:
         self._place = 0
 
     def statement(self) -> Statement:
-        verb = self._one_of({"alter": self._alter, "validate": self._validate}, _FORMS)
-        made = verb()
+        verb = self._one_of({"alter": Verb.ALTER, "validate": Verb.VALIDATE}, _FORMS)
+        self._word("connection")
+        made = self._alter() if verb is Verb.ALTER else Statement(verb, self._name("the connection's name"))
         self._sign(";", optional=True)
         if self._next.kind is not _TokenKind.END:
             raise self._expected("the end of the statement", "write one statement at a time")
         return made
 
-    def _validate(self) -> Statement:
-        self._word("connection")
-        return Statement(Verb.VALIDATE, self._name("the connection's name"))
-
     def _alter(self) -> Statement:
-        self._word("connection")
         if_exists = self._word("if", optional=True)
         if if_exists:
             self._word("exists")
         made = Statement(Verb.ALTER, self._name("the connection's name"), if_exists)
         if self._word("rotate", optional=True):
-            return self._rotate(made)
+            self._word("keys")
+            if self._next.text in (",", "(") or self._is("with", "set", "rotate"):
+                what = "WITH" if self._is("with") else "other actions"
+                raise self._next.error(f"ROTATE KEYS can't be combined with {what}", _ALONE)
+            return replace(made, verb=Verb.ROTATE_KEYS)
         if self._word("rename", optional=True):
             self._word("to")
             return replace(made, verb=Verb.RENAME, new_name=self._name("the new name"))
-        return self._changes(made)
-
-    def _rotate(self, made: Statement) -> Statement:
-        self._word("keys")
-        found = self._next
-        if found.text in (",", "(") or self._is("with") or self._is("set") or self._is("rotate"):
-            what = "WITH" if self._is("with") else "other actions"
-            raise StatementError(f"ROTATE KEYS takes no {what}", found.line, found.column, _ALONE)
-        return replace(made, verb=Verb.ROTATE_KEYS)
-
-    def _changes(self, made: Statement) -> Statement:
-        kinds = {kind.value: kind for kind in ActionKind}
-        actions: list[Action] = []
-        while True:
-            if self._is("rotate") or self._is("rename"):
-                found = self._next
-                word = "ROTATE KEYS" if self._is("rotate") else "RENAME"
-                raise StatementError(f"{word} stands beside other actions", found.line, found.column, "write it alone")
-            kind = self._one_of(kinds, "write SET (option = value), DROP (option) or RESET (option)")
-            actions += self._group(kind)
-            if not self._sign(",", optional=True):
-                break
+        actions = self._actions()
         return replace(made, actions=tuple(actions), settings=self._settings())
 
-    def _group(self, kind: ActionKind) -> list[Action]:
-        self._sign("(")
-        actions = [self._action(kind)]
-        while self._sign(",", optional=True):
+    def _actions(self) -> list[Action]:
+        kinds = {kind.value: kind for kind in ActionKind}
+        actions: list[Action] = []
+        while not actions or self._sign(",", optional=True):
+            if self._is("rotate", "rename"):
+                word = "ROTATE KEYS" if self._is("rotate") else "RENAME"
+                raise self._next.error(f"{word} can't be combined with other actions", "write it alone")
+            kind = self._one_of(kinds, "write SET (option = value), DROP (option) or RESET (option)")
+            self._sign("(")
             actions.append(self._action(kind))
-        self._sign(")")
+            while self._sign(",", optional=True):
+                actions.append(self._action(kind))
+            self._sign(")")
         return actions
 
     def _action(self, kind: ActionKind) -> Action:
         start = self._next
-        option = self._option()
+        first, *more = self._parts("an option", "the rest of the option")
         value: Value = None
         if kind is ActionKind.SET:
             self._sign("=", optional=True)
             value = self._value()
         elif self._next.text == "=" and self._next.kind is _TokenKind.SIGN:
             raise self._expected("',' or ')'", f"{kind.name} takes names of options only")
-        return Action(kind, option, value, start.line, start.column)
-
-    def _option(self) -> str:
-        parts = [self._part("an option")]
-        while self._sign(".", optional=True):
-            parts.append(self._part("the rest of the option"))
-        return name_of([parts[0].lower(), *parts[1:]])
+        return Action(kind, name_of([first.lower(), *more]), value, start.line, start.column)
 
     def _value(self) -> Value:
         token = self._take()
@@ -291,43 +213,45 @@ class _Parser:
             return Parameter(token.text)
         word = token.text.lower() if token.kind is _TokenKind.WORD else ""
         if word == "secret":
-            return self._secret()
+            return self._reference()
         if word in _WORDS:
             return _WORDS[word]
         self._place -= token.kind is not _TokenKind.END
         raise self._expected("a value", "write a text in single quotes, a number, true, false or SECRET 'backend:key'")
 
-    def _secret(self) -> SecretReference:
+    def _reference(self) -> SecretReference:
         token = self._take()
         backend, colon, key = token.text.partition(":")
         if token.kind is not _TokenKind.TEXT or not (colon and backend.isidentifier() and key):
-            raise StatementError(
-                "no reference follows SECRET", token.line, token.column, "write SECRET 'env:PG_PASSWORD'"
-            )
+            raise token.error("no reference follows SECRET", "write SECRET 'env:PG_PASSWORD'")
         if backend not in BACKENDS:
-            # What stands there may be the secret itself, so it is neither repeated nor kept.
-            remedy = f"one of {', '.join(BACKENDS)}"
-            raise StatementError("SECRET names no backend that is known", token.line, token.column, remedy)
+            # This may be the secret itself, so it is neither repeated nor kept.
+            raise token.error("unknown backend after SECRET", f"use one of {', '.join(BACKENDS)}")
         return SecretReference(backend, key)
 
     def _settings(self) -> Settings:
-        settings, seen = Settings(), set[str]()
+        found: dict[str, Any] = {}
         if not self._word("with", optional=True):
-            return settings
+            return Settings()
+        known = [each.name for each in fields(Settings)]
         self._sign("(")
-        while True:
+        while not found or self._sign(",", optional=True):
             token = self._take()
             name = token.text.lower()
-            if name in seen:
-                raise StatementError(f"{name.upper()} is specified more than once", token.line, token.column)
-            seen.add(name)
+            if name in found:
+                raise token.error(f"{name.upper()} is specified more than once")
+            if name not in known:
+                raise token.error("WITH has no such setting", f"use one of {', '.join(map(str.upper, known))}")
             self._sign("=", optional=True)
-            value = self._next
-            settings = _read_setting(settings, token, self._value, value)
-            if not self._sign(",", optional=True):
-                break
+            at = self._next
+            given = self._value()
+            found[name] = duration(given) if name == "drain_timeout" else boolean(given)
+            if found[name] is None and name == "drain_timeout":
+                raise at.error("DRAIN_TIMEOUT must be a duration", "write e.g. '10m'")
+            if found[name] is None:
+                raise at.error(f"{name.upper()} must be a boolean", f"write {name} = true")
         self._sign(")")
-        return settings
+        return Settings(**found)
 
     @property
     def _next(self) -> _Token:
@@ -338,8 +262,8 @@ class _Parser:
         self._place += token.kind is not _TokenKind.END
         return token
 
-    def _is(self, word: str) -> bool:
-        return self._next.kind is _TokenKind.WORD and self._next.text.lower() == word
+    def _is(self, *words: str) -> bool:
+        return self._next.kind is _TokenKind.WORD and self._next.text.lower() in words
 
     def _word(self, word: str, optional: bool = False) -> bool:
         if self._is(word):
@@ -358,34 +282,35 @@ class _Parser:
         raise self._expected(repr(sign))
 
     def _name(self, what: str) -> str:
-        parts = [self._part(what)]
-        while self._sign(".", optional=True):
-            parts.append(self._part("the rest of the name"))
-        return ".".join(parts)
+        return ".".join(self._parts(what, "the rest of the name"))
 
-    def _part(self, what: str) -> str:
-        if self._next.kind in (_TokenKind.WORD, _TokenKind.QUOTED):
-            return self._take().text
-        if self._next.kind is _TokenKind.NUMBER and self._next.text.isdigit():
-            return self._take().text
-        raise self._expected(what)
+    def _parts(self, what: str, rest: str) -> list[str]:
+        """Names separated by dots; a number is a name as well."""
+        parts: list[str] = []
+        while not parts or self._sign(".", optional=True):
+            token = self._next
+            is_digits = token.kind is _TokenKind.NUMBER and token.text.isdigit()
+            if not is_digits and token.kind not in (_TokenKind.WORD, _TokenKind.QUOTED):
+                raise self._expected(rest if parts else what)
+            parts.append(self._take().text)
+        return parts
 
-    def _one_of(self, choices: dict[str, T], remedy: str) -> T:
+    def _one_of(self, choices: Mapping[str, _T], remedy: str) -> _T:
         for word, choice in choices.items():
             if self._word(word, optional=True):
                 return choice
         raise self._expected(" or ".join(word.upper() for word in choices), remedy)
 
     def _expected(self, what: str, remedy: str = "") -> StatementError:
-        found = self._next
-        return StatementError(f"expected {what}, found {found.shown}", found.line, found.column, remedy)
+        return self._next.error(f"expected {what}, found {self._next.shown}", remedy)
 
 
 def _number(token: _Token) -> int | float:
     try:
         made = float(token.text) if set(token.text) & set(".eE") else int(token.text)
     except ValueError:
+        # Python refuses to convert text with thousands of digits.
         made = math.inf
     if math.isinf(made):
-        raise StatementError("this number is too large", token.line, token.column, "write it as text")
+        raise token.error("this number is too large", "write it as text")
     return made

@@ -1,4 +1,4 @@
-"""What an alteration needs of the world: each port is told by the place that knows it."""
+"""What an alteration needs of its surroundings: where connections are stored, rights, secrets, trials, tasks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,11 @@ from airflow_provider_rfr.store.connections import TaskRef, Use
 from airflow_provider_rfr.store.engine import ControlStore
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A connection where it really comes from.
-
-    :ivar origin: e.g. ``Airflow's database``
-    """
-
-    definition: Definition
-    origin: str
-
-
 class _Gateway(Protocol):
-    """Where connections are stored."""
+    """Where connections are stored, and what the caller may do to them."""
 
-    def read(self, name: str) -> Stored | None:
-        """The connection with its secrets, as those who use it see it; None if there is none.
+    def read(self, name: str) -> Definition | None:
+        """The connection with its secrets, as its users see it; None if there is none.
 
         :raises ConnectionShadowedError: it comes from a place that can't be written
         :raises ConnectionRightsError: the caller may not see it
@@ -36,7 +25,7 @@ class _Gateway(Protocol):
         ...
 
     def find(self, name: str) -> Definition | None:
-        """Any connection, as those who use it see it, wherever it comes from."""
+        """Any connection, as its users see it, wherever it comes from."""
         ...
 
     def referring(self, name: str) -> Sequence[str]:
@@ -44,7 +33,7 @@ class _Gateway(Protocol):
         ...
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
-        """Store the candidate whole, if what is stored still has the expected hash.
+        """Store the candidate as a whole, if what is stored still has the expected hash.
 
         :raises ConnectionConflictError: it has another one
         """
@@ -59,15 +48,11 @@ class _Gateway(Protocol):
         ...
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
-        """Store it under another name.
+        """Store the connection under another name.
 
         :raises ConnectionConflictError: what is stored has another hash, or the new name is taken
         """
         ...
-
-
-class _Authority(Protocol):
-    """What the caller may do."""
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Those of the connections that the caller may not edit."""
@@ -78,7 +63,7 @@ class _Authority(Protocol):
         ...
 
 
-class Secrets(Protocol):
+class _Secrets(Protocol):
     """Where secrets are kept."""
 
     def read(self, reference: SecretReference) -> str:
@@ -90,33 +75,33 @@ class _Validator(Protocol):
     """Tries settings on the machine where tasks run."""
 
     def test(self, candidate: Definition) -> bool:
-        """Whether it was tried; False where nothing here knows how to try this type.
+        """Whether it was tried; False where this type can't be tried.
 
-        :raises ConnectionValidationError: nothing answers there, or not to these credentials
+        :raises ConnectionValidationError: the connection does not work
         """
         ...
 
     def identity(self, definition: Definition) -> str | None:
-        """Which upstream that is; None where that can't be told.
+        """Which upstream the connection leads to; None where that can't be found out.
 
-        :raises ConnectionValidationError: it ought to answer, and does not
+        :raises ConnectionValidationError: the upstream should answer, and does not
         """
         ...
 
     def check_use(self, candidate: Definition, use: Use) -> None:
-        """:raises ConnectionValidationError: that task could not go on with these settings"""
+        """:raises ConnectionValidationError: that task could not continue with these settings"""
         ...
 
 
-class Tasks(Protocol):
+class _Tasks(Protocol):
     """The scheduler's tasks."""
 
     def state(self, task: TaskRef) -> str | None:
-        """As Airflow names it; ``gone`` for a task that is not there any more, None where it can't be asked."""
+        """Airflow's name of the state; ``gone`` for a task that no longer exists, None where Airflow can't be asked."""
         ...
 
     def start(self, task: TaskRef) -> None:
-        """Let it run again, from where it stopped; its tries are counted anew.
+        """Clear the task, so that it continues where it stopped.
 
         :raises RfrError: it can't be started
         """
@@ -128,16 +113,15 @@ class Services:
     """Everything that an alteration is done with.
 
     :ivar hashes: with the installation's key
-    :ivar tell: is told what happens, line by line
-    :ivar sleep: waits between two looks
+    :ivar report: called with each line of progress
+    :ivar sleep: waits between two looks at tasks
     """
 
     store: ControlStore
     hashes: ContentHash
     gateway: _Gateway
-    authority: _Authority
-    secrets: Secrets
+    secrets: _Secrets
     validator: _Validator
-    tasks: Tasks
-    tell: Callable[[str], None]
+    tasks: _Tasks
+    report: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep

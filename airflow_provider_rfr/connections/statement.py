@@ -6,40 +6,59 @@ Option names are parts separated by dots; a part that contains a dot is written 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import Final
 
 from airflow_provider_rfr.secret_names import MASK, is_secret
 
 _PART: Final = re.compile(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))')
+_DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
 
 def parts_of(name: str) -> list[str]:
-    """The parts, without quotes."""
+    """The parts of an option's name, without quotes."""
     return [match[2] if match[1] is None else match[1].replace('""', '"') for match in _PART.finditer(name)]
 
 
 def name_of(parts: Iterable[str]) -> str:
     """The name that has these parts."""
-    return ".".join(quoted(part) if set(part) & {".", '"'} else part for part in parts)
+    return ".".join(_quoted(part) if set(part) & {".", '"'} else part for part in parts)
 
 
-def quoted(part: str) -> str:
-    """In double quotes."""
+def _quoted(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
 
-_Plain = str | int | float | bool | None
+def duration(value: object) -> float | None:
+    """Seconds, from a number, a timedelta or text such as ``10m``; None for anything else."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if value >= 0 and math.isfinite(value) else None
+    found = _DURATION.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+
+
+def boolean(value: object) -> bool | None:
+    """A boolean, from itself or its name in text; None for anything else."""
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "on": True, "false": False, "off": False}.get(str(value).strip().lower())
+
+
 DRAIN_SECONDS: Final = 600.0
 BACKENDS: Final = ("env", "variable", "file")
 """Where secrets may be kept."""
 
 
 class Verb(str, Enum):
-    """What a statement does."""
+    """The kinds of statements."""
 
     ALTER = "alter"
     ROTATE_KEYS = "rotate keys"
@@ -48,7 +67,7 @@ class Verb(str, Enum):
 
 
 class ActionKind(str, Enum):
-    """What is done with one option. ``RESET`` and ``DROP`` mean the same: back to the default, or away."""
+    """What is done to one option. ``RESET`` and ``DROP`` mean the same: back to the default, or removed."""
 
     SET = "set"
     DROP = "drop"
@@ -68,7 +87,7 @@ class SecretReference:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value that is given beside the statement."""
+    """A named value that is given separately from the statement."""
 
     name: str
 
@@ -76,7 +95,7 @@ class Parameter:
         return f":{self.name}"
 
 
-Value = _Plain | SecretReference | Parameter
+Value = str | int | float | bool | None | SecretReference | Parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +103,8 @@ class Action:
     """One option to change.
 
     :ivar option: e.g. ``host`` or ``extra.sslmode``
-    :ivar value: for ``SET``; never shown, since a plain text may be a secret that does not belong there
-    :ivar line: where in the statement, from 1; 0 where there is no statement
+    :ivar value: for ``SET``; never shown, since a plain text may be a misplaced secret
+    :ivar line: place in the statement's text, from 1; 0 where it came from Python
     :ivar column: ... and from 1
     """
 
@@ -103,11 +122,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the ``WITH`` part says.
+    """The ``WITH`` part.
 
     :ivar validate: whether the new settings are tried before they are stored
-    :ivar restart: whether what uses the connection is restarted; else it goes on with its copy until its next run
-    :ivar dry_run: only say what would be done
+    :ivar restart: whether what uses the connection is restarted; else it keeps its copy until its next run
+    :ivar dry_run: only report what would be done
     :ivar drain_timeout: seconds for which a running refresh may take to reach its next checkpoint
     :ivar new_identity: take another upstream, and read everything from its beginning
     """
@@ -121,12 +140,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What somebody wants of a connection.
+    """An ALTER or VALIDATE CONNECTION statement.
 
     :ivar connection: its id
-    :ivar if_exists: a connection that is missing is no error
+    :ivar if_exists: a connection that is missing is not an error
     :ivar actions: in the statement's order
-    :ivar settings: what the ``WITH`` part says
     :ivar new_name: for ``RENAME``
     """
 
@@ -139,7 +157,7 @@ class Statement:
 
     @property
     def set(self) -> Mapping[str, Value]:
-        """What ``SET`` gives, by option; of a duplicate option the last."""
+        """Values of ``SET`` by option; of a duplicate option the last."""
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
 
     @property
@@ -164,7 +182,7 @@ class Statement:
 
     @property
     def dry_run(self) -> bool:
-        """Whether it only says what would be done."""
+        """Whether it only reports what would be done."""
         return self.settings.dry_run
 
     @property
@@ -176,10 +194,16 @@ class Statement:
         return self._text(_action)
 
     def outline(self) -> str:
-        """The same without any plain value: what is refused may hold a secret in an option that ought to have none."""
-        return self._text(_outlined)
+        """The statement without any plain value: a refused one may hold a secret in an option that is not secret."""
 
-    def _text(self, told: Callable[[Action], str]) -> str:
+        def outlined(action: Action) -> str:
+            if action.removes or isinstance(action.value, (SecretReference, Parameter)):
+                return _action(action)
+            return f"SET ({_option(action)})"
+
+        return self._text(outlined)
+
+    def _text(self, shown: Callable[[Action], str]) -> str:
         if self.verb is Verb.VALIDATE:
             return f"VALIDATE CONNECTION {_name(self.connection)}"
         start = f"ALTER CONNECTION {'IF EXISTS ' if self.if_exists else ''}{_name(self.connection)}"
@@ -187,11 +211,21 @@ class Statement:
             return f"{start} ROTATE KEYS"
         if self.verb is Verb.RENAME:
             return f"{start} RENAME TO {_name(self.new_name or '')}"
-        return " ".join([f"{start} {', '.join(map(told, self.actions))}", *_with(self.settings)])
+        changed = []
+        for name in ("validate", "restart", "dry_run", "new_identity"):
+            value = getattr(self.settings, name)
+            if value != getattr(Settings(), name):
+                changed.append(f"{name.upper()} = {str(value).lower()}")
+        seconds = self.settings.drain_timeout
+        if seconds != DRAIN_SECONDS:
+            text = f"{seconds:.0f}s" if float(seconds).is_integer() else f"{seconds * 1000:.0f}ms"
+            changed.append(f"DRAIN_TIMEOUT = '{text}'")
+        end = f" WITH ({', '.join(changed)})" if changed else ""
+        return f"{start} {', '.join(map(shown, self.actions))}{end}"
 
 
 def _name(name: str) -> str:
-    return name if name.replace("_", "a").isalnum() and name.lower() != "if" else quoted(name)
+    return name if name.replace("_", "a").isalnum() and name.lower() != "if" else _quoted(name)
 
 
 def _option(action: Action) -> str:
@@ -199,43 +233,19 @@ def _option(action: Action) -> str:
 
 
 def _action(action: Action) -> str:
-    option = _option(action)
     if action.removes:
-        return f"{action.kind.name} ({option})"
-    return f"SET ({option} = {_shown(action.option, action.value)})"
-
-
-def _outlined(action: Action) -> str:
-    if action.removes or isinstance(action.value, (SecretReference, Parameter)):
-        return _action(action)
-    return f"SET ({_option(action)})"
-
-
-def _shown(option: str, value: Value) -> str:
-    """A value as it may be shown: that of an option which is secret by its name is masked."""
+        return f"{action.kind.name} ({_option(action)})"
+    value = action.value
     if isinstance(value, SecretReference):
-        return f"SECRET {_text(str(value))}"
-    if isinstance(value, Parameter):
-        return str(value)
-    if is_secret(option):
-        return _text(MASK)
-    return _text(value) if isinstance(value, str) else json.dumps(value)
+        shown = f"SECRET {_text(str(value))}"
+    elif isinstance(value, Parameter):
+        shown = str(value)
+    elif is_secret(action.option):
+        shown = _text(MASK)
+    else:
+        shown = _text(value) if isinstance(value, str) else json.dumps(value)
+    return f"SET ({_option(action)} = {shown})"
 
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f}s" if float(seconds).is_integer() else f"{seconds * 1000:.0f}ms"
-
-
-def _with(settings: Settings) -> list[str]:
-    default = Settings()
-    said = []
-    for name in ("validate", "restart", "dry_run", "new_identity"):
-        if getattr(settings, name) != getattr(default, name):
-            said.append(f"{name.upper()} = {str(getattr(settings, name)).lower()}")
-    if settings.drain_timeout != default.drain_timeout:
-        said.append(f"DRAIN_TIMEOUT = '{_duration(settings.drain_timeout)}'")
-    return [f"WITH ({', '.join(said)})"] if said else []

@@ -1,4 +1,4 @@
-"""Trying new settings of a connection in memory, before they are stored: on the machine where this runs."""
+"""Trials of new connection settings before they are stored, on the machine where this runs."""
 
 from __future__ import annotations
 
@@ -34,35 +34,40 @@ class HookValidator:
         self._find = find
 
     def test(self, candidate: Definition) -> bool:
-        """By the type's own hook; False where there is none, or it has no test.
+        """Run the test of the type's hook; False where there is no hook, or it has no test.
 
-        :raises ConnectionValidationError: the hook's own test fails; its words are masked
+        :raises ConnectionValidationError: the test fails; its message is masked
         """
-        _mask(candidate)
-        if not _has_hook(candidate.conn_type):
+        from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+        mask_secrets(_secret_texts(candidate))
+        providers: Callable[[], Any] = ProvidersManagerTaskRuntime
+        hook = providers().hooks.get(candidate.conn_type)
+        # Some types have fields only, and no hook.
+        if hook is None or not hook.hook_class_name:
             return False
         try:
-            works, said = as_connection(candidate).test_connection()
-        except Exception as error:  # noqa: BLE001 - the hook can't even be made: each one says so in its own way
-            works, said = False, f"{type(error).__name__}: {error}"
+            works, message = as_connection(candidate).test_connection()
+        except Exception as error:  # noqa: BLE001 - the hook can't be made: each one has errors of its own
+            works, message = False, f"{type(error).__name__}: {error}"
         if works:
             return True
-        if _NOT_IMPLEMENTED in said or _NO_HOOK in said:
+        if _NOT_IMPLEMENTED in message or _NO_HOOK in message:
             return False
-        raise ConnectionValidationError(candidate.name, masked(said, candidate))
+        raise ConnectionValidationError(candidate.name, masked(message, candidate))
 
     def identity(self, definition: Definition) -> str | None:
-        """Of an API what its ``identity_path`` answers; of PostgreSQL the system's own number; None for others."""
-        _mask(definition)
+        """The answer of an API at its ``identity_path``, or PostgreSQL's system identifier; None for others."""
+        mask_secrets(_secret_texts(definition))
         path = definition.get("extra.identity_path")
         if definition.conn_type == "rfr_api" and path:
-            return str(_answer(definition, str(path)).text)
+            return _answer(definition, str(path))
         if definition.conn_type in ("postgres", "postgresql"):
-            return _system_of(definition)
+            return _system_identifier(definition)
         return None
 
     def check_use(self, candidate: Definition, use: Use) -> None:
-        """Read one page of the task's first stream, or find its tables: what it would do next."""
+        """Do what the task would do next: read one page of its first stream, or find its tables."""
         noted = use.details.get("check", {}).get(candidate.name)
         if noted is None:
             return
@@ -75,16 +80,7 @@ class HookValidator:
             raise ConnectionValidationError(candidate.name, masked(str(error), candidate)) from None
 
 
-def _has_hook(conn_type: str) -> bool:
-    """Some types are only there for their fields."""
-    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
-
-    providers: Callable[[], Any] = ProvidersManagerTaskRuntime
-    known = providers().hooks.get(conn_type)
-    return known is not None and bool(known.hook_class_name)
-
-
-def _answer(definition: Definition, path: str) -> Any:
+def _answer(definition: Definition, path: str) -> str:
     import requests
 
     from airflow_provider_rfr.hooks.api import ask
@@ -98,11 +94,11 @@ def _answer(definition: Definition, path: str) -> Any:
         raise ConnectionValidationError(definition.name, f"{kind}: the API did not answer") from None
     if answer.status_code >= 400:
         raise ConnectionValidationError(definition.name, f"the API answered {answer.status_code} at {path}")
-    return answer
+    return str(answer.text)
 
 
-def _system_of(definition: Definition) -> str | None:
-    """None where it is reached through a tunnel, or there is no driver to ask it with."""
+def _system_identifier(definition: Definition) -> str | None:
+    """None where the server is reached through a tunnel, or its driver is not installed."""
     if definition.get("extra.ssh_conn_id"):
         return None
     from sqlalchemy import URL, create_engine, text
@@ -127,10 +123,10 @@ def _system_of(definition: Definition) -> str | None:
             return str(connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
     except DBAPIError as error:
         if getattr(error.orig, "pgcode", None):
-            # It answers; whether it tells its number is a matter of rights.
+            # The server answers, but the user lacks the right to see the identifier.
             return None
-        said = str(error.orig).strip().partition("\n")[0]
-        raise ConnectionValidationError(definition.name, masked(said, definition)) from None
+        message = str(error.orig).strip().partition("\n")[0]
+        raise ConnectionValidationError(definition.name, masked(message, definition)) from None
     finally:
         engine.dispose()
 
@@ -159,11 +155,11 @@ def _read_a_page(candidate: Definition, noted: Any) -> None:
 
 
 def _find_tables(candidate: Definition, present: Definition | None, tables: list[str]) -> None:
-    """The tables that are there now have to be there, and to be the same ones."""
+    """Check that the tables which are there now are there with the candidate, and are the same ones."""
     try:
         before = {} if present is None else _table_ids(present, tables)
     except ConnectionValidationError:
-        # The old one is often altered because it does not answer.
+        # The stored settings are often altered because they do not work.
         before = {}
     after = _table_ids(candidate, tables)
     lost = sorted(name for name, uuid in before.items() if after.get(name) != uuid)
@@ -185,20 +181,20 @@ def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
         raise
     except Exception as error:  # noqa: BLE001 - each catalog has errors of its own; their texts may name secrets
         raise ConnectionValidationError(
-            definition.name, f"the catalog could not be asked: {type(error).__name__}"
+            definition.name, f"the catalog did not answer: {type(error).__name__}"
         ) from None
     return {name: str(table.metadata.table_uuid) for name, table in found.items() if table is not None}
 
 
 def _secret_texts(definition: Definition) -> list[str]:
-    """Values of the definition that must not be shown, also those within lists and JSON, and as they stand in URLs."""
+    """Secret values of the definition, also those within lists and JSON, plain and as quoted in URLs."""
     known = type_named(definition.conn_type)
     found = [text for name, value in definition.options() if known.is_secret(name) for text in _texts(value)]
     return list(dict.fromkeys(each for text in found for each in (text, quote(text), quote(text, safe=""))))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The value's text, and that of its parts; switches and single characters tell nothing."""
+    """The value's text, and that of its parts; booleans are not secret."""
     if isinstance(value, str):
         with suppress(ValueError):
             made = json.loads(value)
@@ -211,10 +207,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
     elif not isinstance(value, bool) and value not in (None, ""):
         yield str(value)
-
-
-def _mask(definition: Definition) -> None:
-    mask_secrets(_secret_texts(definition))
 
 
 def masked(text: str, definition: Definition) -> str:

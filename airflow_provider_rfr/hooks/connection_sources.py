@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def definition_of(connection: Any) -> Definition:
-    """Of Airflow's own kinds of connection: the task's, and the database's.
+    """The definition of one of Airflow's connection objects: the task's, or the database's.
 
-    :raises ConfigurationError: its extra fields are no JSON object, so that none of them can be named
+    :raises ConfigurationError: its extra fields are not a JSON object, so none of them can be named
     """
     try:
         extra = parsed_extra(connection.extra)
@@ -58,7 +58,7 @@ def definition_of(connection: Any) -> Definition:
 def find_definition(name: str) -> Definition | None:
     """The connection as tasks here see it, wherever it comes from; None if there is none.
 
-    :raises ConfigurationError: what is there is no connection
+    :raises ConfigurationError: it can't be read as a connection
     """
     try:
         return definition_of(read_connection(name))
@@ -73,7 +73,7 @@ def find_definition(name: str) -> Definition | None:
 
 
 def as_connection(definition: Definition) -> Connection:
-    """The definition in memory, as hooks want it."""
+    """The definition as the connection object that hooks take; nothing is stored."""
     from airflow.sdk import Connection
 
     return Connection(
@@ -90,7 +90,7 @@ def as_connection(definition: Definition) -> Connection:
 
 
 def content_hash(store: ControlStore) -> ContentHash:
-    """Hashes with the installation's key: Airflow's fernet key, so workers and command line have to share it."""
+    """Hashes with the installation's key: Airflow's Fernet key, which workers and command line must share."""
     from airflow_provider_rfr.store.connection_audit import installation_salt
 
     key = conf.get("core", "fernet_key", fallback="") or ""
@@ -102,10 +102,10 @@ _DATABASE: Final = ("MetastoreBackend", "ExecutionAPISecretsBackend")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who gave the connection.
+    """Where a connection comes from.
 
-    :ivar backend: Airflow's secrets backend
-    :ivar connection: Airflow's connection
+    :ivar backend: the secrets backend of Airflow's that has it
+    :ivar connection: Airflow's connection object
     """
 
     backend: Any
@@ -113,41 +113,52 @@ class Origin:
 
     @property
     def is_database(self) -> bool:
-        """Whether it is Airflow's own database, here or behind the execution API."""
+        """Whether it is Airflow's own database, reached directly or through the execution API."""
         return type(self.backend).__name__ in _DATABASE
 
     @property
     def can_write(self) -> bool:
-        """Whether the backend stores connections, too."""
+        """Whether the backend can store connections."""
         return callable(getattr(self.backend, "set_conn_value", None))
 
     @property
     def name(self) -> str:
-        """For people."""
+        """As messages name it."""
         if self.is_database:
             return "Airflow's database"
         kind = type(self.backend).__name__
         return "the environment" if kind == "EnvironmentVariablesBackend" else f"the secrets backend {kind}"
 
+    def refuse_shadowed(self, name: str) -> None:
+        """:raises ConnectionShadowedError: the connection comes from a place that can't be written"""
+        if self.is_database or self.can_write:
+            return
+        place = f"AIRFLOW_CONN_{name.upper()}" if self.name == "the environment" else type(self.backend).__name__
+        raise ConnectionShadowedError(
+            name,
+            f"comes from {self.name} ({place}), which goes before Airflow's database and can't be written from here:"
+            " a change in the database would have no effect; change it there, or remove it there",
+        )
+
 
 def worker_backends() -> list[Any]:
-    """The backends that a task asks, in their order."""
+    """The backends of a task, in the order in which they are asked."""
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     return list(ensure_secrets_backend_loaded())
 
 
 def server_backends() -> list[Any]:
-    """The backends that the command line and the API server ask, in their order."""
+    """The backends of the command line and the API server, in the order in which they are asked."""
     from airflow.configuration import ensure_secrets_loaded
 
     return list(ensure_secrets_loaded())
 
 
 def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
-    """The first backend that has the connection; None if no one has.
+    """The first backend that has the connection; None if none has.
 
-    :raises ConfigurationError: a backend can't be asked, or has something else than a connection
+    :raises ConfigurationError: a backend does not answer, or does not have a valid connection
     """
     for backend in backends:
         try:
@@ -164,42 +175,29 @@ def origin_of(name: str, backends: Iterable[Any]) -> Origin | None:
     return None
 
 
-def refuse_shadowed(name: str, origin: Origin) -> None:
-    """:raises ConnectionShadowedError: it comes from a place that can't be written"""
-    if origin.is_database or origin.can_write:
-        return
-    place = f"AIRFLOW_CONN_{name.upper()}" if origin.name == "the environment" else type(origin.backend).__name__
-    raise ConnectionShadowedError(
-        name,
-        f"comes from {origin.name} ({place}), which goes before Airflow's database and can't be written from here:"
-        " a change in the database would have no effect; change it there, or remove it there",
-    )
-
-
-_NEVER = ("env:AIRFLOW_*", "env:AIRFLOW__*", "env:_AIRFLOW*")
-_BACKENDS = ("env", "variable", "file")
+_NEVER: Final = ("env:AIRFLOW_*", "env:_AIRFLOW*")
+"""Airflow's own settings and connections."""
 
 
 class SecretReader:
     """Reads secrets; each is masked in this process's log from then on.
 
-    :param variable: gives Airflow's variable of that name, or None
+    :param variable: returns Airflow's variable of that name, or None
     """
 
     def __init__(self, variable: Callable[[str], str | None]) -> None:
         self._readers: dict[str, Callable[[str], str | None]] = {
             "env": os.environ.get,
             "variable": variable,
-            "file": _of_file,
+            "file": _read_file,
         }
 
     def read(self, reference: SecretReference) -> str:
         """:raises ConfigurationError: there is no such backend, or nothing there"""
         reader = self._readers.get(reference.backend)
         if reader is None:
-            raise ConfigurationError(
-                f"SECRET '{reference}'", "names no backend that is known", f"one of {', '.join(_BACKENDS)}"
-            )
+            remedy = f"use one of {', '.join(self._readers)}"
+            raise ConfigurationError(f"SECRET '{reference}'", "names an unknown backend", remedy)
         value = reader(reference.key)
         if not value:
             raise ConfigurationError(f"SECRET '{reference}'", "is not there, or empty", "set it where this runs")
@@ -208,22 +206,20 @@ class SecretReader:
 
 
 def not_allowed(secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
-    """Those that connections of this installation may not be given: ``[rfr] connection_secrets`` lists what they may.
+    """Those that connections may not be given: ``[rfr] connection_secrets`` lists the allowed ones.
 
-    Whoever chooses a connection's host and its secret could read the secret at that host.
+    A user who chooses both host and secret of a connection could read the secret at that host.
     """
     text = conf.get("rfr", "connection_secrets", fallback="") or "*"
     allowed = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-    return [each for each in secrets if not _is_allowed(str(each), allowed)]
+
+    def matches(reference: SecretReference, patterns: Iterable[str]) -> bool:
+        return any(fnmatchcase(str(reference), pattern) for pattern in patterns)
+
+    return [each for each in secrets if matches(each, _NEVER) or not matches(each, allowed)]
 
 
-def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
-    if any(fnmatchcase(name, pattern) for pattern in _NEVER):
-        return False
-    return any(fnmatchcase(name, pattern) for pattern in allowed)
-
-
-def _of_file(name: str) -> str | None:
+def _read_file(name: str) -> str | None:
     folder = Path(conf.get("rfr", "secret_files", fallback="") or "/run/secrets").resolve()
     try:
         file = (folder / name).resolve()
@@ -231,7 +227,7 @@ def _of_file(name: str) -> str | None:
             return None
         return file.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, ValueError) as error:
-        # The error of text that is no UTF-8 holds the file's content.
+        # A decoding error holds the file's content.
         raise ConfigurationError(
             f"SECRET 'file:{name}'", f"can't be read: {type(error).__name__}", "give a readable file of UTF-8 text"
         ) from None

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, settings_with, statement_of, switch
-from airflow_provider_rfr.connections.parser import parse_statement
-from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
+from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, statement_from
+from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.connections import ConnectionsHook
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
 
     from airflow_provider_rfr.connections.statement import Statement, Value
@@ -27,30 +24,30 @@ if TYPE_CHECKING:
 class AlterConnectionOperator(BaseOperator):
     """Change a connection validated, whole or not at all, and restart exactly what uses it.
 
-    Either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``; of ``WITH`` and the
-    arguments what is more careful counts. Returns what was changed, masked,
-    and what became of every refresh and sink that uses the connection.
+    Either a ``statement``, or ``connection`` with ``set``, ``drop`` and ``reset``; of ``WITH`` and the arguments the
+    more careful setting counts. Returns what was changed, masked, and the outcome of every refresh and sink that uses
+    the connection.
 
-    What is templated is stored and shown by Airflow, so it must hold no secret: write ``SECRET 'env:NAME'``, or
-    ``:name`` with the value in ``parameters``, which is neither stored nor shown.
+    Airflow stores and shows templated fields, so they must hold no secret: write ``SECRET 'env:NAME'``, or ``:name``
+    with the value in ``parameters``, which is neither stored nor shown.
 
     :param statement: e.g. ``ALTER CONNECTION api SET (host = 'https://new.example.com')`` (templated)
     :param connection: id of the connection (templated)
     :param set: values by option, e.g. ``{"port": 5433, "password": "SECRET 'env:PG_PASSWORD'"}`` (templated)
-    :param drop: options that go (templated)
-    :param reset: options that go back to their defaults (templated)
-    :param parameters: values of ``:name``; also of plain secrets
-    :param if_exists: a connection that is missing is no error
+    :param drop: options to remove (templated)
+    :param reset: options to set back to their defaults (templated)
+    :param parameters: values of ``:name``, which may be secrets
+    :param if_exists: a connection that is missing is not an error
     :param validate: try the new settings before they are stored
-    :param restart: restart what uses the connection; else it goes on with its copy until its next run
-    :param dry_run: only say what would be done
-    :param drain_timeout: for which a running refresh may take to reach its next checkpoint; seconds, a timedelta or
+    :param restart: restart what uses the connection; else it keeps its copy until its next run
+    :param dry_run: only report what would be done
+    :param drain_timeout: time that a running refresh may take to reach its next checkpoint; seconds, a timedelta or
         text such as ``10m``
     :param new_identity: take another upstream, and read everything from its beginning
     :param airflow_api_conn_id: connection of type http with Airflow's address, and a user who may edit connections;
         not needed where Airflow asks for no password (templated)
     :param control_store_conn_id: connection of the control store; None for the usual one (templated)
-    :raises ConnectionConflictError: somebody else alters it, a retry may help
+    :raises ConnectionConflictError: another process alters it, a retry may help
     :raises ConnectionValidationError: the new settings do not work, as far as they can be tried now
     :raises AirflowFailException: the statement can't be done, and nothing was changed
     """
@@ -110,19 +107,32 @@ class AlterConnectionOperator(BaseOperator):
         self.airflow_api_conn_id = airflow_api_conn_id
         self.control_store_conn_id = control_store_conn_id
         self._values = dict(parameters or {})
+        self._statement: Statement | None = None
         if not any(is_pending(getattr(self, name)) for name in self.template_fields):
-            check_plain(self._wanted())
+            self._statement = self._parse()
+            check_plain(self._statement)
 
-    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render, and mask what is plain text where it should not be, before Airflow stores what it shows."""
-        super().render_template_fields(context, jinja_env)
-        mask_secrets(plain_texts(self.statement, self.set))
+    def _do_render_template_fields(self, parent: Any, *args: Any, **kwargs: Any) -> None:
+        """Render, then parse, and mask plain texts in the place of secrets, before Airflow stores the rendered fields.
+
+        :raises AirflowFailException: the statement can't be parsed, so its secrets are unknown; Airflow stores nothing
+        """
+        # Not render_template_fields, which Airflow does not call for a mapped task.
+        super()._do_render_template_fields(parent, *args, **kwargs)
+        if parent is self:
+            try:
+                self._statement = self._statement or self._parse()
+            except RfrError as error:
+                raise AirflowFailException(str(error)) from None
+            mask_secrets(plain_texts(self._statement))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do it."""
-        hook = ConnectionsHook(self.airflow_api_conn_id, self.control_store_conn_id, tell=self.log.info)
+        hook = ConnectionsHook(self.airflow_api_conn_id, self.control_store_conn_id, report=self.log.info)
+        run, ti = context.get("dag_run"), context["ti"]
+        user, actor = getattr(run, "triggering_user_name", None), f"{ti.dag_id}.{ti.task_id} ({ti.run_id})"
         try:
-            outcome = hook.execute(self._wanted(), actor=_actor(context), parameters=self._values)
+            statement = self._statement or self._parse()
+            outcome = hook.execute(statement, actor=f"{user} by {actor}" if user else actor, parameters=self._values)
         except RfrError as error:
             if error.retryable:
                 raise
@@ -131,29 +141,18 @@ class AlterConnectionOperator(BaseOperator):
             self.log.info("%s", line)
         return outcome.to_json()
 
-    def _wanted(self) -> Statement:
+    def _parse(self) -> Statement:
         """:raises ConfigurationError: both forms, or none, or what can't be read"""
-        if self.statement and (self.connection or self.set or self.drop or self.reset):
-            raise ConfigurationError("statement", "stands beside connection, set, drop or reset", "use one form")
-        switches = {
-            "validate": self.validate,
-            "restart": self.restart,
-            "dry_run": self.dry_run_only,
-            "drain_timeout": self.drain_timeout,
-            "new_identity": self.new_identity,
-        }
-        if self.statement:
-            found = parse_statement(self.statement)
-            settings, if_exists = settings_with(found.settings, **switches), switch("if_exists", self.if_exists)
-            return replace(found, settings=settings, if_exists=found.if_exists or if_exists)
-        return statement_of(
-            self.connection, set=self.set, drop=self.drop, reset=self.reset, if_exists=self.if_exists, **switches
+        return statement_from(
+            self.statement,
+            connection=self.connection,
+            set=self.set,
+            drop=self.drop,
+            reset=self.reset,
+            if_exists=self.if_exists,
+            validate=self.validate,
+            restart=self.restart,
+            dry_run=self.dry_run_only,
+            drain_timeout=self.drain_timeout,
+            new_identity=self.new_identity,
         )
-
-
-def _actor(context: Context) -> str:
-    """Who started the run, where Airflow knows it, and the task."""
-    run, ti = context.get("dag_run"), context["ti"]
-    who = getattr(run, "triggering_user_name", None)
-    task = f"{ti.dag_id}.{ti.task_id} ({ti.run_id})"
-    return f"{who} by {task}" if who else task

@@ -1,1 +1,1 @@
-"""The control store: a small SQL database for what needs leases and row locks; the tables can make it anew."""
+"""The control store: a small SQL database for leases, row locks, registries and audits."""

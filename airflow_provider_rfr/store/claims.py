@@ -1,20 +1,21 @@
 """Claims on deliveries: lease and fencing token, so that any number of dispatchers can run.
 
 A claim counts the attempt before anything is sent, and raises the row's token. Only the holder of the newest token may
-write how the attempt ended. A lease that runs out makes the row claimable again. On PostgreSQL, rows that others are
-claiming are skipped; on SQLite the write lock excludes others.
+write the result. A lease that runs out makes the row claimable again. On PostgreSQL, rows that others are claiming are
+skipped; on SQLite the write lock excludes others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, exists, func, or_, select, update
 
-from airflow_provider_rfr.store.deliveries import EndpointRow, insert_missing
+from airflow_provider_rfr.store.deliveries import EndpointRow
+from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _D: Final = DELIVERIES.c
@@ -56,14 +57,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one deliverer wants of endpoints that are configured alike.
+    """What a dispatcher asks for, of endpoints that are configured alike.
 
     :ivar room: how many deliveries it can take
-    :ivar lease: milliseconds for which it wants them
-    :ivar interval: milliseconds between two windows of an endpoint; 0 for every commit by itself
+    :ivar lease: duration of the claims, in milliseconds
+    :ivar interval: milliseconds between two windows of an endpoint; 0 delivers every commit by itself
     :ivar strict: one at a time, in the order of the commits
-    :ivar probe: first what was tried already, so that with an endpoint that is down a delivery uses up its attempts and
-        somebody hears of it, rather than each of a long backlog being tried once
+    :ivar probe: deliveries that were tried already come first, so that with an endpoint that is down one delivery uses
+        up its attempts and becomes a dead letter, rather than each of a long backlog being tried once
     """
 
     endpoint_ids: tuple[int, ...]
@@ -92,7 +93,8 @@ def claim(
 
     :param endpoints: rows of the wish's endpoints, as of this transaction
     """
-    able = [endpoints[each] for each in wish.endpoint_ids if each in endpoints and endpoints[each].may_be_called(now)]
+    found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
+    able = [each for each in found if each.is_enabled and not each.is_circuit_open(now)]
     if not able or wish.room < 1:
         return []
     query = _due([row.id for row in able], now)
@@ -110,20 +112,17 @@ def claim(
 
 
 def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
+    free = or_(_D.lease_until.is_(None), _D.lease_until < now)
     return (
         select(*_COLUMNS)
-        .where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending", _D.due_at <= now, _is_free(now))
+        .where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending", _D.due_at <= now, free)
         .order_by(_D.due_at, _D.sequence)
         .with_for_update(skip_locked=True)
     )
 
 
-def _is_free(now: int) -> ColumnElement[bool]:
-    return or_(_D.lease_until.is_(None), _D.lease_until < now)
-
-
 def _is_behind() -> ColumnElement[bool]:
-    """An older delivery is not done: under way, waiting for its retry, or dead where that is to hold things up."""
+    """An older delivery is not done: under way, waiting for its retry, or dead where dead letters block."""
     older = DELIVERIES.alias("older")
     # The states first, so that the index leads past all that is delivered.
     undone = (older.c.state.in_(("pending", "dead")), or_(older.c.state == "pending", older.c.on_failure == "block"))
@@ -134,7 +133,7 @@ def _next_window(
     connection: Connection, now: int, wish: Wish, endpoint: EndpointRow, merge: _Merge
 ) -> Sequence[Row[Any]]:
     """The delivery of all that came since the endpoint was last fired; none while its interval lasts."""
-    # The lock makes two deliverers open one window, not two.
+    # The lock lets only one of two dispatchers open a window.
     lock = select(ENDPOINTS.c.last_fired_at).where(ENDPOINTS.c.id == endpoint.id).with_for_update(skip_locked=True)
     found = connection.execute(lock).one_or_none()
     if found is None:
@@ -148,15 +147,14 @@ def _next_window(
         return ()
     fresh = _due([endpoint.id], now).where(_D.started_at.is_(None), _D.commits == 1).order_by(None)
     rows = list(connection.execute(fresh.order_by(_D.sequence)))
-    if not rows or (wish.strict and _has_undone(connection, endpoint, rows[0].sequence)):
+    if rows and wish.strict:
+        first = select(_D.id).where(_D.endpoint_id == endpoint.id, _D.sequence == rows[0].sequence)
+        if connection.execute(first.where(_is_behind()).limit(1)).first() is not None:
+            return ()
+    if not rows:
         return ()
     connection.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(last_fired_at=now))
     return rows if len(rows) == 1 else _merged(connection, now, endpoint, rows, merge)
-
-
-def _has_undone(connection: Connection, endpoint: EndpointRow, sequence: int) -> bool:
-    ahead = select(func.count()).where(_D.endpoint_id == endpoint.id, _D.sequence == sequence, _is_behind())
-    return bool(connection.execute(ahead).scalar_one())
 
 
 def _merged(
@@ -165,7 +163,7 @@ def _merged(
     try:
         window = merge(endpoint, [row.event for row in rows])
     except ValueError:
-        # One that can't be read must not hold up the others: each goes by itself.
+        # An event that can't be read must not block the others: each is delivered by itself.
         return rows
     last = rows[-1]
     delivery = {
@@ -226,13 +224,13 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a claim.
+    """The result of a claim.
 
     :ivar reason: of a failure, one word: ``http``, ``connection``, ``template`` ...
-    :ivar detail: ... and for people; neither holds a secret
-    :ivar answer: what the endpoint said, masked
+    :ivar detail: of a failure, as text; neither holds a secret
+    :ivar answer: the endpoint's answer, masked
     :ivar wait: milliseconds until the next attempt, for ``RETRY`` and ``UNSENT``
-    :ivar asked: milliseconds for which the endpoint asked to be left alone
+    :ivar asked: milliseconds that the endpoint asked to wait (``Retry-After``)
     :ivar at: when the attempt began, in milliseconds since 1970
     :ivar milliseconds: that it took
     :ivar on_failure: the endpoint's policy, kept with what is dead
@@ -254,29 +252,37 @@ class Result:
     notified: bool = False
 
 
-def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
-    """Write the results; returns the ids of deliveries that somebody else has taken over, or that were cancelled.
+_OF_ATTEMPTS: Final = ("at", "milliseconds", "status", "detail", "answer", "body_sha256")
 
-    Their attempts are noted all the same: the endpoint has seen them.
+
+def settle(connection: Connection, now: int, results: Sequence[Result]) -> set[str]:
+    """Write the results; returns the ids of deliveries that another dispatcher has claimed, or that were cancelled.
+
+    Their attempts are noted as well: the endpoint has received them.
     """
-    ours = _still_ours(connection, [result.claim for result in results])
+    by_id = {result.claim.delivery_id: result.claim for result in results}
+    query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")
+    # Locked in one order, so that two dispatchers that settle never wait for each other.
+    rows = connection.execute(query.order_by(_D.id).with_for_update())
+    ours = {by_id[row.id] for row in rows if (row.token, row.lease_owner) == (by_id[row.id].token, by_id[row.id].owner)}
     for ending in Ending:
-        rows = [_values(result, now) for result in results if result.ending is ending and result.claim in ours]
-        if rows:
-            names = [name for name in rows[0] if name != "key"]
+        changes = [_values(result, now) for result in results if result.ending is ending and result.claim in ours]
+        if changes:
+            names = [name for name in changes[0] if name != "key"]
             change = update(DELIVERIES).where(_D.id == bindparam("key"))
-            connection.execute(change.values({name: bindparam(name) for name in names}), rows)
-    sent = [_attempt(result) for result in results if result.ending is not Ending.UNSENT]
+            connection.execute(change.values({name: bindparam(name) for name in names}), changes)
+    sent = [
+        {
+            "delivery_id": result.claim.delivery_id,
+            "number": result.claim.attempt,
+            "outcome": result.ending.value,
+            **{name: getattr(result, name) for name in _OF_ATTEMPTS},
+        }
+        for result in results
+        if result.ending is not Ending.UNSENT
+    ]
     insert_missing(connection, ATTEMPTS, sent)
     return {result.claim.delivery_id for result in results if result.claim not in ours}
-
-
-def _still_ours(connection: Connection, claims: Collection[Claim]) -> set[Claim]:
-    by_id = {claim.delivery_id: claim for claim in claims}
-    # In one order, so that two who settle never wait for each other.
-    query = select(_D.id, _D.token, _D.lease_owner).where(_D.id.in_(sorted(by_id)), _D.state == "pending")
-    rows = connection.execute(query.order_by(_D.id).with_for_update())
-    return {by_id[row.id] for row in rows if (row.token, row.lease_owner) == (by_id[row.id].token, by_id[row.id].owner)}
 
 
 def _values(result: Result, now: int) -> dict[str, Any]:
@@ -300,40 +306,27 @@ def _values(result: Result, now: int) -> dict[str, Any]:
     return {**values, "state": "dead", "ended_at": now, "on_failure": result.on_failure, "notified_at": notified_at}
 
 
-def _attempt(result: Result) -> dict[str, Any]:
-    return {
-        "delivery_id": result.claim.delivery_id,
-        "number": result.claim.attempt,
-        "at": result.at,
-        "milliseconds": result.milliseconds,
-        "outcome": result.ending.value,
-        "status": result.status,
-        "detail": result.detail,
-        "answer": result.answer,
-        "body_sha256": result.body_sha256,
-    }
-
-
 def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[int, EndpointRow]) -> int | None:
     """When the next delivery can be claimed, in milliseconds since 1970; it may be past. None if none is pending.
 
-    Paused and disabled endpoints do not count. A delivery that somebody is at counts from the end of the lease.
+    Paused and disabled endpoints do not count. A delivery that is claimed counts from the end of its lease.
     """
     moments: list[int] = []
     for wish in wishes:
-        able = [endpoints[each] for each in wish.endpoint_ids if each in endpoints and _is_on(endpoints[each])]
-        by_id = {row.id: row for row in able}
-        moments += [_moment(row, by_id[row.endpoint_id], wish) for row in _earliest(connection, wish, list(by_id))]
+        found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
+        enabled = {each.id: each for each in found if each.is_enabled}
+        for row in _earliest(connection, wish, list(enabled)) if enabled else ():
+            endpoint, moment = enabled[row.endpoint_id], int(row.moment)
+            if endpoint.open_until is not None:
+                moment = max(moment, endpoint.open_until)
+            if wish.interval and row.fresh and endpoint.last_fired_at is not None:
+                moment = max(moment, endpoint.last_fired_at + wish.interval)
+            moments.append(moment)
     return min(moments, default=None)
 
 
-def _is_on(row: EndpointRow) -> bool:
-    return row.paused_at is None and row.disabled_at is None
-
-
 def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> list[Row[Any]]:
-    if not endpoint_ids:
-        return []
+    """By endpoint, and by whether it was never tried: when the first delivery can be claimed."""
     fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
     able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)
     query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
@@ -341,12 +334,3 @@ def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> li
     if wish.strict:
         query = query.where(~_is_behind())
     return list(connection.execute(query))
-
-
-def _moment(row: Row[Any], endpoint: EndpointRow, wish: Wish) -> int:
-    moment = int(row.moment)
-    if endpoint.open_until is not None:
-        moment = max(moment, endpoint.open_until)
-    if wish.interval and row.fresh and endpoint.last_fired_at is not None:
-        moment = max(moment, endpoint.last_fired_at + wish.interval)
-    return moment

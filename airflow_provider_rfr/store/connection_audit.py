@@ -1,7 +1,7 @@
-"""Alterations of connections: their lock, their journal and their audit are one row.
+"""Audit and journal of alterations, and what is noted of connections outside of Airflow: hashes and references only.
 
-A row is open from the first look at the connection until its new definition is stored, and while it is, nobody else
-alters the connection: a second one gets a conflict at once. A lease ends the lock of one that died.
+A row of the journal is open from the first look at the connection until its new definition is stored. One that is open
+although the connection's lease is free belongs to a process that died.
 """
 
 from __future__ import annotations
@@ -10,33 +10,39 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy import Connection, delete, insert, select, update
 
-from airflow_provider_rfr.store.deliveries import insert_missing
-from airflow_provider_rfr.store.tables import ALTERATIONS, IDENTITIES, MOVES, SECRETS, SETTINGS
+from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.leases import LeaseKind
+from airflow_provider_rfr.store.tables import ALTERATIONS, IDENTITIES, LEASES, MOVES, SECRETS, SETTINGS
 
-OPEN: Final = "open"
-STORED: Final = "stored"
-APPLIED: Final = "applied"
-UNCHANGED: Final = "unchanged"
-REFUSED: Final = "refused"
-CONFLICT: Final = "conflict"
-FAILED: Final = "failed"
-LEASE_SECONDS: Final = 30
-_LOCK: Final = 0x5246_5243
 _A: Final = ALTERATIONS.c
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
-    """One change, as the audit tells it; nothing in it is secret.
+class AlterationState(str, Enum):
+    """How far an alteration is."""
 
-    :ivar state: open, stored (what uses it is being restarted), applied, unchanged, refused, conflict or failed
-    :ivar options: by name, what was there and what is there, masked
-    :ivar validated: whether it was tried before it was stored; None where it never came to that
-    :ivar dependents: what uses the connection, and what became of it
+    OPEN = "open"
+    STORED = "stored"
+    """What uses the connection is being restarted."""
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+    CONFLICT = "conflict"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterationRecord:
+    """One alteration in the audit; nothing in it is secret.
+
+    :ivar state: value of an :class:`AlterationState`
+    :ivar options: by name, values before and after, masked
+    :ivar validated: whether the new settings were tried before they were stored; None if that was not reached
+    :ivar dependents: what uses the connection, and the outcome of each
     :ivar started_at: milliseconds since 1970
     """
 
@@ -55,148 +61,112 @@ class Alteration:
     ended_at: int | None
 
 
+def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int:
+    """Open a row; returns its number."""
+    row = {"conn_id": conn_id, "actor": actor[:250], "state": AlterationState.OPEN.value, "statement": statement}
+    made = connection.execute(insert(ALTERATIONS).values(**row, options="{}", dependents="[]", started_at=now))
+    assert made.inserted_primary_key is not None
+    return int(made.inserted_primary_key[0])
+
+
+def note_alteration(connection: Connection, now: int, number: int, state: AlterationState, **values: Any) -> None:
+    """Note the state of an alteration, and other columns of its row."""
+    for name in ("options", "dependents"):
+        if name in values:
+            values[name] = json.dumps(values[name])
+    ended = None if state in (AlterationState.OPEN, AlterationState.STORED) else now
+    connection.execute(update(ALTERATIONS).where(_A.id == number).values(state=state.value, ended_at=ended, **values))
+
+
+def interrupted_alterations(connection: Connection, conn_id: str, number: int) -> list[AlterationRecord]:
+    """Alterations of the connection before this one whose process died; to be asked while its lease is held."""
+    query = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == AlterationState.OPEN.value, _A.id < number)
+    return [_record(row) for row in connection.execute(query.order_by(_A.id))]
+
+
+def concurrent_alterations(connection: Connection, now: int, conn_id: str) -> list[AlterationRecord]:
+    """Alterations of other connections that are under way."""
+    held = (LEASES.c.kind == LeaseKind.CONNECTION.value) & (LEASES.c.name == _A.conn_id) & (LEASES.c.until >= now)
+    query = select(ALTERATIONS).join(LEASES, held)
+    rows = connection.execute(query.where(_A.conn_id != conn_id, _A.state == AlterationState.OPEN.value))
+    return [_record(row) for row in rows]
+
+
+def list_alterations(connection: Connection, conn_id: str | None = None, limit: int = 100) -> list[AlterationRecord]:
+    """The newest first; of all connections without an id."""
+    query = select(ALTERATIONS).order_by(_A.id.desc()).limit(limit)
+    if conn_id is not None:
+        query = query.where(_A.conn_id == conn_id)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def _record(row: Any) -> AlterationRecord:
+    values = dict(row._mapping)
+    for name in ("options", "dependents"):
+        values[name] = json.loads(values[name])
+    values["validated"] = None if row.validated is None else bool(row.validated)
+    return AlterationRecord(**values)
+
+
 def installation_salt(connection: Connection) -> str:
-    """What tells this installation's hashes from those of others; made when it is first asked for."""
+    """Makes hashes of this installation differ from those of others; created on first use."""
     row = {"name": "connection_salt", "value": secrets.token_hex(16)}
     insert_missing(connection, SETTINGS, [row])
     return str(connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == row["name"])).scalar_one())
 
 
-def begin_alteration(connection: Connection, now: int, conn_id: str, actor: str, statement: str) -> int | None:
-    """Open a row, and with it lock the connection; None while somebody else alters it."""
-    if connection.dialect.name == "postgresql":
-        # On SQLite the transaction has the write lock; here two could look at the same time.
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    held = select(_A.id).where(_A.conn_id == conn_id, _A.state == OPEN, _A.lease_until >= now)
-    if connection.execute(held.limit(1)).first() is not None:
-        return None
-    row: dict[str, Any] = {
-        "conn_id": conn_id,
-        "actor": actor[:250],
-        "state": OPEN,
-        "statement": statement,
-        "options": "{}",
-    }
-    row |= {"dependents": "[]", "started_at": now, "lease_until": now + LEASE_SECONDS * 1000}
-    made = connection.execute(insert(ALTERATIONS).values(**row))
-    assert made.inserted_primary_key is not None
-    return int(made.inserted_primary_key[0])
+class ConnectionNotes:
+    """What is noted of a connection outside of Airflow: references of secrets, its upstream, its former addresses."""
 
+    def __init__(self, connection: Connection, conn_id: str) -> None:
+        self._connection = connection
+        self._conn_id = conn_id
 
-def holds(connection: Connection, now: int, alteration: int) -> bool:
-    """Renew the lock; False if its lease ran out, so that somebody else may be at the connection."""
-    held = (_A.id == alteration, _A.state == OPEN, _A.lease_until >= now)
-    renewed = update(ALTERATIONS).where(*held).values(lease_until=now + LEASE_SECONDS * 1000)
-    return connection.execute(renewed).rowcount == 1
+    def secret_references(self) -> dict[str, str]:
+        """Where each secret that was set by reference is kept, by option."""
+        found = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == self._conn_id)
+        return {row.option: row.reference for row in self._connection.execute(found)}
 
+    def set_secret_references(self, references: Mapping[str, str]) -> None:
+        """Replace the references."""
+        self._connection.execute(delete(SECRETS).where(SECRETS.c.conn_id == self._conn_id))
+        rows = [{"conn_id": self._conn_id, "option": name, "reference": each} for name, each in references.items()]
+        if rows:
+            self._connection.execute(insert(SECRETS), rows)
 
-def abandon(connection: Connection, now: int, alteration: int) -> None:
-    """Give the lock back without a word on how it ended."""
-    connection.execute(update(ALTERATIONS).where(_A.id == alteration).values(lease_until=now - 1))
+    def identity(self) -> str | None:
+        """Hash of the upstream that the connection led to when it was last asked."""
+        found = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == self._conn_id)
+        return self._connection.execute(found).scalar_one_or_none()
 
+    def set_identity(self, now: int, identity: str | None) -> None:
+        """Replace the upstream; None: it is unknown."""
+        self._connection.execute(delete(IDENTITIES).where(IDENTITIES.c.conn_id == self._conn_id))
+        if identity is not None:
+            row = {"conn_id": self._conn_id, "identity": identity, "seen_at": now}
+            self._connection.execute(insert(IDENTITIES).values(**row))
 
-def note_alteration(connection: Connection, now: int, alteration: int, state: str, **values: Any) -> None:
-    """Note how far it is; every state but ``open`` gives the lock back."""
-    for name in ("options", "dependents"):
-        if name in values:
-            values[name] = json.dumps(values[name])
-    ended = None if state in (OPEN, STORED) else now
-    values |= {"state": state, "ended_at": ended} | ({} if state == OPEN else {"lease_until": None})
-    connection.execute(update(ALTERATIONS).where(_A.id == alteration).values(**values))
+    def former_places(self, content: str) -> list[dict[str, Any]]:
+        """Former addresses, the oldest first, if this content is what the last alteration stored."""
+        found = select(MOVES.c.places).where(MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
+        places: list[dict[str, Any]] = json.loads(self._connection.execute(found).scalar() or "[]")
+        return places
 
+    def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:
+        """Note the former addresses before this content is stored; nothing in them is secret."""
+        is_it = (MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
+        self._connection.execute(delete(MOVES).where(*is_it))
+        if places:
+            row = {"conn_id": self._conn_id, "content_hash": content, "places": json.dumps(list(places))}
+            self._connection.execute(insert(MOVES).values(**row))
 
-def interrupted(connection: Connection, now: int, conn_id: str) -> list[Alteration]:
-    """Those that somebody began and did not end, and is not at any more."""
-    found = select(ALTERATIONS).where(_A.conn_id == conn_id, _A.state == OPEN, _A.lease_until < now)
-    return [_alteration(row) for row in connection.execute(found.order_by(_A.id))]
+    def keep_former_places(self, content: str) -> None:
+        """Forget those that were noted for other contents."""
+        others = (MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash != content)
+        self._connection.execute(delete(MOVES).where(*others))
 
-
-def open_beside(connection: Connection, now: int, alteration: int) -> list[Alteration]:
-    """Those of other connections that somebody is at now."""
-    found = select(ALTERATIONS).where(_A.id != alteration, _A.state == OPEN, _A.lease_until >= now)
-    return [_alteration(row) for row in connection.execute(found.order_by(_A.id))]
-
-
-def list_alterations(connection: Connection, conn_id: str | None = None, limit: int = 100) -> list[Alteration]:
-    """The newest first."""
-    query = select(ALTERATIONS).order_by(_A.id.desc()).limit(limit)
-    if conn_id is not None:
-        query = query.where(_A.conn_id == conn_id)
-    return [_alteration(row) for row in connection.execute(query)]
-
-
-def secret_references(connection: Connection, conn_id: str) -> dict[str, str]:
-    """Where each secret option of the connection is kept, of those that were set by reference."""
-    found = select(SECRETS.c.option, SECRETS.c.reference).where(SECRETS.c.conn_id == conn_id)
-    return {row.option: row.reference for row in connection.execute(found)}
-
-
-def note_secret_references(connection: Connection, conn_id: str, references: Mapping[str, str]) -> None:
-    """Put these in the place of what was noted."""
-    connection.execute(delete(SECRETS).where(SECRETS.c.conn_id == conn_id))
-    rows = [{"conn_id": conn_id, "option": name, "reference": each} for name, each in references.items()]
-    if rows:
-        connection.execute(insert(SECRETS), rows)
-
-
-def identity_of(connection: Connection, conn_id: str) -> str | None:
-    """The upstream that the connection led to when it was last asked, as a hash."""
-    found = select(IDENTITIES.c.identity).where(IDENTITIES.c.conn_id == conn_id)
-    return connection.execute(found).scalar_one_or_none()
-
-
-def note_identity(connection: Connection, now: int, conn_id: str, identity: str | None) -> None:
-    """Note the upstream; None: nothing is known of it any more."""
-    connection.execute(delete(IDENTITIES).where(IDENTITIES.c.conn_id == conn_id))
-    if identity is not None:
-        connection.execute(insert(IDENTITIES).values(conn_id=conn_id, identity=identity, seen_at=now))
-
-
-def moves_of(connection: Connection, conn_id: str, content: str) -> list[dict[str, Any]]:
-    """Where the connection led before, the oldest first, if its content is what the last alteration stored."""
-    is_it = (MOVES.c.conn_id == conn_id, MOVES.c.content_hash == content)
-    found = connection.execute(select(MOVES).where(*is_it)).first()
-    if found is None:
-        return []
-    places: list[dict[str, Any]] = json.loads(found.places)
-    return places
-
-
-def note_move(connection: Connection, conn_id: str, content: str, places: Sequence[Mapping[str, Any]]) -> None:
-    """Note where the connection led before it gets this content; nothing of it is secret."""
-    connection.execute(delete(MOVES).where(MOVES.c.conn_id == conn_id, MOVES.c.content_hash == content))
-    if places:
-        row = {"conn_id": conn_id, "content_hash": content, "places": json.dumps([dict(each) for each in places])}
-        connection.execute(insert(MOVES).values(**row))
-
-
-def keep_move(connection: Connection, conn_id: str, content: str) -> None:
-    """Forget where other contents of the connection led: it has this one now."""
-    connection.execute(delete(MOVES).where(MOVES.c.conn_id == conn_id, MOVES.c.content_hash != content))
-
-
-def rename_notes(connection: Connection, old: str, new: str) -> None:
-    """Let what is noted of a connection follow its new name; what a former one of that name left behind goes."""
-    for notes in (SECRETS, IDENTITIES, MOVES):
-        connection.execute(delete(notes).where(notes.c.conn_id == new))
-    connection.execute(update(SECRETS).where(SECRETS.c.conn_id == old).values(conn_id=new))
-    connection.execute(update(IDENTITIES).where(IDENTITIES.c.conn_id == old).values(conn_id=new))
-    connection.execute(update(MOVES).where(MOVES.c.conn_id == old).values(conn_id=new))
-
-
-def _alteration(row: Any) -> Alteration:
-    return Alteration(
-        row.id,
-        row.conn_id,
-        row.actor,
-        row.state,
-        row.statement,
-        json.loads(row.options),
-        None if row.validated is None else bool(row.validated),
-        row.detail,
-        row.old_hash,
-        row.new_hash,
-        json.loads(row.dependents),
-        row.started_at,
-        row.ended_at,
-    )
+    def rename(self, new: str) -> None:
+        """Move everything to a new name, replacing the notes of a former connection of that name."""
+        for notes in (SECRETS, IDENTITIES, MOVES):
+            self._connection.execute(delete(notes).where(notes.c.conn_id == new))
+            self._connection.execute(update(notes).where(notes.c.conn_id == self._conn_id).values(conn_id=new))

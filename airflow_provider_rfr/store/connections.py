@@ -1,18 +1,18 @@
 """Which task runs with which copy of which connection.
 
-A task registers before it reads its connections, so a change that comes meanwhile is always seen: at worst it is
-restarted although it has the new settings already. Each registration raises the row's token; who was replaced by a
-later one can neither end nor fail it.
+A task registers before it reads its connections, so a concurrent change is always seen: at worst the task is restarted
+although it has the new settings already. Each registration raises the row's token; a replaced registration can neither
+end nor renew the row.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
 from airflow_provider_rfr.store.tables import USE_HASHES, USES
 
@@ -23,9 +23,8 @@ IDLE: Final = "idle"
 _UNREAD: Final = "unread"
 """The hash of a copy that is yet to be read."""
 _SILENT: Final = 600_000
-"""Milliseconds without a word after which a task is dead: it says every two seconds that it lives."""
-_KEPT: Final = 500
-"""Characters of an error."""
+"""Milliseconds without a heartbeat after which a task counts as dead; there is one every two seconds."""
+_ERROR_LENGTH: Final = 500
 _U: Final = USES.c
 _H: Final = USE_HASHES.c
 
@@ -41,7 +40,7 @@ class TaskRef:
 
     @property
     def consumer(self) -> str:
-        """The key of what it uses."""
+        """The task as a key."""
         return f"{self.dag_id}/{self.run_id}/{self.task_id}/{self.map_index}"
 
     def __str__(self) -> str:
@@ -55,7 +54,7 @@ class UsedConnection:
 
     :ivar via: ids on the way to it, from the one that the task names, e.g. ``broker > tunnel``
     :ivar running: hash of the copy that the task has
-    :ivar wanted: hash of the one that it ought to have, None for the same
+    :ivar wanted: hash of the copy that it should have; None for the same
     """
 
     conn_id: str
@@ -65,7 +64,7 @@ class UsedConnection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the task runs with another copy than it ought to."""
+        """Whether the task should have another copy."""
         return self.wanted is not None and self.wanted != self.running
 
 
@@ -76,8 +75,8 @@ class Use:
     :ivar state: running, deferred (the triggerer follows it), stalled (it failed), idle (it ended well)
     :ivar token: of its newest registration
     :ivar error: what it failed with, masked
-    :ivar details: what the kind of task notes: tables, options that it can't adopt, how it is checked; no secrets
-    :ivar seen_at: when it last said that it lives, in milliseconds since 1970
+    :ivar details: tables, options that the task can't adopt, how it is checked; no secrets
+    :ivar seen_at: its last heartbeat, in milliseconds since 1970
     """
 
     task: TaskRef
@@ -92,7 +91,7 @@ class Use:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it runs with another copy of any connection than it ought to."""
+        """Whether the task should have another copy of any connection."""
         return any(each.is_stale for each in self.connections)
 
     def of(self, conn_id: str) -> UsedConnection | None:
@@ -105,19 +104,16 @@ def register_use(
 ) -> Use:
     """Note that the task starts, before it reads these connections; returns the new row.
 
-    What earlier runs of the task left behind goes.
+    Earlier runs of the task that ended well are deleted.
     """
     before = load_use(connection, task)
-    same = and_(_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
-    over = select(_U.consumer).where(same, _U.run_id != task.run_id, _U.state == IDLE)
-    connection.execute(delete(USE_HASHES).where(or_(_H.consumer.in_(over), _H.consumer == task.consumer)))
-    connection.execute(delete(USES).where(same, _U.run_id != task.run_id, _U.state == IDLE))
+    _delete_uses(connection, task, _U.run_id != task.run_id, _U.state == IDLE)
+    connection.execute(delete(USE_HASHES).where(_H.consumer == task.consumer))
     values: dict[str, Any] = {"kind": kind, "state": RUNNING, "error": None, "error_kind": None}
     values |= {"details": json.dumps(dict(details)), "started_at": now, "seen_at": now}
     values["token"] = 1 if before is None else before.token + 1
     if before is None:
-        names = {"dag_id": task.dag_id, "run_id": task.run_id, "task_id": task.task_id, "map_index": task.map_index}
-        connection.execute(insert(USES).values(consumer=task.consumer, **names, **values))
+        connection.execute(insert(USES).values(consumer=task.consumer, **asdict(task), **values))
     else:
         connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
     unread = [UsedConnection(name, name, _UNREAD) for name in dict.fromkeys(conn_ids)]
@@ -127,20 +123,38 @@ def register_use(
     return made
 
 
+def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bool]) -> None:
+    """Delete rows of this task and of its other runs."""
+    same = (_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
+    found = list(connection.scalars(select(_U.consumer).where(*same, *where)))
+    connection.execute(delete(USE_HASHES).where(_H.consumer.in_(found)))
+    connection.execute(delete(USES).where(_U.consumer.in_(found)))
+
+
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
-    """Note what the task read; what was wanted of it meanwhile stays."""
+    """Note what the task read; which copies it should have stays as it is."""
     found = load_use(connection, task)
     if found is None or found.token != token:
         return
     for each in copies:
-        values = {"via": each.via, "running_hash": each.running}
-        is_copy = and_(_H.consumer == task.consumer, _H.conn_id == each.conn_id)
-        if not connection.execute(update(USE_HASHES).where(is_copy).values(**values)).rowcount:
-            connection.execute(insert(USE_HASHES).values(consumer=task.consumer, conn_id=each.conn_id, **values))
+        _put_copy(connection, task, each.conn_id, {"running_hash": each.running, "via": each.via})
+
+
+def _put_copy(
+    connection: Connection,
+    task: TaskRef,
+    conn_id: str,
+    values: Mapping[str, str],
+    missing: Mapping[str, str] | None = None,
+) -> None:
+    """Update the row of a copy, or insert it, then with further values."""
+    key = {"consumer": task.consumer, "conn_id": conn_id}
+    if not connection.execute(update(USE_HASHES).filter_by(**key).values(**values)).rowcount:
+        connection.execute(insert(USE_HASHES).values(**key, **(missing or {}), **values))
 
 
 def beat(connection: Connection, now: int, task: TaskRef, token: int) -> Use | None:
-    """Say that the task lives; returns its row, None if a later registration replaced it."""
+    """Note that the task is alive; returns its row, None if a later registration replaced it."""
     found = load_use(connection, task)
     if found is None or found.token != token:
         return None
@@ -157,36 +171,30 @@ def end_use(
     error: str | None = None,
     error_kind: str | None = None,
 ) -> Use | None:
-    """Note how the task's registration ended; returns its row as it is then, None if a later one replaced it.
+    """Note how the task's registration ended; returns its row, None if a later one replaced it.
 
-    One that ended well takes the place of earlier runs that failed: nobody waits for those any more.
+    After one that ended well, earlier runs that failed or died are deleted: they will not be continued.
 
     :param token: None for the newest one
     """
     found = load_use(connection, task)
     if found is None or token not in (None, found.token):
         return None
-    kept = None if error is None else error[:_KEPT]
+    kept = None if error is None else error[:_ERROR_LENGTH]
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
     connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
     if state == IDLE:
-        same = and_(_U.dag_id == task.dag_id, _U.task_id == task.task_id, _U.map_index == task.map_index)
         dead = or_(_U.state == STALLED, and_(_U.state == RUNNING, _U.seen_at < now - _SILENT))
-        began = select(_U.started_at).where(_U.consumer == task.consumer).scalar_subquery()
-        over = list(connection.scalars(select(_U.consumer).where(same, dead, _U.started_at < began)))
-        connection.execute(delete(USE_HASHES).where(_H.consumer.in_(over)))
-        connection.execute(delete(USES).where(_U.consumer.in_(over)))
+        own = USES.alias("own")
+        began = select(own.c.started_at).where(own.c.consumer == task.consumer).scalar_subquery()
+        _delete_uses(connection, task, dead, _U.started_at < began)
     return load_use(connection, task)
 
 
 def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
-    """Note which copy of the connection those tasks ought to have; they find out by themselves."""
+    """Note which copy of the connection those tasks should have; running tasks read it by themselves."""
     for task in uses:
-        is_copy = and_(_H.consumer == task.consumer, _H.conn_id == conn_id)
-        changed = connection.execute(update(USE_HASHES).where(is_copy).values(wanted_hash=wanted)).rowcount
-        if not changed:
-            row = {"consumer": task.consumer, "conn_id": conn_id, "via": conn_id, "running_hash": _UNREAD}
-            connection.execute(insert(USE_HASHES).values(**row, wanted_hash=wanted))
+        _put_copy(connection, task, conn_id, {"wanted_hash": wanted}, {"via": conn_id, "running_hash": _UNREAD})
 
 
 def load_use(connection: Connection, task: TaskRef) -> Use | None:
@@ -213,18 +221,17 @@ def list_uses(
     for row in connection.execute(named):
         made = UsedConnection(row.conn_id, row.via, row.running_hash, row.wanted_hash)
         copies.setdefault(row.consumer, []).append(made)
-    return [_use(row, copies.get(row.consumer, [])) for row in rows]
-
-
-def _use(row: Row[Any], copies: Sequence[UsedConnection]) -> Use:
-    return Use(
-        TaskRef(row.dag_id, row.run_id, row.task_id, row.map_index),
-        row.kind,
-        row.state,
-        row.token,
-        tuple(copies),
-        row.error,
-        row.error_kind,
-        json.loads(row.details),
-        row.seen_at,
-    )
+    return [
+        Use(
+            TaskRef(row.dag_id, row.run_id, row.task_id, row.map_index),
+            row.kind,
+            row.state,
+            row.token,
+            tuple(copies.get(row.consumer, ())),
+            row.error,
+            row.error_kind,
+            json.loads(row.details),
+            row.seen_at,
+        )
+        for row in rows
+    ]

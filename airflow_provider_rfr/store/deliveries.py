@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, delete, func, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, delete, func, or_, select, tuple_, update
 
+from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
-_WITHOUT_ATTEMPT: Final = ("cancelled", "merged")
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c
 _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
@@ -30,27 +29,23 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[dict[s
         .where(_E.lake == lake, _A.at >= since)
         .order_by(_A.at, _D.id, _A.number)
     )
-    return _rows(connection, query)
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[dict[str, Any]]:
-    """Deliveries that were cancelled or merged into another one before anybody tried them, the oldest first."""
+    """Deliveries that were cancelled or merged into another one before any attempt, the oldest first."""
     query = (
         select(*_OF_THE_DELIVERY, _D.ended_at)
         .join(ENDPOINTS, _D.endpoint_id == _E.id)
-        .where(_E.lake == lake, _D.state.in_(_WITHOUT_ATTEMPT), _D.attempts == 0, _D.ended_at >= since)
+        .where(_E.lake == lake, _D.state.in_(("cancelled", "merged")), _D.attempts == 0, _D.ended_at >= since)
         .order_by(_D.ended_at, _D.id)
     )
-    return _rows(connection, query)
-
-
-def _rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in connection.execute(query).mappings()]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 _KEY: Final = ("lake", "target", "trigger", "block")
 _LONGEST_OPEN: Final = 25 * 3600 * 1000
-"""Milliseconds. A rest that ends later was written by a clock that ran ahead, and does not count."""
+"""Milliseconds. A time that is further in the future was written by a clock that ran ahead, and does not count."""
 
 
 class EndpointKey(NamedTuple):
@@ -75,23 +70,23 @@ class EndpointKey(NamedTuple):
 
 
 def parts_of(name: str) -> tuple[str, str | None]:
-    """Trigger and block of ``block/trigger``; no block where only a trigger is named."""
+    """Trigger and block of ``block/trigger``; None for the block where only a trigger is named."""
     block, found, trigger = name.rpartition("/")
     return trigger, block if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """An endpoint as the store knows it.
+    """An endpoint's row.
 
-    :ivar address: a digest of whom the trigger calls, as its block says it; None before a deliverer came
-    :ivar places: where the block was met, as JSON, the newest last
-    :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` speak of; a table made anew has another one
+    :ivar address: digest of the address in its block; None before the first dispatcher
+    :ivar places: where the block was found, as JSON, the newest last
+    :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` refer to; a recreated table has another one
     :ivar since: commits from this sequence number on are owed
     :ivar enqueued_until: commits up to this sequence number have been looked at
-    :ivar failing: failed attempts in a row
-    :ivar open_until: the circuit breaker lets nothing through before; in milliseconds
-    :ivar disabled_address: a digest of the address that was gone
+    :ivar failing: consecutive failed attempts
+    :ivar open_until: until then the circuit breaker is open; in milliseconds
+    :ivar disabled_address: digest of the address that answered 410
     """
 
     id: int
@@ -113,21 +108,15 @@ class EndpointRow:
         """Whether the circuit breaker stops calls now."""
         return self.open_until is not None and now < self.open_until <= now + _LONGEST_OPEN
 
-    def may_be_called(self, now: int) -> bool:
-        """Whether deliveries may be claimed."""
-        return self.paused_at is None and self.disabled_at is None and not self.is_circuit_open(now)
-
-
-def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows whose keys are not there; the others stay as they are."""
-    if rows:
-        make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        connection.execute(make(table).on_conflict_do_nothing(), list(rows))
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it is neither paused nor disabled."""
+        return self.paused_at is None and self.disabled_at is None
 
 
 def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
-    """The endpoint's row, made where it is missing, and locked until the transaction ends."""
-    insert_missing(connection, ENDPOINTS, [_columns(key)])
+    """The endpoint's row, inserted where it is missing, and locked until the transaction ends."""
+    insert_missing(connection, ENDPOINTS, [dict(zip(_KEY, key, strict=True))])
     found = connection.execute(select(ENDPOINTS).where(_is_key([key])).with_for_update()).mappings().one()
     return _row(found)
 
@@ -150,7 +139,7 @@ def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, 
 
 
 def endpoints_of_table(connection: Connection, lake: str, table: str | None = None) -> list[EndpointRow]:
-    """All that the store knows, of a lake or of one of its tables, by table and trigger."""
+    """All endpoints of a lake or of one of its tables, by table and trigger."""
     query = select(ENDPOINTS).where(ENDPOINTS.c.lake == lake).order_by(*(ENDPOINTS.c[name] for name in _KEY))
     if table is not None:
         query = query.where(ENDPOINTS.c.target == table)
@@ -160,7 +149,7 @@ def endpoints_of_table(connection: Connection, lake: str, table: str | None = No
 def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) -> int:
     """Write columns of some endpoints; returns how many there were."""
     wanted = sorted(ids)
-    # One order for all who do this, so that none waits for another that waits for it.
+    # Locked in one order by all transactions, so that they can't deadlock.
     lock = select(ENDPOINTS.c.id).where(ENDPOINTS.c.id.in_(wanted)).order_by(ENDPOINTS.c.id).with_for_update()
     connection.execute(lock).all()
     return connection.execute(update(ENDPOINTS).where(ENDPOINTS.c.id.in_(wanted)).values(**values)).rowcount
@@ -168,10 +157,6 @@ def change_endpoints(connection: Connection, ids: Iterable[int], **values: Any) 
 
 def _is_key(keys: Sequence[EndpointKey]) -> Any:
     return tuple_(*(ENDPOINTS.c[name] for name in _KEY)).in_(keys)
-
-
-def _columns(key: EndpointKey) -> dict[str, str]:
-    return dict(zip(_KEY, key, strict=True))
 
 
 def _row(found: RowMapping) -> EndpointRow:
@@ -199,10 +184,10 @@ class NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivery as people see it. Times are milliseconds since 1970.
+    """A delivery with its endpoint. Times are milliseconds since 1970.
 
-    :ivar commits: how many it stands for; more than one after a debounce
-    :ivar leased: somebody is at it, or died at it not long ago
+    :ivar commits: how many it covers; more than one after a debounce
+    :ivar lease_until: until then it is claimed, perhaps by a process that died
     """
 
     id: str
@@ -232,7 +217,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt, of which an answer or a failure was seen."""
+    """One attempt that ended."""
 
     number: int
     at: int
@@ -246,7 +231,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which deliveries; what is left out does not matter."""
+    """A filter of deliveries; what is left out does not restrict it."""
 
     lake: str | None = None
     table: str | None = None
@@ -275,8 +260,11 @@ EVERYTHING: Final = Selection()
 
 
 def add_deliveries(connection: Connection, now: int, deliveries: Sequence[NewDelivery]) -> int:
-    """Make the rows that are missing; returns how many were."""
-    before = _count_of(connection, [each.id for each in deliveries])
+    """Insert the rows that are missing; returns how many were."""
+    before, ids = 0, [each.id for each in deliveries]
+    for start in range(0, len(ids), 500):
+        some = _D.id.in_(ids[start : start + 500])
+        before += connection.execute(select(func.count()).where(some)).scalar_one()
     for start in range(0, len(deliveries), 500):
         rows = [
             {
@@ -297,20 +285,17 @@ def add_deliveries(connection: Connection, now: int, deliveries: Sequence[NewDel
     return len(deliveries) - before
 
 
-def _count_of(connection: Connection, ids: Sequence[str]) -> int:
-    counts = (
-        connection.execute(select(func.count()).where(_D.id.in_(ids[start : start + 500]))).scalar_one()
-        for start in range(0, len(ids), 500)
-    )
-    return sum(counts)
-
-
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
     """The newest first."""
     columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
-    return [_delivery(dict(row)) for row in connection.execute(query).mappings()]
+    found = []
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        key = EndpointKey(*(values.pop(name) for name in _KEY))
+        found.append(Delivery(key=key, **values))
+    return found
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Attempt]:
@@ -322,7 +307,7 @@ def attempts_of(connection: Connection, delivery_id: str) -> list[Attempt]:
 
 
 def count_states(connection: Connection, selection: Selection) -> dict[str, int]:
-    """Deliveries by state; states without any are there with 0."""
+    """Number of deliveries by state, also where it is 0."""
     query = _joined(select(_D.state, func.count()), selection).group_by(_D.state)
     found = dict.fromkeys(_STATES, 0)
     return {**found, **{row[0]: row[1] for row in connection.execute(query)}}
@@ -347,22 +332,22 @@ def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[
 
 
 def oldest_pending(connection: Connection, selection: Selection) -> int | None:
-    """When the oldest pending delivery was made."""
+    """When the oldest pending delivery was created."""
     query = _joined(select(func.min(_D.created_at)), selection).where(_D.state == "pending")
     found: int | None = connection.execute(query).scalar_one()
     return found
 
 
 def set_pending(connection: Connection, now: int, ids: Iterable[str]) -> None:
-    """Let them be delivered again, under the same id and with a new budget of attempts."""
+    """Make them pending again, under the same id and with a new budget of attempts."""
     again = {"state": "pending", "due_at": now, "failures": 0, "started_at": now, "ended_at": None, "notified_at": None}
-    nobody = {"lease_owner": None, "lease_until": None, "reason": None, "detail": None, "on_failure": None}
+    cleared = {"lease_owner": None, "lease_until": None, "reason": None, "detail": None, "on_failure": None}
     ended = update(DELIVERIES).where(_D.id.in_(list(ids)), _D.state.in_(REPLAYABLE))
-    connection.execute(ended.values(**again, **nobody))
+    connection.execute(ended.values(**again, **cleared))
 
 
 def set_cancelled(connection: Connection, now: int, ids: Iterable[str], detail: str) -> None:
-    """Let them never be delivered; who is at one of them can't say any more how it ended."""
+    """Cancel them. The token goes up, so that a dispatcher that has claimed one can't write its result."""
     values = {"state": "cancelled", "ended_at": now, "lease_owner": None, "lease_until": None, "detail": detail}
     undone = update(DELIVERIES).where(_D.id.in_(list(ids)), _D.state.in_(CANCELLABLE))
     connection.execute(undone.values(token=_D.token + 1, **values))
@@ -381,7 +366,7 @@ def mark_notified(connection: Connection, now: int, delivery_id: str) -> None:
 
 
 def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], longest_lease: int) -> None:
-    """Bring back what a clock that ran ahead has put into a far future: no lease and no wait is ever that long."""
+    """Shorten leases and waits that a clock that ran ahead has put into a far future."""
     pending = update(DELIVERIES).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
     late = pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease)
     connection.execute(late)
@@ -389,7 +374,7 @@ def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], 
 
 
 def delete_ended(connection: Connection, before: int, selection: Selection) -> int:
-    """Forget deliveries that ended before, the dead excepted; returns how many."""
+    """Delete deliveries that ended before that time, except dead letters; returns how many."""
     ended = ("delivered", "cancelled", "merged")
     query = _joined(select(_D.id), selection).where(_D.state.in_(ended), _D.ended_at < before)
     done = connection.execute(delete(DELIVERIES).where(_D.id.in_(query)))
@@ -398,8 +383,3 @@ def delete_ended(connection: Connection, before: int, selection: Selection) -> i
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
     return query.select_from(DELIVERIES.join(ENDPOINTS)).where(*selection.condition())
-
-
-def _delivery(values: dict[str, Any]) -> Delivery:
-    key = EndpointKey(values.pop("lake"), values.pop("target"), values.pop("trigger"), values.pop("block"))
-    return Delivery(key=key, **values)

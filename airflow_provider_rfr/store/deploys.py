@@ -1,19 +1,20 @@
 """The registry of built-in objects, the journal of deploys, and the queue of what may be deleted.
 
-The registry is what the last deploy left, written in one transaction. The journal is a log: what is left to do follows
-from the lake. A table is queued for deletion before it is put aside, and dequeued when it is deleted.
+The registry is the result of the last deploy, written in one transaction. The journal is a log: what is left to do
+follows from the lake. A table is queued for deletion before it is retired, and dequeued when it is deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from airflow_provider_rfr.exceptions import StalePlanError
+from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.tables import DEPLOYS, GARBAGE, OBJECTS, REGISTRY, STEPS
 
 _D: Final = DEPLOYS.c
@@ -29,9 +30,9 @@ class DeployState(str, Enum):
     NOTHING = "nothing"
     """There was nothing to do."""
     SUPERSEDED = "superseded"
-    """It did not finish, and another one was begun; what it touched is still to be looked at."""
+    """It did not finish, and another one was begun; what it touched still has to be checked."""
     ABANDONED = "abandoned"
-    """It did not finish, and another one after it did."""
+    """It did not finish, and a later one did."""
 
 
 _OPEN: Final = (DeployState.RUNNING.value, DeployState.FAILED.value)
@@ -56,7 +57,7 @@ class Deploy:
 
     :ivar plan: as JSON
     :ivar revision: of the registry that it wrote; None if it did not
-    :ivar attempts: how often it was begun or gone on with
+    :ivar attempts: always 1, since a deploy is never resumed
     """
 
     deploy_id: str
@@ -80,7 +81,7 @@ class JournalStep:
     """One step of a deploy.
 
     :ivar token: of the lease under which it was touched last
-    :ivar evidence: what was found and left, as JSON
+    :ivar evidence: what was found and what was left behind, as JSON
     """
 
     deploy_id: str
@@ -112,17 +113,33 @@ class Opening:
     steps: Sequence[tuple[int, str | None, str, str]] = ()
 
 
+def _deploys(
+    connection: Connection, *where: ColumnElement[bool], newest_first: bool = True, limit: int | None = None
+) -> tuple[Deploy, ...]:
+    order = _D.started_at.desc() if newest_first else _D.started_at
+    rows = connection.execute(select(DEPLOYS).where(*where).order_by(order, _D.deploy_id).limit(limit))
+    return tuple(Deploy(**{**row._mapping, "state": DeployState(row.state)}) for row in rows)
+
+
 def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
-    """The deploy, if there was one with this id."""
-    row = connection.execute(select(DEPLOYS).where(_D.deploy_id == deploy_id)).one_or_none()
-    return None if row is None else _deploy(row)
+    """The deploy with this id, if there is one."""
+    return next(iter(_deploys(connection, _D.deploy_id == deploy_id)), None)
 
 
 def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
     """Deploys that neither finished nor were followed by another one, the newest first."""
-    of = (_D.project == project) & _D.state.in_(_OPEN)
-    rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at.desc(), _D.deploy_id))
-    return tuple(_deploy(row) for row in rows)
+    return _deploys(connection, _D.project == project, _D.state.in_(_OPEN))
+
+
+def history(connection: Connection, project: str, limit: int = 50) -> tuple[Deploy, ...]:
+    """Deploys, the newest first."""
+    return _deploys(connection, _D.project == project, limit=limit)
+
+
+def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
+    """Deploys that this actor has finished, the oldest first."""
+    done = (_D.project == project, _D.actor == actor, _D.state == DeployState.DONE.value)
+    return _deploys(connection, *done, newest_first=False)
 
 
 def touched(connection: Connection, project: str) -> frozenset[str]:
@@ -133,43 +150,29 @@ def touched(connection: Connection, project: str) -> frozenset[str]:
 
 
 def unfinished_ids(connection: Connection, project: str) -> frozenset[str]:
-    """Deploys of which what they left may still be used."""
+    """Ids of deploys whose results may still be used."""
     of = (_D.project == project) & _D.state.in_(_UNFINISHED)
     return frozenset(connection.execute(select(_D.deploy_id).where(of)).scalars())
 
 
+def _steps(connection: Connection, *where: ColumnElement[bool]) -> tuple[JournalStep, ...]:
+    rows = connection.execute(select(STEPS).join(DEPLOYS).where(*where).order_by(_S.deploy_id, _S.seq))
+    return tuple(JournalStep(**{**row._mapping, "state": StepState(row.state)}) for row in rows)
+
+
 def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]:
-    """Steps of unfinished deploys that were begun, and of which nobody said how they ended."""
-    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value)) & _D.state.in_(_UNFINISHED)
-    rows = connection.execute(
-        select(STEPS).join(DEPLOYS).where((_D.project == project) & begun).order_by(_S.deploy_id, _S.seq)
-    )
-    return tuple(_step(row) for row in rows)
-
-
-def history(connection: Connection, project: str, limit: int = 50) -> tuple[Deploy, ...]:
-    """Deploys, the newest first."""
-    rows = connection.execute(
-        select(DEPLOYS).where(_D.project == project).order_by(_D.started_at.desc(), _D.deploy_id).limit(limit)
-    )
-    return tuple(_deploy(row) for row in rows)
-
-
-def done_by(connection: Connection, project: str, actor: str) -> tuple[Deploy, ...]:
-    """Deploys that this actor has finished, the oldest first."""
-    of = (_D.project == project) & (_D.actor == actor) & (_D.state == DeployState.DONE.value)
-    rows = connection.execute(select(DEPLOYS).where(of).order_by(_D.started_at, _D.deploy_id))
-    return tuple(_deploy(row) for row in rows)
+    """Steps of unfinished deploys that were begun and did not succeed."""
+    begun = _S.state.in_((StepState.STARTED.value, StepState.FAILED.value))
+    return _steps(connection, _D.project == project, begun, _D.state.in_(_UNFINISHED))
 
 
 def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
     """The deploy's steps, in order."""
-    rows = connection.execute(select(STEPS).where(_S.deploy_id == deploy_id).order_by(_S.seq))
-    return tuple(_step(row) for row in rows)
+    return _steps(connection, _S.deploy_id == deploy_id)
 
 
 def open_deploy(connection: Connection, opening: Opening, *, token: int, now: int) -> None:
-    """Write down what is going to be done. Others that did not finish are given up."""
+    """Note what is going to be done. Other unfinished deploys are superseded."""
     others = (_D.project == opening.project) & _D.state.in_(_OPEN)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.SUPERSEDED.value, ended_at=now))
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.RUNNING, now)))
@@ -179,13 +182,13 @@ def open_deploy(connection: Connection, opening: Opening, *, token: int, now: in
 
 
 def abandon_others(connection: Connection, project: str, deploy_id: str) -> None:
-    """After a deploy that finished, what others left is its own business no more."""
+    """After a deploy that finished, mark the other unfinished ones as abandoned."""
     others = (_D.project == project) & _D.state.in_(_UNFINISHED) & (_D.deploy_id != deploy_id)
     connection.execute(update(DEPLOYS).where(others).values(state=DeployState.ABANDONED.value))
 
 
 def record_nothing(connection: Connection, opening: Opening, *, now: int) -> None:
-    """A run that had nothing to do."""
+    """Note a deploy that had nothing to do."""
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.NOTHING, now), ended_at=now))
 
 
@@ -198,13 +201,13 @@ def end_deploy(
     revision: int | None = None,
     error: str = "",
 ) -> None:
-    """Say how it ended."""
+    """Note how it ended."""
     values = {"state": state.value, "ended_at": now, "revision": revision, "error": error or None}
     connection.execute(update(DEPLOYS).where(_D.deploy_id == deploy_id).values(**values))
 
 
 def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, now: int) -> None:
-    """Say that it is begun, before anything is done."""
+    """Note that a step is begun, before anything is done."""
     values = {"state": StepState.STARTED.value, "token": token, "attempts": _S.attempts + 1, "error": None}
     _update(connection, deploy_id, seq, {**values, "started_at": now, "ended_at": None})
 
@@ -212,7 +215,7 @@ def start_step(connection: Connection, deploy_id: str, seq: int, *, token: int, 
 def end_step(
     connection: Connection, deploy_id: str, seq: int, state: StepState, *, now: int, evidence: str = "", error: str = ""
 ) -> None:
-    """Say that it is done, or why it is not."""
+    """Note that a step is done, or why it is not."""
     values: dict[str, Any] = {"state": state.value, "ended_at": now, "error": error or None}
     _update(connection, deploy_id, seq, {**values, "evidence": evidence} if evidence else values)
 
@@ -227,21 +230,13 @@ def _row(opening: Opening, state: DeployState, now: int) -> dict[str, Any]:
     return {**values, "actor": opening.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
 
 
-def _step(row: Any) -> JournalStep:
-    return JournalStep(**{**row._mapping, "state": StepState(row.state)})
-
-
-def _deploy(row: Any) -> Deploy:
-    return Deploy(**{**row._mapping, "state": DeployState(row.state)})
-
-
 _O: Final = OBJECTS.c
 _R: Final = REGISTRY.c
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object as it is kept.
+    """An object in the registry.
 
     :ivar body: the whole of it, as JSON
     """
@@ -255,7 +250,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """All of it, at one moment.
+    """A consistent snapshot of the registry.
 
     :ivar revision: 0 before the first deploy
     :ivar deploy_id: of the deploy that wrote last; empty before the first
@@ -268,7 +263,7 @@ class RegistryState:
 
 
 def read_registry(connection: Connection, project: str) -> RegistryState:
-    """What is recorded, sorted by name."""
+    """The registry of a project, sorted by name."""
     head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
     if head is None:
         return RegistryState()
@@ -288,7 +283,7 @@ def write_registry(
     forgotten: Iterable[str],
     now: int,
 ) -> int:
-    """Put these entries in the place of older ones, and take away the forgotten; returns the new revision.
+    """Replace these entries, and delete the forgotten ones; returns the new revision.
 
     :raises StalePlanError: the registry is not at ``base_revision``
     """
@@ -302,17 +297,16 @@ def write_registry(
         base = (_R.project == project) & (_R.revision == base_revision)
         if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
             raise _stale(base_revision)
+
+    def remove(uuid: str) -> None:
+        connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
+
     for each in entries:
-        _remove(connection, project, each.uuid)
-        body = {"uuid": each.uuid, "name": each.name, "kind": each.kind, "physical": each.physical, "body": each.body}
-        connection.execute(insert(OBJECTS).values(project=project, **body))
+        remove(each.uuid)
+        connection.execute(insert(OBJECTS).values(project=project, **asdict(each)))
     for uuid in forgotten:
-        _remove(connection, project, uuid)
+        remove(uuid)
     return revision
-
-
-def _remove(connection: Connection, project: str, uuid: str) -> None:
-    connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
 
 
 def _stale(base_revision: int) -> StalePlanError:
@@ -324,10 +318,10 @@ _G: Final = GARBAGE.c
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A table that nobody needs, or will not when its time has come.
+    """A table that may be deleted at a time.
 
-    :ivar physical: its name, which says the deploy that put it aside
-    :ivar uuid: of the object that it was
+    :ivar physical: its name, which contains the deploy that retired it
+    :ivar uuid: of the object that it belonged to
     :ivar not_before: milliseconds since 1970
     """
 
@@ -342,36 +336,24 @@ class Garbage:
 
 
 def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -> None:
-    """Queue it; what is queued already stays as it is."""
-    row = (_G.project == project) & (_G.physical == garbage.physical)
-    if connection.execute(select(_G.uuid).where(row)).first() is not None:
-        return
-    values = {"uuid": garbage.uuid, "deploy_id": garbage.deploy_id, "reason": garbage.reason[:255]}
-    connection.execute(
-        insert(GARBAGE).values(
-            project=project,
-            physical=garbage.physical,
-            **values,
-            queued_at=now,
-            not_before=garbage.not_before,
-            attempts=0,
-        )
-    )
+    """Queue a table; one that is queued already stays as it is."""
+    row = {**asdict(garbage), "project": project, "reason": garbage.reason[:255], "queued_at": now}
+    insert_missing(connection, GARBAGE, [row])
 
 
 def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
-    """Everything that waits, the oldest first."""
+    """All queued tables, the oldest first."""
     columns = (_G.physical, _G.uuid, _G.deploy_id, _G.reason, _G.not_before, _G.queued_at, _G.attempts, _G.last_error)
     rows = connection.execute(select(*columns).where(_G.project == project).order_by(_G.queued_at, _G.physical))
     return tuple(Garbage(*row) for row in rows)
 
 
 def retract(connection: Connection, project: str, physical: str) -> None:
-    """It is gone, or is no garbage any more."""
+    """Remove a table that is deleted, or needed again."""
     connection.execute(delete(GARBAGE).where((_G.project == project) & (_G.physical == physical)))
 
 
 def failed(connection: Connection, project: str, physical: str, error: str) -> None:
-    """It could not be deleted; it is tried again."""
+    """Note that a table could not be deleted; it is tried again."""
     row = (_G.project == project) & (_G.physical == physical)
     connection.execute(update(GARBAGE).where(row).values(attempts=_G.attempts + 1, last_error=error[:2000]))

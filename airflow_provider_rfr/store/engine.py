@@ -2,7 +2,7 @@
 
 SQLite: every writing transaction begins with the write lock (``BEGIN IMMEDIATE``), so none has to be repeated half way;
 the journal is a WAL, so readers never wait. PostgreSQL: READ COMMITTED and row locks. A transaction is a function,
-because it is run again where the database says that repeating may help.
+because it is run again where the database's error says that this may help.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store import tables
 from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
 
 
@@ -62,14 +62,11 @@ def instant(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
-T = TypeVar("T")
-
-_TABLE_MODULES: Final = (tables, tables, tables)
-"""They put their tables into METADATA when they are imported."""
-
+_T = TypeVar("_T")
 _BUSY_SECONDS: Final = 30.0
 _TABLES_LOCK: Final = 0x5246_5253
 _REPEATABLE: Final = frozenset({"40001", "40P01", "55P03", "57P01", "57P02", "57P03"})
+"""PostgreSQL's codes for conflicts, deadlocks and a server that is stopping or starting."""
 _READING: Final = "rfr_reading"
 
 
@@ -88,7 +85,7 @@ class ControlStore:
     def __repr__(self) -> str:
         return f"ControlStore({self._engine.dialect.name})"
 
-    def run(self, work: Callable[[Connection], T], *, patience: float = 60.0) -> T:
+    def run(self, work: Callable[[Connection], _T], *, patience: float = 60.0) -> _T:
         """``work`` in one writing transaction. It is repeated where the database was busy or away, so it must leave
         nothing behind but what it writes through the connection.
 
@@ -100,20 +97,21 @@ class ControlStore:
             wait=wait_random_exponential(multiplier=0.05, max=2.0),
             reraise=True,
         )
-        return retrying(lambda: self._once(work))
 
-    def _once(self, work: Callable[[Connection], T]) -> T:
-        with self._forked_engine().begin() as connection:
-            return work(connection)
+        def once() -> _T:
+            with self._forked_engine().begin() as connection:
+                return work(connection)
+
+        return retrying(once)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A reading transaction: one moment of the store, and nobody waits for it."""
+        """A reading transaction: a consistent snapshot that blocks no writer."""
         with self._forked_engine().connect() as connection:
             yield connection.execution_options(**{_READING: True})
 
     def now(self, connection: Connection) -> int:
-        """Milliseconds since 1970 by the clock that all who use this store go by."""
+        """Milliseconds since 1970 by the clock that all users of this store share."""
         if self.clock is not None:
             return int(self.clock.now() * 1000)
         if self.is_postgres:
@@ -133,16 +131,33 @@ class ControlStore:
         return self._engine
 
 
+def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows whose keys are not there; the others stay as they are."""
+    if rows:
+        make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        connection.execute(make(table).on_conflict_do_nothing(), list(rows))
+
+
+_EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
+
+
 def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
-    """Open the store, and make what it lacks; any number of processes may do so at once, and die meanwhile.
+    """Open the store, and make the tables that it lacks; any number of processes may do so at once.
 
     :param url: SQLAlchemy's address, ``sqlite:///`` or ``postgresql://``
     :raises ConfigurationError: it can't be opened, or a newer version of this package made it
     """
-    address = _address(url)
+    try:
+        address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
+    except ArgumentError:
+        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
+    if address.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ConfigurationError("control store", f"{address.get_backend_name()} is not supported", _EXAMPLES)
+    if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
+        raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
     store = ControlStore(_new_engine(address), clock)
     try:
-        # Not long: a wrong address should be told soon.
+        # Not for long: a wrong address should be reported soon.
         version = store.run(_make_tables, patience=5.0)
     except DBAPIError as error:
         problem = str(error.orig).strip().partition("\n")[0] or type(error.orig).__name__
@@ -156,25 +171,12 @@ def open_store(url: str, *, clock: Clock | None = None) -> ControlStore:
     raise ConfigurationError("control store", f"can't be opened ({address.get_backend_name()}): {problem}")
 
 
-def _address(url: str) -> URL:
-    try:
-        address = make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
-    except ArgumentError:
-        raise ConfigurationError("control store", "its URL can't be read", _EXAMPLES) from None
-    if address.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ConfigurationError("control store", f"{address.get_backend_name()} is not supported", _EXAMPLES)
-    if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
-        raise ConfigurationError("control store", "a store in memory is lost with its process", _EXAMPLES)
-    return address
-
-
-_EXAMPLES: Final = "write e.g. sqlite:////data/rfr.db or postgresql+psycopg2://user:password@host/rfr"
-
-
 def _new_engine(address: URL) -> Engine:
     options: dict[str, Any] = {"hide_parameters": True}
     if address.get_backend_name() == "sqlite":
-        _make_file(str(address.database))
+        # Readable for its owner alone; SQLite gives the files that it adds the same rights, and reports what is wrong.
+        with suppress(OSError):
+            os.close(os.open(str(address.database), os.O_CREAT | os.O_EXCL, 0o600))
         options["connect_args"] = {"timeout": _BUSY_SECONDS}
     else:
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
@@ -191,12 +193,6 @@ def _new_engine(address: URL) -> Engine:
     return engine
 
 
-def _make_file(path: str) -> None:
-    """Make a missing file for its owner alone; SQLite gives the files that it adds the same rights."""
-    with suppress(OSError):  # SQLite itself says what is wrong.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-
-
 def _set_up_sqlite(connection: Any, record: object) -> None:
     # The driver's own idea of when transactions begin would take the write lock too late.
     connection.isolation_level = None
@@ -210,7 +206,7 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except Exception as error:
-            # Two that change the journal at once: the busy timeout doesn't hold for this.
+            # Two processes change the journal mode at once: the busy timeout doesn't cover this.
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
         time.sleep(0.02)
@@ -223,7 +219,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 def _make_tables(connection: Connection) -> int:
     if connection.dialect.name == "postgresql":
-        # "IF NOT EXISTS" looks before it makes, and two can look at the same time.
+        # "IF NOT EXISTS" checks before it creates, and two processes can check at the same time.
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _TABLES_LOCK})
     METADATA.create_all(connection)
     version = connection.execute(select(SETTINGS.c.value).where(SETTINGS.c.name == "schema")).scalar_one_or_none()
@@ -242,5 +238,5 @@ def _may_help(error: BaseException) -> bool:
         return True
     if isinstance(error.orig, sqlite3.Error):
         return any(word in str(error.orig) for word in ("locked", "busy"))
-    # Without a code it never came to the server: it is being started, or the network is gone.
+    # Without a code the server was never reached: it is starting, or the network is down.
     return isinstance(error, OperationalError) and code is None

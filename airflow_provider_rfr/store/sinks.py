@@ -1,20 +1,20 @@
-"""Rows of sinks: registered by deploys, moved by whoever holds the sink's lease.
+"""Rows of sinks: registered by deploys, moved by the run that holds the sink's lease.
 
-A run takes the lease with a token that only goes up, and each of its writes names it. A lease that ran out is
-anybody's: who lost it finds that out at its next write, and has moved nothing.
+Each write of a run checks and renews its lease in the same transaction, so a run that lost it moves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from airflow_provider_rfr.exceptions import SinkBusyError, SinkLeaseLostError
-from airflow_provider_rfr.store.deliveries import insert_missing
+from airflow_provider_rfr.store.engine import insert_missing
+from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
 from airflow_provider_rfr.store.tables import CURSOR_MAPS, SINKS
 
 
@@ -32,11 +32,10 @@ class SinkRow:
     :ivar deploy_id: of the deploy that emptied the source
     :ivar decided_by: what was decided last, and about what: ``<deploy, or new source>/<decision>``
     :ivar held_at: since when it waits for a decision; None: it does not
-    :ivar behind: snapshot that replaced the rows, so that a sink which is not to send them goes on behind it
+    :ivar behind: snapshot that replaced the rows, behind which a sink continues that is not to send them
     :ivar round: goes up when everything is sent again; part of each batch's id
     :ivar window: the snapshots that are being sent, as JSON; None between windows
     :ivar batches: acknowledged, in all; ``rows`` likewise
-    :ivar token: of the last lease
     """
 
     uuid: UUID
@@ -60,15 +59,12 @@ class SinkRow:
     rows: int
     last_batch: str | None
     sent_at: int | None
-    token: int
-    lease_owner: str | None
-    lease_until: int | None
     created_at: int
 
 
 @dataclass(frozen=True, slots=True)
 class CursorMap:
-    """Where the cursors of one table go on in another one.
+    """Where the cursors of one table continue in another one.
 
     :ivar old_name: by which the old table can still be read; None: it can't
     """
@@ -83,16 +79,11 @@ class CursorMap:
 
 @dataclass(frozen=True, slots=True)
 class SinkLease:
-    """The right to move one sink.
-
-    :ivar milliseconds: that it lasts from its last renewal
-    """
+    """The right to move one sink."""
 
     uuid: UUID
     name: str
-    token: int
-    owner: str
-    milliseconds: int
+    grant: Grant
 
 
 def insert_sink(
@@ -100,7 +91,7 @@ def insert_sink(
 ) -> None:
     """Register a sink that begins with what its source holds; one that is there stays as it is."""
     row = {"uuid": str(identity), "name": name, "source": str(source), "pins": pins, "on_replace": on_replace}
-    insert_missing(connection, SINKS, [{**row, "created_at": now, "round": 0, "batches": 0, "rows": 0, "token": 0}])
+    insert_missing(connection, SINKS, [{**row, "created_at": now, "round": 0, "batches": 0, "rows": 0}])
 
 
 def load_sink(connection: Connection, identity: UUID) -> SinkRow | None:
@@ -117,69 +108,58 @@ def all_sinks(connection: Connection) -> tuple[SinkRow, ...]:
 
 
 def change_sink(connection: Connection, identity: UUID, **values: Any) -> None:
-    """Write columns of a sink, whoever is at it: a deploy's decisions come before what is being sent.
-
-    The lease is taken from whoever holds it, as it would go on from what is no longer true.
-    """
-    taken = {"lease_owner": None, "lease_until": None, "token": SINKS.c.token + 1}
-    connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values, **taken))
+    """Update a sink unconditionally, and revoke its lease; a deploy overrides a running export."""
+    connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values))
+    revoke_lease(connection, LeaseKind.SINK, str(identity))
 
 
 def delete_sink(connection: Connection, identity: UUID) -> None:
-    """Forget a sink; one that isn't there is no mistake."""
+    """Forget a sink, and revoke its lease; one that isn't there is not an error."""
     connection.execute(delete(SINKS).where(SINKS.c.uuid == str(identity)))
+    revoke_lease(connection, LeaseKind.SINK, str(identity))
 
 
-def take_lease(connection: Connection, now: int, identity: UUID, owner: str, milliseconds: int) -> SinkLease | None:
+def take_sink_lease(
+    connection: Connection, now: int, identity: UUID, owner: str, milliseconds: int
+) -> SinkLease | None:
     """The lease of a sink; None where there is no such sink.
 
-    :raises SinkBusyError: somebody else holds it
+    :raises SinkBusyError: another run holds it
     """
     row = load_sink(connection, identity)
     if row is None:
         return None
-    # A lease that ends later than any that begins now was written by a clock that ran ahead.
-    if row.lease_until is not None and now < row.lease_until <= now + 2 * milliseconds:
-        raise SinkBusyError(row.name, row.lease_owner or "", row.lease_until - now)
-    lease = SinkLease(identity, row.name, row.token + 1, owner, milliseconds)
-    values = {"token": lease.token, "lease_owner": owner, "lease_until": now + milliseconds}
-    connection.execute(update(SINKS).where(SINKS.c.uuid == str(identity)).values(**values))
-    return lease
+    of = (LeaseKind.SINK, str(identity))
+    grant = take_lease(connection, now, *of, owner, milliseconds)
+    if grant is None:
+        held = lease_state(connection, *of)
+        raise SinkBusyError(row.name, held.holder or "", (held.until or now) - now)
+    return SinkLease(identity, row.name, grant)
 
 
 def move_sink(connection: Connection, now: int, lease: SinkLease, **values: Any) -> None:
     """Write columns of the sink, and renew the lease.
 
-    :raises SinkLeaseLostError: it is somebody else's now, or a deploy changed the sink; nothing was written
+    :raises SinkLeaseLostError: another run or a deploy took the sink over; nothing was written
     """
-    ours = (SINKS.c.uuid == str(lease.uuid)) & (SINKS.c.token == lease.token)
-    change = update(SINKS).where(ours).values(**values, lease_until=now + lease.milliseconds)
-    if connection.execute(change).rowcount != 1:
+    is_it = SINKS.c.uuid == str(lease.uuid)
+    # The sink's row is locked before its lease, as by a deploy: two orders could deadlock.
+    connection.execute(select(SINKS.c.uuid).where(is_it).with_for_update())
+    if not lease.grant.renew(connection, now):
         raise SinkLeaseLostError(lease.name)
-
-
-def release_lease(connection: Connection, lease: SinkLease) -> None:
-    """Give the lease back, if it is still ours."""
-    ours = (SINKS.c.uuid == str(lease.uuid)) & (SINKS.c.token == lease.token)
-    connection.execute(update(SINKS).where(ours).values(lease_owner=None, lease_until=None))
+    if values:
+        connection.execute(update(SINKS).where(is_it).values(**values))
 
 
 def write_map(connection: Connection, found: CursorMap, now: int) -> None:
-    """Note where a table's cursors go on, in the place of what was noted of that table before."""
+    """Note where a table's cursors continue; what was noted of that table before is replaced."""
     connection.execute(delete(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == found.old_physical))
-    values = {
-        "old_physical": found.old_physical,
-        "source": str(found.source),
-        "old_snapshot": found.old_snapshot,
-        "old_name": found.old_name,
-        "new_physical": found.new_physical,
-        "new_snapshot": found.new_snapshot,
-    }
+    values = {**asdict(found), "source": str(found.source)}
     connection.execute(insert(CURSOR_MAPS).values(**values, created_at=now))
 
 
 def load_map(connection: Connection, old_physical: str) -> CursorMap | None:
-    """Where the cursors of this table go on; None where nobody said so."""
+    """Where the cursors of this table continue; None where that is not known."""
     row = connection.execute(select(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == old_physical)).one_or_none()
     if row is None:
         return None

@@ -1,9 +1,9 @@
 """Tables of the control store.
 
 Times are whole milliseconds since 1970, so that SQLite and PostgreSQL compare them as instants. No column holds a
-secret: a delivery keeps the variables of its commit and is rendered anew for each attempt; of connections there are
-keyed hashes. A sink's row is its whole truth: ``window`` is written before anything of it is sent, so that the same
-batches are cut after a crash.
+secret: a delivery keeps the variables of its commit and is rendered for each attempt; of connections there are
+keyed hashes. Of a sink, ``window`` is written before anything of it is sent, so that the same batches are cut again
+after a crash.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS: Final = Table(
     Column("value", Text, nullable=False),
 )
 
-# One trigger of one block at one table: what must outlive the process that delivers.
+# An endpoint is one trigger of one block at one table.
 ENDPOINTS: Final = Table(
     "rfr_webhook_endpoints",
     METADATA,
@@ -175,19 +175,21 @@ GARBAGE: Final = Table(
     Column("last_error", Text),
 )
 
+# Of deploys by project, of sinks by their id, of alterations by connection.
 LEASES: Final = Table(
-    "rfr_builtin_leases",
+    "rfr_leases",
     METADATA,
-    Column("project", String(255), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("name", String(255), primary_key=True),
     Column("token", BigInteger, nullable=False),
     Column("holder", String(255)),
     Column("until", BigInteger),
-    Column("since", BigInteger),
+    Column("milliseconds", BigInteger, nullable=False),
 )
 
 _CONSUMER_LENGTH: Final = 800
 
-# One task of one run that uses connections: a refresh, a sink. It goes when a later run takes its place.
+# One task of one run that uses connections: a refresh, a sink. A later run of the task replaces it.
 USES: Final = Table(
     "rfr_connection_uses",
     METADATA,
@@ -207,7 +209,7 @@ USES: Final = Table(
     Index("ix_rfr_connection_task", "dag_id", "task_id", "map_index"),
 )
 
-# The copy that it runs with, and the one that it ought to run with; NULL for what it runs with.
+# The copy that the task has, and the one that it should have; NULL for the same.
 USE_HASHES: Final = Table(
     "rfr_connection_use_hashes",
     METADATA,
@@ -234,7 +236,7 @@ IDENTITIES: Final = Table(
     Column("seen_at", BigInteger, nullable=False),
 )
 
-# Where it led before, of a connection whose content is what the last alteration stored.
+# Former addresses of a connection; they count while its content is what the last alteration stored.
 MOVES: Final = Table(
     "rfr_connection_moves",
     METADATA,
@@ -243,7 +245,7 @@ MOVES: Final = Table(
     Column("places", Text, nullable=False),
 )
 
-# Audit, journal and lock at once: an open row whose lease lasts keeps others off its connection.
+# Audit and journal of alterations; "open" is an alteration under way, or one whose process died.
 ALTERATIONS: Final = Table(
     "rfr_connection_alterations",
     METADATA,
@@ -260,7 +262,6 @@ ALTERATIONS: Final = Table(
     Column("dependents", Text, nullable=False),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
-    Column("lease_until", BigInteger),
 )
 
 SINKS: Final = Table(
@@ -287,9 +288,6 @@ SINKS: Final = Table(
     Column("rows", BigInteger, nullable=False, default=0),
     Column("last_batch", String(64)),
     Column("sent_at", BigInteger),
-    Column("token", BigInteger, nullable=False, default=0),
-    Column("lease_owner", String(128)),
-    Column("lease_until", BigInteger),
     Column("created_at", BigInteger, nullable=False),
 )
 

@@ -180,12 +180,12 @@ bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (DRAIN_TIMEOUT 
 @pytest.mark.parametrize(
     ("victim", "when", "stored", "demanded"),
     [
-        ("_check_upstream", "after", False, False),
+        ("_validate", "after", False, False),
         ("commit", "before", False, False),
         ("commit", "after", True, False),
         ("_conclude", "before", True, False),
         ("_conclude", "after", True, True),
-        ("_restarted", "before", True, True),
+        ("_restart", "before", True, True),
     ],
 )
 def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finishes_it(
@@ -206,9 +206,9 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     bench.shelf.states["load/run/refresh/-1"] = "running"
     bench.obey("load")
     # The dead one's lock ends with its lease, which nobody here has the time to wait for.
-    from airflow_provider_rfr.store.tables import ALTERATIONS
+    from airflow_provider_rfr.store.tables import LEASES
 
-    bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
+    bench.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
     outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two')")
     assert bench.shelf.connections["api"].host == "http://two"
     assert json.dumps(outcome.to_json()).count('"restarted"') == 2

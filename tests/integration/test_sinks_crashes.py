@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from airflow_provider_rfr.store.tables import SINKS
+from airflow_provider_rfr.store.tables import LEASES
 from tests import forked
 from tests.integration import sink_program
 from tests.unit.builtins.sinks.exporting import Scene, numbers
@@ -44,7 +44,7 @@ class Exporting:
 
     def end_lease(self) -> None:
         """What time does; the killed one can't give it back."""
-        self.scene.store.run(lambda each: each.execute(update(SINKS).values(lease_until=1)))
+        self.scene.store.run(lambda each: each.execute(update(LEASES).values(until=1)))
 
     def go_on(self) -> None:
         sink_program.main(self.task())

@@ -38,7 +38,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

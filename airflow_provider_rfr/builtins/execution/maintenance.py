@@ -35,7 +35,7 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Garbage, read_registry, unfinished_ids, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.lease import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -199,10 +199,10 @@ def _write(lease: Lease, recorded: Recorded, leaving: Sequence[RecordedObject]) 
     lease.write(
         lambda connection, now: write_registry(
             connection,
-            lease.project,
+            lease.name,
             base_revision=recorded.revision,
             version=recorded.version,
-            deploy_id=read_registry(connection, lease.project).deploy_id,
+            deploy_id=read_registry(connection, lease.name).deploy_id,
             entries=(),
             forgotten=[str(each.uuid) for each in leaving],
             now=now,

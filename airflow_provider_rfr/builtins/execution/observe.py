@@ -46,7 +46,7 @@ from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store.deploys import Entry, RegistryState, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.lease import Lease
+from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -185,7 +185,7 @@ _TRIES: Final = 20
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     """Mark the tables of steps that somebody else began and did not finish."""
     with store.read() as connection:
-        begun = begun_steps(connection, lease.project)
+        begun = begun_steps(connection, lease.name)
     for step in begun:
         if step.token < lease.token and step.uuid is not None:
             _mark(catalog, lease, step.name, step.uuid, step.token)

@@ -40,7 +40,7 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import JournalStep, begun_steps
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.lease import Lease
+from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -235,7 +235,7 @@ def undo_switches(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     :raises LeaseLostError: another deploy took over
     """
     with store.read() as connection:
-        begun = [each for each in begun_steps(connection, lease.project) if each.action == Verb.SHADOW.value]
+        begun = [each for each in begun_steps(connection, lease.name) if each.action == Verb.SHADOW.value]
     if not begun:
         return
     for aside, name in half_switched(begun, list_tables(catalog)):

@@ -42,7 +42,7 @@ from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import ViewEntry
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
-from airflow_provider_rfr.store.lease import Lease
+from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

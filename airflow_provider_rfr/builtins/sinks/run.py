@@ -9,8 +9,6 @@ The lease of a sink while a run is at it: renewed now and then, given back at th
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +41,7 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.leases import default_holder
 from airflow_provider_rfr.store.sinks import CursorMap, SinkLease, SinkRow, load_map
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class _HeldSink:
     @property
     def token(self) -> int:
         """Of the lease."""
-        return self._lease.token
+        return self._lease.grant.token
 
     def row(self) -> SinkRow:
         """The sink as it is now.
@@ -155,7 +154,7 @@ class _HeldSink:
 
     def alive(self) -> None:
         """Renew the lease when a third of it is gone."""
-        if (time.monotonic() - self._renewed) * 3000 > self._lease.milliseconds:
+        if (time.monotonic() - self._renewed) * 3000 > self._lease.grant.milliseconds:
             self.move()
 
     def now(self) -> int:
@@ -171,15 +170,15 @@ def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iter
     :raises SinkBusyError: another run is at it
     :raises ConfigurationError: no deploy has registered it
     """
-    owner, milliseconds = f"{socket.gethostname()}:{os.getpid()}", int(seconds * 1000)
-    lease = store.run(lambda each: rows.take_lease(each, store.now(each), identity, owner, milliseconds))
+    owner, milliseconds = default_holder(), int(seconds * 1000)
+    lease = store.run(lambda each: rows.take_sink_lease(each, store.now(each), identity, owner, milliseconds))
     if lease is None:
         remedy = "deploy first, e.g. airflow rfr builtins apply"
         raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
     try:
         yield _HeldSink(store, lease)
     finally:
-        store.run(lambda each: rows.release_lease(each, lease))
+        store.run(lease.grant.release)
 
 
 _DECIDE = "decide what becomes of it: resume_from_new or resend"

@@ -11,7 +11,7 @@ from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.store.lease import acquire
+from airflow_provider_rfr.store.leases import acquire
 from tests.unit.triggers.lake import Lake
 
 RUNS = """

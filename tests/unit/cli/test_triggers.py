@@ -249,7 +249,7 @@ def test_a_list_tells_why_what_is_pending_is_not_sent(
 
 def test_less_than_nothing_can_t_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rfr("list", "--limit", "-1") == 1
-    assert "--limit: is less than nothing" in capsys.readouterr().err
+    assert "--limit: must not be negative" in capsys.readouterr().err
 
 
 def test_changing_everything_takes_a_name(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:

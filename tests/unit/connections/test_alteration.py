@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionRightsError,
     ConnectionValidationError,
 )
-from airflow_provider_rfr.store.connection_audit import moves_of, secret_references
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from airflow_provider_rfr.store.connections import TaskRef
 from tests.unit.connections.worlds import CANARY, Bench, ends, verdicts
 
@@ -134,7 +134,7 @@ def test_one_that_cant_adopt_the_change_refuses_it_for_all_before_anything_stops
 
 def test_one_that_could_not_go_on_refuses_the_change(bench: Bench) -> None:
     bench.run("load", "api", refuses=["new-secret"])
-    with pytest.raises(ConnectionValidationError, match=r"load\.refresh .* could not go on: 401"):
+    with pytest.raises(ConnectionValidationError, match=r"load\.refresh .* could not continue: 401"):
         bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
     assert bench.shelf.connections["api"].password == CANARY
 
@@ -238,15 +238,14 @@ def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench
 @pytest.mark.parametrize(("stored", "detail"), [(True, _RECOVERED), (False, _DIED)])
 def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
     from airflow_provider_rfr.connections.journal import Journal
-    from airflow_provider_rfr.connections.plan import plan
-    from airflow_provider_rfr.store.tables import ALTERATIONS
+    from airflow_provider_rfr.store.tables import LEASES
 
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()
-    journal.intend(plan(API, replace(API, host="http://two"), bench.hashes, [], bench.shelf.find))
+    journal.intend({}, bench.hashes.of(API), bench.hashes.of(replace(API, host="http://two")))
     if stored:
         bench.shelf.connections["api"] = replace(API, host="http://two")
-    bench.store.run(lambda connection: connection.execute(ALTERATIONS.update().values(lease_until=1)))
+    bench.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
     bench.alter("ALTER CONNECTION api SET (host = 'http://three')")
     assert [row.detail for row in bench.audit()] == [None, detail]
 
@@ -254,7 +253,7 @@ def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: boo
 def moves(bench: Bench) -> list[dict[str, object]]:
     """Where the connection led before, as a refresh is told."""
     with bench.store.read() as connection:
-        return moves_of(connection, "api", bench.hashes.of(bench.shelf.connections["api"]))
+        return ConnectionNotes(connection, "api").former_places(bench.hashes.of(bench.shelf.connections["api"]))
 
 
 def places(bench: Bench) -> list[object]:
@@ -313,12 +312,12 @@ def test_rights_come_before_any_secret_is_read(bench: Bench) -> None:
 def test_a_reference_that_was_removed_is_forgotten(bench: Bench) -> None:
     bench.alter("ALTER CONNECTION api SET (password = SECRET 'env:NEW')")
     with bench.store.read() as connection:
-        assert secret_references(connection, "api") == {"password": "env:NEW"}
+        assert ConnectionNotes(connection, "api").secret_references() == {"password": "env:NEW"}
     bench.alter("ALTER CONNECTION api RESET (password)")
     del bench.shelf.secrets["env:NEW"]
     bench.alter(MOVE)
     with bench.store.read() as connection:
-        assert secret_references(connection, "api") == {}
+        assert ConnectionNotes(connection, "api").secret_references() == {}
 
 
 def test_a_secret_with_a_new_value_under_the_same_reference_restarts_what_uses_it(bench: Bench) -> None:
@@ -346,7 +345,7 @@ def test_an_object_goes_with_the_secrets_in_it(bench: Bench) -> None:
     bench.alter("ALTER CONNECTION api DROP (extra.secrets)")
     assert bench.shelf.connections["api"].extra == {}
     with bench.store.read() as connection:
-        assert secret_references(connection, "api") == {}
+        assert ConnectionNotes(connection, "api").secret_references() == {}
 
 
 def test_a_former_address_is_noted_without_the_credentials_in_it(bench: Bench) -> None:
@@ -415,7 +414,7 @@ def test_validating_says_the_real_cause(bench: Bench) -> None:
 def test_who_can_try_nothing_does_not_say_that_it_was_tried(bench: Bench) -> None:
     outcome = bench.alter("ALTER CONNECTION broker SET (host = 'broker2')")
     assert (outcome.validated, bench.audit()[0].validated) == (False, False)
-    assert "knows how to try" in outcome.notice
+    assert "can't be tried here" in outcome.notice
     assert bench.alter("VALIDATE CONNECTION broker").result == "not tried"
     blind = bench.alter("ALTER CONNECTION api SET (host = 'http://two') WITH (VALIDATE = false)")
     assert (blind.validated, blind.notice) == (False, "")

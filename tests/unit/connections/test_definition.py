@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.connections import Verb, parse_statement
-from airflow_provider_rfr.connections.plan import _users_of, closure
+from airflow_provider_rfr.connections.dependents import closure, paths_to
 from airflow_provider_rfr.connections.types import MISSING, ContentHash, Definition, parsed_extra, type_named
+from airflow_provider_rfr.store.connections import TaskRef, Use, UsedConnection
 from tests.unit.connections.worlds import CANARY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "connections.md"
@@ -24,7 +25,7 @@ def test_options_are_read_and_changed_by_name() -> None:
     assert dict(PG.having("host", None).options()).keys() >= {"port", "login", "password", "extra.a.b"}
     assert PG.extra == {"a": {"b": 1}, "text": '{"c": 2}'}
     assert CANARY not in repr(PG)
-    with pytest.raises(ValueError, match="no JSON object") as caught:
+    with pytest.raises(ValueError, match="not a JSON object") as caught:
         parsed_extra(f"[{CANARY}")
     assert CANARY not in str(caught.value)
 
@@ -67,7 +68,11 @@ def test_what_a_connection_needs_is_found_through_circles() -> None:
         "gone": ("gone",),
         "b": ("a", "b"),
     }
-    assert _users_of("b", ["a", "gone"], find) == {"a": ("a", "b")}
+    user, other = (
+        Use(TaskRef(name, "r", "t"), "refresh", "running", 1, (UsedConnection(name, name, "h"),))
+        for name in ("a", "gone")
+    )
+    assert paths_to("b", [user, other], find) == {user.task.consumer: ("a", "b")}
 
 
 def test_types_are_known_as_airflow_writes_them() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.connections.alteration import Outcome, execute
+from airflow_provider_rfr.connections.dependents import closure, references_of
 from airflow_provider_rfr.connections.parser import parse_statement
-from airflow_provider_rfr.connections.plan import closure, references_of
-from airflow_provider_rfr.connections.ports import Services, Stored
+from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Value
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import ConfigurationError, ConnectionConflictError, ConnectionValidationError
-from airflow_provider_rfr.store.connection_audit import Alteration, list_alterations
+from airflow_provider_rfr.store.connection_audit import AlterationRecord, list_alterations
 from airflow_provider_rfr.store.connections import (
     TaskRef,
     Use,
@@ -51,8 +51,7 @@ class Shelf:
             if str(name) not in self.secrets:
                 raise ConfigurationError(str(name), "is not there")
             return self.secrets[str(name)]
-        found = self.connections.get(name)
-        return None if found is None else Stored(found, "the shelf")
+        return self.connections.get(name)
 
     def find(self, name: str) -> Definition | None:
         return self.connections.get(name)
@@ -113,8 +112,8 @@ class Bench:
         self.world = Services(
             self.store,
             self.hashes,
-            *(shelf, shelf, shelf, shelf, shelf),
-            tell=self.said.append,
+            *(shelf, shelf, shelf, shelf),
+            report=self.said.append,
             sleep=lambda seconds: self.on_sleep(),
         )
 
@@ -161,7 +160,7 @@ class Bench:
 
         self.on_sleep = look
 
-    def audit(self) -> list[Alteration]:
+    def audit(self) -> list[AlterationRecord]:
         with self.store.read() as connection:
             return list_alterations(connection)
 

@@ -48,7 +48,7 @@ def test_a_password_that_the_api_would_leave_there_refuses_the_whole() -> None:
     gateway = ApiGateway(api)  # type: ignore[arg-type]
     without = Definition("shop", "http", host="elsewhere")
     for commit in (gateway.commit, gateway.commit_tested):
-        with pytest.raises(AlterationRefusedError, match="password: can't be taken away through Airflow's API"):
+        with pytest.raises(AlterationRefusedError, match="password: can't be removed through Airflow's API"):
             commit(HASHES.of(STORED), HASHES, without)
     assert api.calls == []
 

@@ -16,7 +16,7 @@ from airflow_provider_rfr.exceptions import RefreshStoppedError, SourceError
 from airflow_provider_rfr.hooks.connection_sources import content_hash, find_definition
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.operators.restarts import running_with
-from airflow_provider_rfr.store.connection_audit import note_move
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from airflow_provider_rfr.store.connections import IDLE, STALLED, TaskRef, Use, load_use, want
 from airflow_provider_rfr.store.engine import ControlStore
 from tests.soon import wait_until
@@ -60,7 +60,7 @@ def test_it_goes_on_in_the_same_try_and_its_former_driver_has_ended_before(
         new = content_hash(store).of(find_definition("shop"))
         assert before is not None
         place = {name: getattr(before, name) for name in ("conn_type", "host", "schema", "port", "login")}
-        store.run(lambda connection: note_move(connection, "shop", new, [place]))
+        store.run(lambda connection: ConnectionNotes(connection, "shop").set_former_places(new, [place]))
         store.run(lambda connection: want(connection, [TASK], "shop", new))
         wait_until(lambda: bench.seen["document"]["source"]["config"]["base_url"] == "http://127.0.0.1:2")
         seen.append(use(store))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
+from sqlalchemy import Connection
+
 from airflow_provider_rfr.store import connection_audit as audit
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from airflow_provider_rfr.store.connections import (
     IDLE,
     RUNNING,
@@ -20,7 +23,7 @@ from airflow_provider_rfr.store.connections import (
     want,
 )
 from airflow_provider_rfr.store.engine import ControlStore
-from tests.webhook_receiver import FakeClock
+from airflow_provider_rfr.store.leases import Grant, LeaseKind, take_lease
 
 TASK = TaskRef("d", "r", "t")
 
@@ -94,65 +97,71 @@ def test_a_run_that_ended_well_takes_the_place_of_earlier_ones_that_failed(store
         assert [use.task for use in list_uses(connection)] == [later, newest]
 
 
-def test_of_many_at_once_one_gets_the_lock(store: ControlStore) -> None:
-    won: list[int | None] = []
+def lease(store: ControlStore, now: int, holder: str, name: str = "api") -> Grant | None:
+    return store.run(lambda connection: take_lease(connection, now, LeaseKind.CONNECTION, name, holder, 30_000))
 
-    def begin(name: str) -> None:
-        won.append(
-            store.run(lambda connection: audit.begin_alteration(connection, 1_000, "api", name, "ALTER CONNECTION api"))
-        )
 
-    threads = [threading.Thread(target=begin, args=(str(number),)) for number in range(6)]
+def test_of_many_at_once_one_gets_the_lease(store: ControlStore) -> None:
+    won: list[Grant | None] = []
+    threads = [
+        threading.Thread(target=lambda number: won.append(lease(store, 1_000, str(number))), args=(number,))
+        for number in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len([each for each in won if each is not None]) == 1
-    assert store.run(lambda connection: audit.begin_alteration(connection, 1_000, "other", "who", "")) is not None
+    assert lease(store, 1_000, "who", "other") is not None
 
 
-def test_a_dead_ones_lock_ends_with_its_lease_and_its_row_is_found(store: ControlStore, clock: FakeClock) -> None:
-    first = store.run(lambda connection: audit.begin_alteration(connection, 0, "api", "who", "text"))
+def test_a_dead_ones_lease_ends_by_itself_and_its_row_is_found(store: ControlStore) -> None:
+    first = lease(store, 0, "who")
     assert first is not None
-    late = audit.LEASE_SECONDS * 1000 + 1
-    assert store.run(lambda connection: audit.holds(connection, late - 1, first))
-    assert store.run(lambda connection: audit.begin_alteration(connection, late, "api", "next", "text")) is None
+    row = store.run(lambda connection: audit.begin_alteration(connection, 0, "api", "who", "text"))
+    late = 30_001
+    assert store.run(lambda connection: first.renew(connection, late - 1))
+    assert lease(store, late, "next") is None
     later = 2 * late
-    assert not store.run(lambda connection: audit.holds(connection, later, first))
-    assert store.run(lambda connection: audit.begin_alteration(connection, later, "api", "next", "text")) is not None
+    assert lease(store, later, "next") is not None
+    assert not store.run(lambda connection: first.renew(connection, later))
+    next_row = store.run(lambda connection: audit.begin_alteration(connection, later, "api", "next", "text"))
     with store.read() as connection:
-        assert [row.id for row in audit.interrupted(connection, later, "api")] == [first]
+        assert [each.id for each in audit.interrupted_alterations(connection, "api", next_row)] == [row]
 
 
 def test_notes_of_a_connection_follow_it(store: ControlStore) -> None:
-    def note(connection: object) -> None:
-        audit.note_secret_references(connection, "api", {"password": "env:A"})  # type: ignore[arg-type]
-        audit.note_identity(connection, 1, "api", "hash")  # type: ignore[arg-type]
-        audit.note_move(connection, "api", "new", [{"host": "one"}])  # type: ignore[arg-type]
-        audit.note_move(connection, "api", "other", [{"host": "two"}])  # type: ignore[arg-type]
-        audit.keep_move(connection, "api", "new")  # type: ignore[arg-type]
-        audit.rename_notes(connection, "api", "shop")  # type: ignore[arg-type]
+    def note(connection: Connection) -> None:
+        notes = ConnectionNotes(connection, "api")
+        notes.set_secret_references({"password": "env:A"})
+        notes.set_identity(1, "hash")
+        notes.set_former_places("new", [{"host": "one"}])
+        notes.set_former_places("other", [{"host": "two"}])
+        notes.keep_former_places("new")
+        notes.rename("shop")
 
     store.run(note)
     with store.read() as connection:
-        assert audit.secret_references(connection, "shop") == {"password": "env:A"}
-        assert audit.identity_of(connection, "shop") == "hash"
-        assert audit.moves_of(connection, "shop", "new") == [{"host": "one"}]
-        assert audit.moves_of(connection, "shop", "other") == []
+        shop = ConnectionNotes(connection, "shop")
+        assert shop.secret_references() == {"password": "env:A"}
+        assert shop.identity() == "hash"
+        assert shop.former_places("new") == [{"host": "one"}]
+        assert shop.former_places("other") == []
 
 
 def test_what_a_former_connection_of_that_name_left_behind_goes(store: ControlStore) -> None:
-    def note(connection: object) -> None:
+    def note(connection: Connection) -> None:
         for name in ("shop", "api"):
-            audit.note_secret_references(connection, name, {"password": f"env:{name}"})  # type: ignore[arg-type]
-            audit.note_identity(connection, 1, name, name)  # type: ignore[arg-type]
-            audit.note_move(connection, name, "hash", [{"host": name}])  # type: ignore[arg-type]
-        audit.rename_notes(connection, "api", "shop")  # type: ignore[arg-type]
+            notes = ConnectionNotes(connection, name)
+            notes.set_secret_references({"password": f"env:{name}"})
+            notes.set_identity(1, name)
+            notes.set_former_places("hash", [{"host": name}])
+        ConnectionNotes(connection, "api").rename("shop")
 
     store.run(note)
     with store.read() as connection:
-        assert audit.secret_references(connection, "shop") == {"password": "env:api"}
-        assert audit.identity_of(connection, "shop") == "api"
+        assert ConnectionNotes(connection, "shop").secret_references() == {"password": "env:api"}
+        assert ConnectionNotes(connection, "shop").identity() == "api"
 
 
 def test_the_installations_salt_is_made_once(store: ControlStore) -> None:

@@ -20,7 +20,7 @@ from airflow_provider_rfr.store.deploys import (
     write_registry,
 )
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.lease import acquire, force_unlock, lease_state
+from airflow_provider_rfr.store.leases import LeaseKind, acquire, force_unlock, lease_state
 from tests.webhook_receiver import FakeClock
 
 P = "ops"
@@ -101,7 +101,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_writes_nothing(
             new.write(lambda connection, now: written.append(now))
             assert len(written) == 1
     with control.read() as connection:
-        assert lease_state(connection, P).holder is None
+        assert lease_state(connection, LeaseKind.DEPLOY, P).holder is None
 
 
 def test_giving_back_a_lost_lease_does_not_end_the_new_holders(control: ControlStore, clock: FakeClock) -> None:
@@ -111,18 +111,18 @@ def test_giving_back_a_lost_lease_does_not_end_the_new_holders(control: ControlS
     with acquire(control, P, holder="new"):
         old.__exit__(None, None, None)
         with control.read() as connection:
-            assert lease_state(connection, P).holder == "new"
+            assert lease_state(connection, LeaseKind.DEPLOY, P).holder == "new"
 
 
 def test_a_lease_is_prolonged_while_its_holder_lives(store_url: str) -> None:
     control = open_store(store_url)
     with acquire(control, P, seconds=2.0) as lease:
         with control.read() as connection:
-            first = lease_state(connection, P).until or 0
+            first = lease_state(connection, LeaseKind.DEPLOY, P).until or 0
         moved = threading.Event()
         for _ in range(400):
             with control.read() as connection:
-                if (lease_state(connection, P).until or 0) > first:
+                if (lease_state(connection, LeaseKind.DEPLOY, P).until or 0) > first:
                     moved.set()
                     break
             moved.wait(0.05)

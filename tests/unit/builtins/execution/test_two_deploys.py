@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Stability
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
-from airflow_provider_rfr.store.lease import acquire
+from airflow_provider_rfr.store.leases import acquire
 from tests.unit.builtins.catalogs import PROJECT, contract, migration, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from airflow_provider_rfr.builtins.planning.plan import Verb
 from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import (
     SinkError,
     SinkLeaseLostError,
 )
-from airflow_provider_rfr.store.tables import SINKS
+from airflow_provider_rfr.store.tables import LEASES
 from tests.unit.builtins.sinks.exporting import SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
@@ -173,13 +173,15 @@ def test_a_run_that_slept_through_its_lease_moves_nothing(posting: Scene, server
     sleeper = Thread(target=run)
     sleeper.start()
     assert inside.wait(60)
-    posting.store.run(lambda each: each.execute(update(SINKS).values(lease_until=0)))
+    posting.store.run(lambda each: each.execute(update(LEASES).values(until=0)))
     assert posting.run().batches == 2
     go_on.set()
     sleeper.join(60)
     assert isinstance(failed[0], SinkLeaseLostError)
     assert keys(server)[0] == keys(server)[1] and len(set(keys(server))) == 2
-    assert posting.row().batches == 2 and posting.row().lease_owner is None
+    assert posting.row().batches == 2
+    with posting.store.read() as connection:
+        assert connection.execute(select(LEASES.c.holder)).scalar_one() is None
 
 
 def test_a_deploy_that_holds_a_sink_stops_the_run_that_is_at_it(posting: Scene, server: Receiver) -> None:

@@ -17,8 +17,9 @@ from airflow_provider_rfr.builtins.sinks.windows import Pin, Pins, What, Window,
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, release_lease, take_lease
-from airflow_provider_rfr.store.tables import SINKS
+from airflow_provider_rfr.store.leases import LeaseKind, lease_state
+from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
+from airflow_provider_rfr.store.tables import LEASES, SINKS
 from tests.integration.postgres import PostgresServer
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, declared, step
 
@@ -39,7 +40,8 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def store(database: ControlStore) -> ControlStore:
-    database.run(lambda each: each.execute(delete(SINKS)))
+    for table in (SINKS, LEASES):
+        database.run(lambda each, table=table: each.execute(delete(table)))  # type: ignore[misc]
     return database
 
 
@@ -59,14 +61,14 @@ def row(store: ControlStore) -> SinkRow:
 
 def kept(store: ControlStore) -> list[dict[str, Any]]:
     with store.read() as connection:
-        return [{**each, "token": None} for each in connection.execute(select(SINKS)).mappings()]
+        return [dict(each) for each in connection.execute(select(SINKS)).mappings()]
 
 
 def write(store: ControlStore, **values: Any) -> None:
-    lease = store.run(lambda each: take_lease(each, 100, OBJ.id, "me", 1000))
+    lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "me", 1000))
     assert lease is not None
     store.run(lambda each: move_sink(each, 100, lease, **values))
-    store.run(lambda each: release_lease(each, lease))
+    store.run(lease.grant.release)
 
 
 @pytest.mark.parametrize("how", [Verb.METADATA, Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND, Verb.RENAME, Verb.REMOVE])
@@ -145,33 +147,35 @@ def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
 
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     do(store, Verb.CREATE)
-    first = store.run(lambda each: take_lease(each, 100, OBJ.id, "one", 5000))
+    first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
     with pytest.raises(SinkBusyError, match="ops.k: one is at it, for up to 4 s more"):
-        store.run(lambda each: take_lease(each, 900, OBJ.id, "two", 5000))
+        store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
     assert first is not None
     store.run(lambda each: move_sink(each, 4000, first))
     with pytest.raises(SinkBusyError):
-        store.run(lambda each: take_lease(each, 8999, OBJ.id, "two", 5000))
-    second = store.run(lambda each: take_lease(each, 9000, OBJ.id, "two", 5000))
-    assert second is not None and second.token == first.token + 1
+        store.run(lambda each: take_sink_lease(each, 8999, OBJ.id, "two", 5000))
+    second = store.run(lambda each: take_sink_lease(each, 9000, OBJ.id, "two", 5000))
+    assert second is not None and second.grant.token == first.grant.token + 1
     with pytest.raises(SinkLeaseLostError):
         store.run(lambda each: move_sink(each, 9001, first, cursor=1))
-    store.run(lambda each: release_lease(each, first))
-    assert row(store).cursor is None and row(store).lease_owner == "two"
-    store.run(lambda each: release_lease(each, second))
-    assert store.run(lambda each: take_lease(each, 1, OBJ.id, "three", 5000)) is not None
+    store.run(first.grant.release)
+    with store.read() as connection:
+        assert lease_state(connection, LeaseKind.SINK, str(OBJ.id)).holder == "two"
+    assert row(store).cursor is None
+    store.run(second.grant.release)
+    assert store.run(lambda each: take_sink_lease(each, 1, OBJ.id, "three", 5000)) is not None
 
 
 def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
     do(store, Verb.CREATE)
-    store.run(lambda each: take_lease(each, 10**9, OBJ.id, "one", 5000))
-    assert store.run(lambda each: take_lease(each, 100, OBJ.id, "two", 5000)) is not None
+    store.run(lambda each: take_sink_lease(each, 10**9, OBJ.id, "one", 5000))
+    assert store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "two", 5000)) is not None
 
 
 @pytest.mark.parametrize("how", [Verb.HOLD, Verb.RESEND, Verb.METADATA, Verb.REMOVE])
 def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: Verb) -> None:
     do(store, Verb.CREATE)
-    lease = store.run(lambda each: take_lease(each, 100, OBJ.id, "run", 5000))
+    lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "run", 5000))
     assert lease is not None
     do(store, how)
     with pytest.raises(SinkLeaseLostError, match="ops.k: another run or a deploy took it over"):

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.connections import Parameter, SecretReference, parse_statement
-from airflow_provider_rfr.connections.arguments import check_plain, plain_texts, statement_of
+from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
 from airflow_provider_rfr.hooks.connection_sources import SecretReader, not_allowed
-from airflow_provider_rfr.operators import AlterConnectionOperator
+from airflow_provider_rfr.operators import AlterConnectionOperator, alter_connection
 from tests.unit.connections.worlds import CANARY
 
 
@@ -27,8 +28,8 @@ def test_python_and_text_say_the_same() -> None:
         "ALTER CONNECTION pg SET (host = 'db2', extra.sslmode = 'require', extra.a.b = 1, password = SECRET 'env:PW',"
         " login = :who), DROP (schema), RESET (port) WITH (DRY_RUN = true, DRAIN_TIMEOUT = '2m')"
     )
-    made = statement_of(
-        "pg",
+    made = statement_from(
+        connection="pg",
         set={
             "host": "db2",
             "extra": {"sslmode": "require", "a": {"b": 1}},
@@ -74,8 +75,8 @@ def test_a_wrong_statement_is_told_while_the_dag_is_parsed_and_a_template_is_not
 
 
 def test_values_are_taken_whole_or_not_at_all() -> None:
-    found = statement_of(
-        "c",
+    found = statement_from(
+        connection="c",
         set={
             "HOST": "SECRET 'env:A', port = 1",
             "extra": {"s3.region": "eu", "empty": {}, "deep": {"a.b": 1}},
@@ -93,30 +94,66 @@ def test_values_are_taken_whole_or_not_at_all() -> None:
 
 def test_a_statement_and_an_argument_may_say_that_the_connection_may_be_missing() -> None:
     operator = AlterConnectionOperator(task_id="alter", statement="ALTER CONNECTION c DROP (port)", if_exists=True)
-    assert operator._wanted().if_exists
+    assert operator._statement is not None and operator._statement.if_exists
 
 
 @pytest.mark.parametrize(
-    ("statement", "set"),
+    "arguments",
     [
-        (f"ALTER CONNECTION c SET (password = '{CANARY}'", None),
-        (f"ALTER CONNECTION c SET (host = 'h', password '{CANARY}", None),
-        (f"ALTER CONNECTION c SET (password = {CANARY})", None),
-        (f"ALTER CONNECTION c SET (password = '{CANARY}', password = SECRET 'env:X')", None),
-        (None, f'{{"host": "h", "password": "{CANARY}"'),
-        (None, {"extra": {"properties": {"s3.key": CANARY}}}),
-        ("not a statement", {"password": CANARY}),
+        {"statement": f"ALTER CONNECTION c SET (password = '{CANARY}'"},
+        {"statement": f"ALTER CONNECTION c SET (host = 'h', password '{CANARY}"},
+        {"statement": f"ALTER CONNECTION c SET (password = {CANARY})"},
+        {"connection": "c", "set": f'{{"host": "h", "password": "{CANARY}"'},
+        {"statement": "not a statement", "set": {"password": CANARY}},
     ],
 )
-def test_a_plain_secret_is_masked_also_where_the_rest_cant_be_read(statement: str | None, set: Any) -> None:
-    assert list(plain_texts(statement, set)) == [CANARY]
+def test_what_cant_be_read_fails_before_airflow_stores_what_was_rendered(arguments: dict[str, Any]) -> None:
+    operator = AlterConnectionOperator(task_id="alter", **dict.fromkeys(arguments, "{{ x }}"))
+    for name, value in arguments.items():
+        setattr(operator, name, value)
+    with pytest.raises(AirflowFailException) as caught:
+        operator.render_template_fields({})
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"statement": f"ALTER CONNECTION c SET (password = '{CANARY}', password = SECRET 'env:X')"},
+        {"connection": "c", "set": {"extra": {"properties": {"s3.key": CANARY}}}},
+    ],
+)
+def test_a_plain_secret_is_masked_before_airflow_stores_what_was_rendered(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr(alter_connection, "mask_secrets", masked.extend)
+    operator = AlterConnectionOperator(task_id="alter", **dict.fromkeys(arguments, "{{ x }}"))
+    for name, value in arguments.items():
+        setattr(operator, name, value)
+    operator.render_template_fields({})
+    assert masked == [CANARY]
+
+
+def test_a_mapped_task_is_masked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow renders it without ``render_template_fields``."""
+    masked: list[str] = []
+    monkeypatch.setattr(alter_connection, "mask_secrets", masked.extend)
+    text = f"ALTER CONNECTION c SET (password = '{CANARY}')"
+    operator = AlterConnectionOperator(task_id="alter", statement="{{ text }}")
+    operator._do_render_template_fields(
+        parent=operator,
+        template_fields=operator.template_fields,
+        context={"text": text},
+        jinja_env=operator.get_template_env(),
+        seen_oids=set(),
+    )
+    assert (operator.statement, masked) == (text, [CANARY])
 
 
 def test_a_number_may_be_a_secret() -> None:
-    assert list(plain_texts("ALTER CONNECTION c SET (password = 123456)", {"extra.pin_token": 98765})) == [
-        "98765",
-        "123456",
-    ]
+    assert list(plain_texts(parse_statement("ALTER CONNECTION c SET (password = 123456)"))) == ["123456"]
+    assert list(plain_texts(statement_from(connection="c", set={"extra.pin_token": 98765}))) == ["98765"]
 
 
 @pytest.mark.parametrize(
@@ -131,11 +168,10 @@ def test_a_plain_secret_is_refused_and_masked_and_parameters_may_hold_one(argume
     with pytest.raises(AlterationRefusedError, match="plain text") as caught:
         AlterConnectionOperator(task_id="alter", **arguments)
     assert CANARY not in str(caught.value)
-    assert list(plain_texts(arguments.get("statement"), arguments.get("set"))) == [CANARY]
+    assert list(plain_texts(statement_from(**arguments))) == [CANARY]
     operator = AlterConnectionOperator(
         task_id="alter", connection="c", set={"password": ":new"}, parameters={"new": CANARY}
     )
-    check_plain(operator._wanted())
     assert CANARY not in str([getattr(operator, name) for name in operator.template_fields])
 
 

@@ -12,7 +12,7 @@ from airflow_provider_rfr.connections.alteration import execute
 from airflow_provider_rfr.connections.statement import Settings
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, ConnectionConflictError
-from airflow_provider_rfr.store.connection_audit import secret_references
+from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 from tests.unit.connections.worlds import CANARY, Bench
 
 PG = Definition("pg", "postgres", host="db1", login="app", password=CANARY, extra={"sslmode": "require"})
@@ -53,7 +53,7 @@ def refused(bench: Bench, text: str) -> list[str]:
         ("pg SET (sslmode = 'much')", "extra.sslmode: must be one of disable"),
         ("pg RESET (login)", "login: must be set, since password is"),
         ("pg SET (sslcert = '/c.pem')", "extra.sslkey: must be set"),
-        (f"pg SET (password = '{CANARY}2')", "password: is secret and stands here in plain text"),
+        (f"pg SET (password = '{CANARY}2')", "password: is secret and must not be plain text"),
         (f"api SET (extra.secrets.pin = '{CANARY}')", "extra.secrets.pin: is secret"),
         (f"api SET (client_secret = '{CANARY}')", "extra.client_secret: is secret"),
         (f"lake SET (properties = '{CANARY}')", "extra.properties: is secret"),
@@ -75,7 +75,7 @@ def refused(bench: Bench, text: str) -> list[str]:
         ("http SET (host = 'me:pw@h')", "host: holds credentials"),
         (f"http SET (extra.keyfile_dict = '{CANARY}')", "extra.keyfile_dict: is secret"),
         ("pg RENAME TO pg", "has this name already"),
-        ('pg RENAME TO "a b"', "can't have this name"),
+        ('pg RENAME TO "a b"', "invalid name 'a b'"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_changes(bench: Bench, text: str, said: str) -> None:
@@ -242,7 +242,7 @@ def test_rotating_the_key_of_a_file_keeps_it_until_the_other_side_knows_the_next
     second = bench.shelf.connections["bastion"].extra
     assert (second["private_key"], "key_file" in second) == (first["next_private_key"], False)
     with bench.store.read() as connection:
-        assert secret_references(connection, "bastion") == {"password": "env:PW"}
+        assert ConnectionNotes(connection, "bastion").secret_references() == {"password": "env:PW"}
 
 
 def test_a_dry_run_of_a_rename_renames_nothing(bench: Bench) -> None:

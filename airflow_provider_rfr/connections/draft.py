@@ -1,0 +1,281 @@
+"""The connection as a statement would make it, and all its problems at once. No secret is read for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from airflow_provider_rfr.connections.dependents import Find, cycle, find_readable, references_of
+from airflow_provider_rfr.connections.statement import Action, Parameter, SecretReference, Value
+from airflow_provider_rfr.connections.types import ConnectionType, Definition, Option, type_named
+from airflow_provider_rfr.exceptions import AlterationProblem, AlterationRefusedError
+from airflow_provider_rfr.secret_names import MASK, without_credentials
+
+_UNREAD: Final = MASK
+"""Placeholder for a secret that is not read yet; it is never stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a statement makes of a connection.
+
+    :ivar candidate: the new definition, without the secrets that are yet to be read
+    :ivar secrets: where its secrets are kept, by option
+    :ivar named: full names of the options that the statement names
+    """
+
+    candidate: Definition
+    secrets: Mapping[str, SecretReference]
+    named: frozenset[str]
+
+
+def draft(
+    stored: Definition,
+    actions: Sequence[Action],
+    kept: Mapping[str, SecretReference],
+    parameters: Mapping[str, Value],
+    find: Find,
+    *,
+    in_use: bool,
+) -> Draft:
+    """Apply the actions to the stored definition, and check the result as if it were a new connection.
+
+    :param kept: where the secrets that are stored came from
+    :param parameters: values of ``:name``
+    :param find: the other connections
+    :param in_use: whether anything uses the connection
+    :raises AlterationRefusedError: with every problem
+    """
+    editor = _Editor(stored, kept, parameters)
+    renamed = [replace(action, option=editor.known.full_name(action.option)) for action in actions]
+    editor.check_combination(renamed)
+    editor.check_exclusive(renamed)
+    for action in renamed:
+        editor.edit(action, in_use)
+    if not actions:
+        editor.problems.append(AlterationProblem("", "nothing is to be changed", "write SET, DROP or RESET"))
+    editor.check_whole()
+    editor.check_references(find)
+    if editor.problems:
+        raise AlterationRefusedError(stored.name, editor.problems)
+    return Draft(editor.candidate, editor.secrets, frozenset(action.option for action in renamed))
+
+
+class _Editor:
+    """Applies actions one by one, and collects their problems.
+
+    :ivar touched: actions by the option that they change
+    :ivar unreadable: options whose new value is wrong, which need no second error
+    """
+
+    def __init__(
+        self, stored: Definition, kept: Mapping[str, SecretReference], parameters: Mapping[str, Value]
+    ) -> None:
+        self.known: ConnectionType = type_named(stored.conn_type)
+        self.candidate = stored
+        self.secrets = dict(kept)
+        self.problems: list[AlterationProblem] = []
+        self.touched: dict[str, Action] = {}
+        self.unreadable: set[str] = set()
+        self._parameters = parameters
+
+    def _blame(self, option: str, problem: str, remedy: str = "", action: Action | None = None) -> None:
+        action = action or self.touched.get(option)
+        line, column = (action.line, action.column) if action is not None else (0, 0)
+        self.problems.append(AlterationProblem(option, problem, remedy, line, column))
+
+    def check_combination(self, actions: Sequence[Action]) -> None:
+        """An option must be named once, and not together with an object that it is a field of.
+
+        An object and its field in one statement would mean something else in another order.
+        """
+        sets = Counter(action.option for action in actions if not action.removes)
+        removals = Counter(action.option for action in actions if action.removes)
+        first: dict[str, Action] = {}
+        for action in actions:
+            first.setdefault(action.option, action)
+        for name, action in first.items():
+            if sets[name] and removals[name]:
+                self._blame(name, "cannot both SET and DROP/RESET it", "write it once", action)
+            elif sets[name] > 1 or removals[name] > 1:
+                self._blame(name, "is specified more than once", "write it once", action)
+        names = sets.keys() | removals.keys()
+        for action in actions:
+            dots = (place for place, sign in enumerate(action.option) if sign == ".")
+            whole = next((action.option[:dot] for dot in dots if action.option[:dot] in names), None)
+            if whole is not None:
+                problem = f"is part of {whole}, which the statement changes as well"
+                self._blame(action.option, problem, "change one of them", action)
+
+    def check_exclusive(self, actions: Sequence[Action]) -> None:
+        """At most one option of an exclusive group may be set, and none of the others removed."""
+        for group in self.known.exclusive:
+            sets = {each.option: each for each in actions if each.option in group and not each.removes}
+            removals = {each.option: each for each in actions if each.option in group and each.removes}
+            options = ", ".join(sorted(group))
+            if len(sets) > 1:
+                second = list(sets.values())[1]
+                remedy = "set one; it removes the others"
+                self._blame(second.option, f"only one of {options} can be set", remedy, second)
+            elif sets and set(removals) - set(sets):
+                other = next(each for name, each in removals.items() if name not in sets)
+                problem = f"cannot both SET and DROP/RESET mutually exclusive options ({options})"
+                self._blame(other.option, problem, "setting one removes the others", other)
+
+    def edit(self, action: Action, in_use: bool) -> None:
+        """Apply the action to the candidate."""
+        name, option = action.option, self.known.option(action.option)
+        if name in ("conn_type", "type"):
+            self._blame(name, "the type of a connection never changes", "make a new connection", action)
+        elif option is None:
+            remedy = f"one of {', '.join(sorted(self.known.options))}, or extra.<name>"
+            problem = f"connections of type {self.candidate.conn_type!r} have no such option"
+            self._blame(name, problem, remedy, action)
+        elif option.inalterable and in_use:
+            problem = "can't be altered while the connection is used: progress is kept there"
+            self._blame(name, problem, "make a new connection", action)
+        elif scalar := self.candidate.scalar_above(name):
+            self._refuse(action, f"{scalar} is not an object, so nothing is below it", f"change {scalar} itself")
+        elif action.removes:
+            self._remove(name)
+            self.touched[name] = action
+        else:
+            self._set(option, action)
+
+    def _refuse(self, action: Action, problem: str, remedy: str = "") -> None:
+        self.touched[action.option] = action
+        self.unreadable.add(action.option)
+        self._blame(action.option, problem, remedy)
+
+    def _remove(self, name: str) -> None:
+        self.candidate = self.candidate.having(name, None)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget the references of the option, and of fields below it: an object is replaced as a whole."""
+        for each in list(self.secrets):
+            if f"{each}.".startswith(f"{name}."):
+                del self.secrets[each]
+
+    def _set(self, option: Option, action: Action) -> None:
+        name, value = option.name, action.value
+        is_given = isinstance(value, Parameter)
+        if isinstance(value, Parameter):
+            if value.name not in self._parameters:
+                self._refuse(action, f"the parameter {value} is not given", "give it with the statement's parameters")
+                return
+            value = self._parameters[value.name]
+        self.touched[name] = action
+        for group in self.known.exclusive:
+            for other in group - {name} if name in group else ():
+                self._remove(other)
+        self._forget(name)
+        if isinstance(value, SecretReference):
+            self.secrets[name] = value
+            self.candidate = self.candidate.having(name, _UNREAD)
+        elif option.secret and not is_given:
+            remedy = "write SECRET 'backend:key', or :name and give the value as a parameter"
+            self._refuse(action, "is secret and must not be plain text", remedy)
+        else:
+            try:
+                self.candidate = self.candidate.having(name, option.fit(value))
+            except ValueError as error:
+                self._refuse(action, str(error))
+
+    def check_whole(self) -> None:
+        """Check the candidate as a new connection would be checked."""
+        blamed = {problem.option for problem in self.problems} | self.unreadable
+        for option in self.known.options.values():
+            if option.required and self._is_unset(option.name) and option.name not in blamed:
+                self._blame(option.name, "must be set", "give it a value")
+        for group in self.known.one_of:
+            if all(map(self._is_unset, group)) and not blamed & set(group):
+                self._blame(group[0], f"one of {', '.join(group)} must be set", "set one of them")
+        for problem in broken_rules(self.candidate):
+            if problem.option not in blamed:
+                self._blame(problem.option, problem.problem, problem.remedy)
+
+    def _is_unset(self, option: str) -> bool:
+        return self.candidate.get(option) in (None, "")
+
+    def check_references(self, find: Find) -> None:
+        """Check that other connections exist, and that the references make no cycle."""
+        references = references_of(self.candidate)
+        for option, other in references.items():
+            if other == self.candidate.name:
+                self._blame(option, "refers to the connection itself", "name another connection")
+            elif option in self.touched and find_readable(find, other) is None:
+                self._blame(option, f"there is no connection {other!r} that can be read", "make it first")
+        path = None if self.candidate.name in references.values() else cycle(self.candidate, find)
+        if path is not None:
+            option = next(name for name, other in references.items() if other == path[1])
+            self._blame(option, f"makes a cycle: {' > '.join(path)}", "name another connection")
+
+
+def broken_rules(candidate: Definition) -> list[AlterationProblem]:
+    """Problems across the candidate's fields; checked again when its secrets are in it."""
+    return [problem for rule in type_named(candidate.conn_type).rules if (problem := rule(candidate)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One option before and after, as it may be shown."""
+
+    option: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        before, after = ("(not set)" if text is None else text for text in (self.before, self.after))
+        return f"{self.option}: {before} -> {after}"
+
+
+def changes_between(stored: Definition, candidate: Definition, hidden: Collection[str] = ()) -> tuple[Change, ...]:
+    """Options whose values differ; values of secrets are masked.
+
+    :param hidden: options whose values came from where secrets are kept, whatever the options themselves are
+    """
+    known = type_named(candidate.conn_type)
+    before, after = dict(stored.options()), dict(candidate.options())
+    found = []
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        if str(old) != str(new):
+            is_hidden = known.is_secret(name) or any(f"{name}.".startswith(f"{each}.") for each in hidden)
+            found.append(Change(name, _shown(is_hidden, old), _shown(is_hidden, new)))
+    return tuple(found)
+
+
+def _shown(is_hidden: bool, value: object) -> str | None:
+    if value is None:
+        return None
+    return MASK if is_hidden else without_credentials(str(value))
+
+
+_CURRENT, _NEXT, _PUBLIC = "extra.private_key", "extra.next_private_key", "extra.public_keys"
+_FILE: Final = "extra.key_file"
+
+
+def rotated(stored: Definition) -> tuple[Definition, str]:
+    """Rotate the SSH keys of a connection; returns it with its new public key.
+
+    The connection has two keys, so that the other side always knows one of them: the second one becomes the current
+    one, and a new one is generated, whose public part must be installed before the next rotation. A connection with
+    one key keeps it, and gets its second one.
+    """
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    public = f"{public} airflow-{stored.name}"
+    following = stored.get(_NEXT)
+    known = str(stored.get(_PUBLIC) or "").splitlines()
+    made = stored.having(_CURRENT, following).having(_FILE, None) if following else stored
+    if not (made.get(_CURRENT) or made.get(_FILE)):
+        return made.having(_CURRENT, private).having(_PUBLIC, public), public
+    kept = known[-1:] if following else known
+    return made.having(_NEXT, private).having(_PUBLIC, "\n".join([*kept, public])), public

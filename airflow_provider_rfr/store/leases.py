@@ -1,0 +1,218 @@
+"""Leases: one holder at a time, for deploys of a project, runs of a sink, and alterations of a connection.
+
+A lease ends by itself when its holder no longer renews it, so a dead process does not block others for long. A holder
+that was paused while its lease ran out may wake up while the next one works. Therefore the token only goes up, and each
+write that depends on a lease compares it in its own transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy.exc import DBAPIError
+
+from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError
+from airflow_provider_rfr.store.engine import ControlStore, insert_missing
+from airflow_provider_rfr.store.tables import LEASES
+
+_T = TypeVar("_T")
+_L: Final = LEASES.c
+SECONDS: Final = 60.0
+"""Duration of a deploy's lease after each renewal."""
+
+
+class LeaseKind(str, Enum):
+    """What leases are for."""
+
+    DEPLOY = "deploy"
+    SINK = "sink"
+    CONNECTION = "connection"
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseState:
+    """A lease as it is stored.
+
+    :ivar token: of the last holder; 0 if there never was one
+    :ivar until: milliseconds since 1970; None when it is free
+    """
+
+    token: int = 0
+    holder: str | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease as its holder got it.
+
+    :ivar milliseconds: its duration after each renewal
+    :ivar took_over: the holder before did not give it back
+    """
+
+    kind: LeaseKind
+    name: str
+    token: int
+    milliseconds: int
+    took_over: bool
+
+    def renew(self, connection: Connection, now: int) -> bool:
+        """Renew the lease, and keep it from being taken until this transaction ends; False if it is lost.
+
+        One that ran out, but was not taken, is renewed like any other.
+        """
+        ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token, _L.until.is_not(None))
+        return connection.execute(ours.values(until=now + self.milliseconds)).rowcount == 1
+
+    def release(self, connection: Connection) -> None:
+        """Give the lease back, unless it is lost."""
+        ours = update(LEASES).where(_is(self.kind, self.name), _L.token == self.token)
+        connection.execute(ours.values(holder=None, until=None))
+
+
+def _is(kind: LeaseKind, name: str) -> ColumnElement[bool]:
+    return (_L.kind == kind.value) & (_L.name == name)
+
+
+def lease_state(connection: Connection, kind: LeaseKind, name: str) -> _LeaseState:
+    """The lease as it is stored, also where it has run out."""
+    row = connection.execute(select(_L.token, _L.holder, _L.until).where(_is(kind, name))).one_or_none()
+    return _LeaseState() if row is None else _LeaseState(*row)
+
+
+def take_lease(
+    connection: Connection, now: int, kind: LeaseKind, name: str, holder: str, milliseconds: int
+) -> Grant | None:
+    """The lease, if it is free or has run out; None while another holder has it."""
+    insert_missing(connection, LEASES, [{"kind": kind.value, "name": name, "token": 0, "milliseconds": 0}])
+    row = connection.execute(select(LEASES).where(_is(kind, name)).with_for_update()).one()
+    # One that ends later than a renewal now could make it end was written by a clock that ran ahead: it does not count.
+    if row.until is not None and now < row.until <= now + 2 * row.milliseconds:
+        return None
+    values = {"token": row.token + 1, "holder": holder[:255], "until": now + milliseconds, "milliseconds": milliseconds}
+    connection.execute(update(LEASES).where(_is(kind, name)).values(**values))
+    return Grant(kind, name, row.token + 1, milliseconds, row.until is not None)
+
+
+def revoke_lease(connection: Connection, kind: LeaseKind, name: str) -> None:
+    """Take the lease from its holder, if there is one: the token goes up, so the holder can't write any more."""
+    revoked = update(LEASES).where(_is(kind, name)).values(token=_L.token + 1, holder=None, until=None)
+    connection.execute(revoked)
+
+
+def default_holder() -> str:
+    """Host and process id of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Lease:
+    """A held lease; a context manager that renews it on a thread of its own, and gives it back.
+
+    :param lost: makes the error for a lost lease, from its token and the present one
+    :ivar name: of what is leased
+    """
+
+    def __init__(self, store: ControlStore, grant: Grant, lost: Callable[[int, int], Exception]) -> None:
+        self._store = store
+        self._grant = grant
+        self._lost = lost
+        self.name = grant.name
+        self.token = grant.token
+        self.took_over = grant.took_over
+        self._end = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name=f"rfr-lease-{grant.name}", daemon=True)
+
+    def __enter__(self) -> Lease:
+        self._renewing.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end.set()
+        self._renewing.join()
+        # If the store is away the lease runs out by itself; how the work ended counts more.
+        with suppress(DBAPIError):
+            self._store.run(self._grant.release, patience=5.0)
+
+    def ensure(self) -> None:
+        """Check the lease before something is done outside the store.
+
+        :raises Exception: what ``lost`` makes
+        """
+        with self._store.read() as connection:
+            token = lease_state(connection, self._grant.kind, self.name).token
+        if token != self.token:
+            raise self._lost(self.token, token)
+
+    def write(self, work: Callable[[Connection, int], _T]) -> _T:
+        """Run ``work`` with the present time in one transaction, during which the lease can't be lost.
+
+        :raises Exception: what ``lost`` makes; nothing was written
+        """
+
+        def checked(connection: Connection) -> _T:
+            now = self._store.now(connection)
+            if not self._grant.renew(connection, now):
+                raise self._lost(self.token, lease_state(connection, self._grant.kind, self.name).token)
+            return work(connection, now)
+
+        return self._store.run(checked)
+
+    def _renew(self) -> None:
+        while not self._end.wait(self._grant.milliseconds / 4000):
+            # A store that is away for a moment is asked again: the lease outlives some missed renewals.
+            with suppress(DBAPIError):
+                if not self._store.run(lambda connection: self._grant.renew(connection, self._store.now(connection))):
+                    return
+
+
+def acquire(
+    store: ControlStore, project: str, *, holder: str = "", seconds: float = SECONDS, patience: float = 0.0
+) -> Lease:
+    """The lease on deploys of a project.
+
+    :param holder: shown to others; host and process by default
+    :param seconds: without a renewal for so long, another process may take the lease
+    :param patience: seconds to wait while another process holds it
+    :raises DeployBusyError: another process holds it
+    """
+    deadline = time.monotonic() + patience
+
+    def take(connection: Connection) -> Grant | _LeaseState:
+        now, of = store.now(connection), (LeaseKind.DEPLOY, project)
+        grant = take_lease(connection, now, *of, holder or default_holder(), int(seconds * 1000))
+        return grant or lease_state(connection, *of)
+
+    while True:
+        found = store.run(take)
+        if isinstance(found, Grant):
+            return Lease(store, found, lambda token, newer: LeaseLostError(project, token, newer))
+        if time.monotonic() >= deadline:
+            raise DeployBusyError(project, found.holder or "", found.token)
+        time.sleep(min(0.2, seconds / 4))
+
+
+def force_unlock(store: ControlStore, project: str, token: int) -> None:
+    """Take the lease on deploys from a holder that is known to be dead.
+
+    :param token: of that holder
+    :raises LeaseLostError: another process holds it now
+    """
+
+    def unlock(connection: Connection) -> None:
+        of = (LeaseKind.DEPLOY, project)
+        connection.execute(select(_L.token).where(_is(*of)).with_for_update())
+        found = lease_state(connection, *of).token
+        if found != token:
+            raise LeaseLostError(project, token, found)
+        revoke_lease(connection, *of)
+
+    store.run(unlock)
