@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose. Whether a retry may help, and what to do, is said by each class.
+"""The errors of this package. Each class says whether a retry may help, and what to do.
 
 The tree is drawn in ``docs/architecture.md``.
 """
@@ -15,12 +15,13 @@ EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 1, 2, 3
 class RfrError(Exception):
     """Base of all errors of this package. What an error means is an attribute of its class, and of nothing else.
 
-    :cvar retryable: whether another try may end otherwise, with nothing changed by hand
-    :cvar refuses_generation: of an error of the publish: whether the same rows would meet it again, so that the next
+    :cvar retryable: whether another try may succeed, with nothing changed by hand
+    :cvar refuses_generation: of an error of the publish: whether the same rows would cause it again, so that the next
         run has to read them again
-    :cvar excused: whether an attempt that ends with it was not let read, so that it is not blamed for no progress
-    :cvar exit_code: that an application ends with
-    :cvar outcome: what the history calls such an end
+    :cvar excused: whether an attempt that ends with it was kept from reading, and so does not count as one without
+        progress
+    :cvar exit_code: of an application that fails with it
+    :cvar outcome: name of such an end in the history
     :cvar advice: what to do, where the message does not say so itself
     """
 
@@ -32,7 +33,7 @@ class RfrError(Exception):
     advice: ClassVar[str] = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An error crosses from an executor to the driver. Exception's own way calls __init__ with the message alone.
+        # Errors are pickled from executor to driver. By default, unpickling calls __init__ with the message alone.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -40,6 +41,10 @@ def _rebuild(kind: type[Exception], arguments: tuple[Any, ...], attributes: Mapp
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(attributes)
     return error
+
+
+def _with_remedy(problem: str, remedy: str) -> str:
+    return f"{problem}; {remedy}" if remedy else problem
 
 
 class ConfigurationError(RfrError):
@@ -59,11 +64,11 @@ class ConfigurationError(RfrError):
         self.field = field
         self.problem = problem
         self.remedy = remedy
-        super().__init__(f"{field}: {problem}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(_with_remedy(f"{field}: {problem}", remedy))
 
 
 class PreflightError(RfrError):
-    """The machine lacks something; the message says what to install or set."""
+    """The machine lacks what a refresh needs; the message says what to install or set."""
 
     retryable = False
     exit_code = EXIT_CONFIGURATION
@@ -71,10 +76,10 @@ class PreflightError(RfrError):
 
 @dataclass(frozen=True, slots=True)
 class DeclarationProblem:
-    """One thing wrong in what is declared.
+    """One mistake in the declarations.
 
-    :ivar place: file and line, or words where there is no file
-    :ivar name: the object; empty where it is not known, or where it is about none
+    :ivar place: file and line, or a description where there is no file
+    :ivar name: the object; empty where it is not known, or none is concerned
     :ivar problem: what is wrong
     :ivar remedy: what to write instead
     """
@@ -85,12 +90,12 @@ class DeclarationProblem:
     remedy: str = ""
 
     def __str__(self) -> str:
-        told = ": ".join(part for part in (self.place, self.name, self.problem) if part)
-        return told + (f"; {self.remedy}" if self.remedy else "")
+        text = ": ".join(part for part in (self.place, self.name, self.problem) if part)
+        return _with_remedy(text, self.remedy)
 
 
 class DeclarationError(RfrError):
-    """What is declared is wrong.
+    """The declarations of built-in objects are wrong.
 
     :ivar problems: all of them, sorted by place
     """
@@ -101,30 +106,30 @@ class DeclarationError(RfrError):
 
 
 class QueryError(ConfigurationError):
-    """A query is not one that a view can have, or can't be understood well enough to be kept up to date."""
+    """A query that a view can't have, or that can't be analysed well enough to keep the view up to date."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__("query", problem, remedy)
 
 
 class UnreadableQueryError(QueryError):
-    """A query can't be parsed here; Spark may understand it all the same."""
+    """A query can't be parsed here; Spark may still accept it."""
 
 
 class PlanError(RfrError):
-    """No plan can be made, or what was saved is none."""
+    """No plan can be made, or a saved one can't be read."""
 
 
 class StalePlanError(PlanError):
-    """The plan was made from a state that is no longer the present one."""
+    """The plan was made from a state that has changed since."""
 
     retryable = False
 
 
 class BlockedPlanError(PlanError):
-    """Something stops the plan; nothing was done.
+    """The plan is blocked; nothing was done.
 
-    :ivar problems: everything that stops it, by object
+    :ivar problems: all that block it, by object
     """
 
     retryable = False
@@ -135,14 +140,14 @@ class BlockedPlanError(PlanError):
 
 
 class DeployError(RfrError):
-    """A deploy could not be finished; what is done stays done, and the next one goes on from there."""
+    """A deploy could not be finished; what is done stays done, and the next one continues from there."""
 
 
 class StepError(DeployError):
     """A step of a deploy failed.
 
     :ivar object: name of the object
-    :ivar action: the step's verb
+    :ivar action: of the step
     :ivar problem: what went wrong
     :ivar remedy: what to do about it
     """
@@ -152,14 +157,14 @@ class StepError(DeployError):
         self.action = action
         self.problem = problem
         self.remedy = remedy
-        super().__init__(f"{action} {object}: {problem}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(_with_remedy(f"{action} {object}: {problem}", remedy))
 
 
 class DeployBusyError(DeployError):
-    """Somebody else is deploying the same project.
+    """Another deploy of the same project is running.
 
-    :ivar holder: who
-    :ivar token: of their lease, for ``force_unlock``
+    :ivar holder: of its lease
+    :ivar token: of its lease, for ``force_unlock``
     """
 
     def __init__(self, project: str, holder: str, token: int) -> None:
@@ -175,22 +180,22 @@ class DeployBusyError(DeployError):
 class LeaseLostError(DeployError):
     """Another deploy took over; this one must not write any more.
 
-    :ivar token: ours
-    :ivar newer_token: the one that took over
+    :ivar token: of this deploy
+    :ivar newer_token: of the one that took over
     """
 
     def __init__(self, project: str, token: int, newer_token: int) -> None:
         self.project = project
         self.token = token
         self.newer_token = newer_token
-        super().__init__(f"the lease on project {project} is no longer ours: token {token}, now {newer_token}")
+        super().__init__(f"the lease on project {project} was taken over: token {token}, now {newer_token}")
 
 
 class StatementError(ConfigurationError):
-    """A statement can't be read.
+    """A statement can't be parsed.
 
-    :ivar line: where, from 1
-    :ivar column: ... and from 1
+    :ivar line: of the mistake, from 1
+    :ivar column: of the mistake, from 1
     """
 
     def __init__(self, problem: str, line: int, column: int, remedy: str = "") -> None:
@@ -201,13 +206,13 @@ class StatementError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class AlterationProblem:
-    """One thing wrong in what is to be changed.
+    """One mistake in an alteration.
 
     :ivar option: e.g. ``extra.sslmode``; empty for the connection as a whole
     :ivar problem: what is wrong, without values of secrets
     :ivar remedy: what to write instead
-    :ivar line: where in the statement, from 1; 0 where it came from Python, or from no place
-    :ivar column: ... and from 1
+    :ivar line: in the statement, from 1; 0 if there is no statement
+    :ivar column: in the statement, from 1
     """
 
     option: str
@@ -218,8 +223,8 @@ class AlterationProblem:
 
     def __str__(self) -> str:
         place = f"line {self.line}, column {self.column}" if self.line else ""
-        told = ": ".join(part for part in (place, self.option, self.problem) if part)
-        return told + (f"; {self.remedy}" if self.remedy else "")
+        text = ": ".join(part for part in (place, self.option, self.problem) if part)
+        return _with_remedy(text, self.remedy)
 
 
 class AlterConnectionError(RfrError):
@@ -235,7 +240,7 @@ class AlterConnectionError(RfrError):
 
 
 class AlterationRefusedError(AlterConnectionError):
-    """What is to be changed is wrong, or something that uses the connection can't adopt it.
+    """The alteration is wrong, or something that uses the connection can't adopt it.
 
     :ivar problems: all of them, in the statement's order
     """
@@ -248,19 +253,19 @@ class AlterationRefusedError(AlterConnectionError):
 
 
 class ConnectionNotFoundError(AlterConnectionError):
-    """There is no such connection."""
+    """The connection does not exist."""
 
     retryable = False
 
 
 class ConnectionShadowedError(AlterConnectionError):
-    """What is used comes from a place that can't be written; editing the database would change nothing."""
+    """The connection in use comes from a place that can't be written, so a change in the database has no effect."""
 
     retryable = False
 
 
 class ConnectionRightsError(AlterConnectionError):
-    """The caller lacks a right; nothing was read that needs it."""
+    """The caller lacks a permission; nothing that needs it was read."""
 
     retryable = False
 
@@ -270,7 +275,7 @@ class ConnectionValidationError(AlterConnectionError):
 
 
 class ConnectionConflictError(AlterConnectionError):
-    """Somebody else alters the connection, or just did: try again, from what it is now."""
+    """Another alteration of the connection is running, or just ended; a retry starts from its result."""
 
 
 class SchemaError(RfrError):
@@ -288,7 +293,6 @@ class TypeMismatchError(SchemaError):
     """
 
     def __init__(self, message: str, offenders: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.message = message
         self.offenders = tuple(offenders)
         super().__init__(message)
 
@@ -304,8 +308,8 @@ class LedgerError(RfrError):
 class FencedError(LedgerError):
     """A newer attempt took the refresh over; this one must not write any more.
 
-    :ivar epoch: ours
-    :ivar newer_epoch: the one that took over
+    :ivar epoch: of this attempt
+    :ivar newer_epoch: of the one that took over
     """
 
     retryable = False
@@ -314,7 +318,6 @@ class FencedError(LedgerError):
     advice = "another run refreshes this table; let it finish"
 
     def __init__(self, message: str, *, epoch: int, newer_epoch: int) -> None:
-        self.message = message
         self.epoch = epoch
         self.newer_epoch = newer_epoch
         super().__init__(message)
@@ -335,13 +338,13 @@ class PublishRefusedError(RfrError):
 
 
 class RefreshBusyError(RfrError):
-    """Another run is at the same refresh; nothing was read or written."""
+    """Another run is working on the same refresh; nothing was read or written."""
 
     excused = True
 
 
 class CatalogError(RfrError):
-    """The lake's catalog does not answer, or refuses; the message names it, without its password."""
+    """The lake's catalog does not answer, or refuses; the message names it without its password."""
 
 
 class SparkJobError(RfrError):
@@ -349,7 +352,7 @@ class SparkJobError(RfrError):
 
 
 class RefreshStoppedError(RfrError):
-    """The refresh was told to stop; what was read is committed and the next attempt goes on."""
+    """The refresh was asked to stop; what was read is committed, and the next attempt continues."""
 
     excused = True
     outcome = "stopped"
@@ -362,29 +365,28 @@ class RefreshFailedError(RfrError):
     """
 
     def __init__(self, message: str, failures: Mapping[str, str] | None = None) -> None:
-        self.message = message
         self.failures = dict(failures or {})
         super().__init__(message)
 
 
 class SinkError(RfrError):
-    """A sink can't go on. Its cursor is where it was; nothing that was acknowledged is sent again."""
+    """A sink can't continue. Its cursor stays behind what was acknowledged, which is not sent again."""
 
     def __init__(self, sink: str, problem: str, remedy: str = "") -> None:
         self.sink = sink
         self.problem = problem
         self.remedy = remedy
-        super().__init__(f"sink {sink}: {problem}" + (f"; {remedy}" if remedy else ""))
+        super().__init__(_with_remedy(f"sink {sink}: {problem}", remedy))
 
 
 class SinkHeldError(SinkError):
-    """Its source was replaced, and somebody has to decide what becomes of it."""
+    """The sink's source was replaced, and a user has to decide how the sink continues."""
 
     retryable = False
 
 
 class CursorExpiredError(SinkError):
-    """Snapshots that it has not sent are gone. Which rows they brought can't be known any more."""
+    """Snapshots that the sink has not sent are expired, and their rows can't be determined any more."""
 
     retryable = False
 
@@ -394,28 +396,28 @@ class SinkDeliveryError(SinkError):
 
 
 class SinkBusyError(SinkError):
-    """Another run is at it."""
+    """Another run is exporting this sink."""
 
     def __init__(self, sink: str, owner: str, milliseconds: int) -> None:
         seconds = max(1, milliseconds // 1000)
-        super().__init__(sink, f"{owner} is at it, for up to {seconds} s more", "run it again later")
+        super().__init__(sink, f"{owner} holds its lease for up to {seconds} s more", "run it again later")
 
 
 class SinkLeaseLostError(SinkError):
-    """Another run, or a deploy, took the sink over while this run was at it; this run moved nothing after that."""
+    """Another run, or a deploy, took the sink over; this run has not moved the cursor since."""
 
     def __init__(self, sink: str) -> None:
         super().__init__(sink, "another run or a deploy took it over", "run it again")
 
 
 class SnapshotsExpiredError(RfrError):
-    """Snapshots between two of a table's main line are gone, or the earlier one is not on the main line any more."""
+    """Snapshots between two of a table's main branch are expired, or the earlier one is no longer on that branch."""
 
 
 class SourceDefinitionError(ConfigurationError):
     """A source definition is wrong.
 
-    :ivar file: the document, or None for an inline definition
+    :ivar file: of the definition; None for an inline one
     :ivar path: place in the document, e.g. ``streams.orders.paginator.type``
     """
 
@@ -451,20 +453,20 @@ class SourceError(RfrError):
         super().__init__(message)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Message and request, without the place."""
         return f"{self.message} [{self.request}]" if self.request else self.message
 
     def __str__(self) -> str:
         place = f" (partition {self.partition}, page {self.page})" if self.partition is not None else ""
-        return f"{self.told}{place}"
+        return f"{self.description}{place}"
 
 
 class AuthenticationError(SourceError):
     """The API does not accept the credentials."""
 
     retryable = False
-    advice = "check the credentials and clear the task: it goes on where it stopped"
+    advice = "check the credentials and clear the task: it continues where it stopped"
 
 
 class RateLimitedError(SourceError):
@@ -489,7 +491,7 @@ class RepeatedPageError(SourceError):
 
 
 class SourceChangedError(RfrError):
-    """A committed page reads differently now, and ``on_source_change`` is ``fail``."""
+    """A committed page has other content now, and ``on_source_change`` is ``fail``."""
 
     retryable = False
     advice = "set on_source_change to restart or accept, and clear the task"
@@ -500,15 +502,15 @@ class ReadInterrupted(Exception):
 
 
 class BackoffInterrupted(ReadInterrupted):
-    """The reader waited to repeat a request that had failed; what that request may still spend must not start anew."""
+    """The reader was stopped while it waited to repeat a request, whose time budget must not start again."""
 
 
 class TemplateError(RfrError):
-    """A template can't be read or rendered. It names variables and never says what they hold.
+    """A template can't be parsed or rendered. The message names variables, never their values.
 
     :ivar problem: what is wrong, and what to write instead
-    :ivar line: where in the template, from 1
-    :ivar column: ... and from 1
+    :ivar line: in the template, from 1
+    :ivar column: in the template, from 1
     """
 
     def __init__(self, problem: str, line: int, column: int) -> None:
@@ -520,7 +522,7 @@ class TemplateError(RfrError):
 
 @dataclass(frozen=True, slots=True)
 class TriggerProblem:
-    """One thing wrong in a triggers block.
+    """One mistake in a triggers block.
 
     :ivar trigger: name of the endpoint; empty for the block as a whole
     :ivar path: place in the endpoint, e.g. ``retry.maxElapsed``; empty for the endpoint as a whole
@@ -537,7 +539,7 @@ class TriggerProblem:
         place = ": ".join(
             part for part in (f"trigger {self.trigger}" if self.trigger else "triggers", self.path) if part
         )
-        return f"{place}: {self.problem}" + (f"; {self.remedy}" if self.remedy else "")
+        return _with_remedy(f"{place}: {self.problem}", self.remedy)
 
 
 class TriggerConfigError(RfrError):
@@ -552,7 +554,7 @@ class TriggerConfigError(RfrError):
 
 
 class SealError(RfrError):
-    """A sealed document can't be opened, or is not as it was sealed; the message holds nothing of what is sealed."""
+    """A sealed document can't be opened, or was changed; the message holds nothing of its content."""
 
 
 class DeliveryError(RfrError):

@@ -1,29 +1,29 @@
-"""What Airflow knows of this package before it imports anything of it. A leaf: no imports."""
+"""The provider's metadata, which Airflow reads before it imports anything of this package. Imports nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
-DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
-INTEGRATION = "Resumable full refresh"
+_DOCS = "https://github.com/airflow-provider-rfr/airflow-provider-rfr/tree/main/docs"
+_INTEGRATION = "Resumable full refresh"
 _HOOKS = ("api", "builtins", "connection_gateways", "connections", "control_store", "lake", "webhooks")
 _OPERATORS = ("alter_connection", "builtin_migration", "full_refresh", "sinks", "webhooks")
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's metadata; Airflow reads it while it is being configured."""
+    """The provider's metadata; Airflow calls this while it configures itself."""
     return {
         "package-name": "airflow-provider-rfr",
         "name": "Resumable full refresh",
         "description": "Resumable full refresh of API sources into Iceberg tables, on Apache Spark.",
-        "integrations": [{"integration-name": INTEGRATION, "external-doc-url": DOCS, "tags": ["apache", "software"]}],
+        "integrations": [{"integration-name": _INTEGRATION, "external-doc-url": _DOCS, "tags": ["apache", "software"]}],
         "operators": [_modules(*(f"operators.{name}" for name in _OPERATORS))],
         "sensors": [_modules("sensors")],
         "triggers": [_modules("triggers.commit", "triggers.deploy", "triggers.refresh")],
         "hooks": [_modules(*(f"hooks.{name}" for name in _HOOKS))],
         "cli": ["airflow_provider_rfr.cli.definition.get_rfr_commands"],
         "config": _CONFIG,
-        # Without these the scheduler could not name a task's buttons.
+        # The scheduler refuses links of operators that are not named here.
         "extra-links": [
             "airflow_provider_rfr.links.RefreshLink",
             "airflow_provider_rfr.links.SparkUiLink",
@@ -34,7 +34,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules(*names: str) -> dict[str, Any]:
-    return {"integration-name": INTEGRATION, "python-modules": [f"airflow_provider_rfr.{name}" for name in names]}
+    return {"integration-name": _INTEGRATION, "python-modules": [f"airflow_provider_rfr.{name}" for name in names]}
 
 
 def _secret(label: str, description: str) -> dict[str, Any]:
@@ -100,11 +100,11 @@ _API: dict[str, Any] = {
         "refresh_token": _secret("Refresh token", "For OAuth 2 refresh tokens"),
         "secrets": _secret("More secrets", 'JSON object of further secrets of the source, e.g. {"pin": "1234"}'),
         "test_path": _text(
-            "Test path", "Asked for by the test button, below the base URL; any answer below 400 passes"
+            "Test path", "Requested by the test button, below the base URL; any status below 400 passes"
         ),
         "identity_path": _text(
             "Identity path",
-            "Its answer tells which upstream it is; another one is refused when the connection is altered",
+            "Its answer identifies the upstream; ALTER CONNECTION refuses a change to another one",
         ),
     },
 }

@@ -13,9 +13,10 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context
+    from airflow.sdk import Context
     from airflow.sdk.types import TaskInstanceKey
 
+_log = logging.getLogger(__name__)
 
 _CHECKPOINT_TABS = {"task_state": "task-state-store", "xcom": "xcom"}
 _PUBLISHED_TAB = "asset_events"
@@ -29,35 +30,15 @@ class RefreshLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Address of the tab. A checkpoint in a Variable has no tab at the task, so that goes to the list of them."""
         base = str(conf.get("api", "base_url", fallback="http://localhost:8080/")).rstrip("/")
-        store = getattr(operator, "checkpoint_store", "task_state")
+        tab = _CHECKPOINT_TABS.get(getattr(operator, "checkpoint_store", "task_state"))
         if getattr(operator, "is_published", False):
             tab = _PUBLISHED_TAB
-        elif store in _CHECKPOINT_TABS:
-            tab = _CHECKPOINT_TABS[store]
-        else:
+        if tab is None:
             return f"{base}/variables"
-        return f"{base}{_task_page(ti_key)}/{tab}"
-
-
-def _task_page(ti_key: Any) -> str:
-    """Path of a task instance's page."""
-    dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
-    index = ti_key.map_index
-    mapped = f"/mapped/{index}" if index is not None and index >= 0 else ""
-    return f"/dags/{dag}/runs/{run}/tasks/{task}{mapped}"
-
-
-log = logging.getLogger(__name__)
-
-
-def show_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
-    """Store the address where Airflow's UI looks for it; none is no news. A button is never worth a task."""
-    if not url:
-        return
-    try:
-        context["ti"].xcom_push(key=link.xcom_key, value=url)
-    except Exception as error:  # noqa: BLE001 - see above
-        log.warning("the link %s can't be shown (%s)", link.name, type(error).__name__)
+        dag, run, task = (quote(str(part), safe="") for part in (ti_key.dag_id, ti_key.run_id, ti_key.task_id))
+        index = ti_key.map_index
+        mapped = f"/mapped/{index}" if index is not None and index >= 0 else ""
+        return f"{base}/dags/{dag}/runs/{run}/tasks/{task}{mapped}/{tab}"
 
 
 class SparkUiLink(BaseOperatorLink):
@@ -70,8 +51,18 @@ class SparkUiLink(BaseOperatorLink):
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
-        """The stored address; empty where no driver told one."""
+        """The stored address; empty where there is none."""
         # Choosing the deployment's XCom backend reads Airflow's configuration.
         from airflow.sdk.execution_time.xcom import XCom
 
         return str(XCom.get_value(ti_key=ti_key, key=self.xcom_key) or "")
+
+
+def store_link(context: Context, link: BaseOperatorLink, url: str | None) -> None:
+    """Store the address where Airflow's UI looks for it, if there is one. A failure is logged, and costs no task."""
+    if not url:
+        return
+    try:
+        context["ti"].xcom_push(key=link.xcom_key, value=url)
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.warning("the link %s can't be stored (%s)", link.name, type(error).__name__)

@@ -21,30 +21,30 @@ class RefreshRetryPolicy(RetryPolicy):
 
     * Rate limited: the next try comes when the API said, instead of after ``retry_delay``.
     * Configuration, authentication and schema errors, and all others that a retry would only meet again: no retry.
-    * No page, no partition and no publish more than the last try: no retry. An attempt that was told to stop, or that
-      found another run at the table, is not blamed for that.
+    * No page, no partition and no publish more than the last try: no retry. An attempt that was asked to stop, or that
+      found another run refreshing the table, does not count.
     * Everything else: as the task's ``retries`` and ``retry_delay`` say.
 
     A policy can't give more tries than ``retries``, so set that high.
 
-    :param stalled_tries: how many tries in a row may bring nothing before the task fails. With 1, the first try that
-        brings nothing is forgiven only if it is the task's first, which has no last try to be compared with
-    :param longest_wait: the task fails if the API asks for more
-    :raises ConfigurationError: one of them is below what makes sense
+    :param stalled_tries: consecutive tries without progress after which the task fails, 1 by default. The task's first
+        try is never counted alone, because it has no last try to be compared with
+    :param longest_wait: the task fails if the API asks for more; 7 days by default
+    :raises ConfigurationError: ``stalled_tries`` is below 1, or ``longest_wait`` is not positive
     """
 
     def __init__(self, stalled_tries: int = 1, longest_wait: timedelta = _LONGEST_WAIT) -> None:
         if stalled_tries < 1:
-            raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is not a number of tries", "write 1 or more")
+            raise ConfigurationError("stalled_tries", f"{stalled_tries!r} is below 1", "write 1 or more")
         if longest_wait <= timedelta(0):
-            raise ConfigurationError("longest_wait", f"{longest_wait} is no wait", "write e.g. timedelta(hours=6)")
+            raise ConfigurationError("longest_wait", f"{longest_wait} is not positive", "write e.g. timedelta(hours=6)")
         self.stalled_tries = stalled_tries
         self.longest_wait = longest_wait
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Runs in the worker, once the try has failed."""
+        """Decide in the worker, once the try has failed."""
         if isinstance(exception, RateLimitedError):
             return self._after(exception.retry_after)
         if isinstance(exception, RfrError):
@@ -52,13 +52,24 @@ class RefreshRetryPolicy(RetryPolicy):
                 return RetryDecision.fail(f"{type(exception).__name__}: a retry would meet the same")
             if exception.excused:
                 return RetryDecision.default()
-        stalled = _stalled(context)
-        if _tries(try_number, max_tries, context) > 1 and stalled is not None and stalled >= self.stalled_tries:
+        task = getattr(context["ti"], "task", None) if context is not None else None
+        # A clear adds the task's retries to the tries that there were; those do not count.
+        retries = getattr(task, "retries", None)
+        tries = try_number - (max(0, max_tries - retries) if isinstance(retries, int) else 0)
+        stalled = getattr(task, "stalled_tries", None)
+        if tries > 1 and isinstance(stalled, int) and stalled >= self.stalled_tries:
             return RetryDecision.fail(f"no progress since the last try ({stalled} in a row brought no page)")
         return RetryDecision.default()
 
+    def _after(self, seconds: float) -> RetryDecision:
+        if not math.isfinite(seconds) or seconds <= 0:
+            return RetryDecision.retry(reason="rate limited; the API did not say for how long")
+        if seconds > self.longest_wait.total_seconds():
+            return RetryDecision.fail(f"the API asks to wait {seconds:,.0f} s, longer than longest_wait")
+        return RetryDecision.retry(timedelta(seconds=math.ceil(seconds)), f"the API asks to wait {seconds:,.0f} s")
+
     def serialize(self) -> dict[str, Any]:
-        """JSON that :meth:`deserialize` makes the same policy of."""
+        """JSON from which :meth:`deserialize` makes the same policy."""
         return {
             "__type": type(self).__name__,
             "stalled_tries": self.stalled_tries,
@@ -75,27 +86,3 @@ class RefreshRetryPolicy(RetryPolicy):
 
     def __hash__(self) -> int:
         return hash((self.stalled_tries, self.longest_wait))
-
-    def _after(self, seconds: float) -> RetryDecision:
-        if not math.isfinite(seconds) or seconds <= 0:
-            return RetryDecision.retry(reason="rate limited; the API did not say for how long")
-        if seconds > self.longest_wait.total_seconds():
-            return RetryDecision.fail(f"the API asks to wait {seconds:,.0f} s, longer than longest_wait")
-        return RetryDecision.retry(timedelta(seconds=math.ceil(seconds)), f"the API asks to wait {seconds:,.0f} s")
-
-
-def _tries(try_number: int, max_tries: int, context: Context | None) -> int:
-    """Tries since the task was last cleared: a clear adds ``retries`` to the tries that there were."""
-    retries = getattr(_task(context), "retries", None)
-    before = max_tries - retries if isinstance(retries, int) else 0
-    return try_number - max(0, before)
-
-
-def _task(context: Context | None) -> Any:
-    return getattr(context["ti"], "task", None) if context is not None else None
-
-
-def _stalled(context: Context | None) -> int | None:
-    """What the operator found out: tries in a row without progress, None where it can't tell."""
-    stalled = getattr(_task(context), "stalled_tries", None)
-    return stalled if isinstance(stalled, int) else None

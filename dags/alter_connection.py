@@ -1,5 +1,5 @@
-"""Change a connection: the new settings are tried, stored whole or not at all, and every refresh that uses them goes on
-from its checkpoint.
+"""Change a connection: the new settings are tried, stored whole or not at all, and every refresh that uses them
+continues from its checkpoint.
 
 **Trigger** opens a form. Either write a statement, or name the connection and what is to be set, dropped or reset.
 What is entered is stored by Airflow in plain text: give secrets as `SECRET 'env:NAME'` or `SECRET 'variable:NAME'`.
@@ -59,7 +59,7 @@ with DAG(
             False,
             type="boolean",
             section="How",
-            title="It is another upstream",
+            title="Another upstream",
             description="Everything is read from its beginning.",
         ),
         "drain_timeout": Param(

@@ -2,8 +2,8 @@
 
 The DAG is paused at first, because its first run changes the lake. Once unpaused, it runs as soon as the package or a
 declaration is of another version than the lake, or by hand: **Trigger** opens a form. The tasks: make a plan, wait for
-somebody's approval if that is asked for, apply the plan (on Spark only if it takes SQL), check that nothing is left,
-let the sinks go on, delete what earlier deploys put aside.
+an approval if one is required, apply the plan (on Spark only if it takes SQL), check that nothing is left, run the
+sinks, delete what earlier deploys retired.
 
 Copy it or bundle it. Declarations of your own are in the folders that `RFR_BUILTIN_OBJECTS` names (paths separated by
 `:`), as workers and the triggerer see them. It needs the connections `rfr_lake_default` and `spark_default`, and in
@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {"objects": OBJECTS, "retries": 3, "retry_delay": timed
 
 
 def after_plan(**context: Any) -> str:
-    """The task that follows the plan."""
+    """Id of the task to run after the plan."""
     planned = context["ti"].xcom_pull(task_ids="plan")
     if not planned["changes"]:
         return "collect"
@@ -43,7 +43,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     is_paused_upon_creation=True,
-    # A courtesy: what keeps two deploys apart is the lease in the control store.
+    # To save time only: the lease in the control store keeps two deploys apart.
     max_active_runs=1,
     render_template_as_native_obj=True,
     tags=["rfr"],
@@ -53,7 +53,7 @@ with DAG(
             os.environ.get("RFR_BUILTIN_APPROVAL", "") == "1",
             type="boolean",
             title="Approval",
-            description="Wait for somebody to approve the plan before it is applied",
+            description="Wait for an approval of the plan before it is applied",
         ),
         "user_views": Param(
             "rebind", enum=["rebind", "fail", "warn"], title="Users' views", description="Over columns that change"
@@ -69,7 +69,7 @@ with DAG(
             type="array",
             items={"type": "string"},
             title="May be emptied",
-            description="Names of objects; there is no word for all of them",
+            description="Names of objects, each in full",
         ),
         "sinks": Param(
             {},
@@ -97,7 +97,7 @@ with DAG(
     apply = BuiltinMigrationOperator(
         task_id="apply",
         action="apply",
-        # What was approved is what runs. Where nobody was asked, a second try plans from what the first one left.
+        # With approval, the approved plan runs. Without, a second try plans from what the first one left.
         plan="{{ ti.xcom_pull(task_ids='plan')['plan'] if params.approval else none }}",
         policies=policies,
         trigger_rule="none_failed_min_one_success",

@@ -29,7 +29,7 @@ RETRIES: dict[str, Any] = {"retries": 5, "retry_delay": timedelta(seconds=10)}
 
 
 def fail(problem: str) -> None:
-    """What a run of a source does that is declared wrong."""
+    """The task of a source whose declaration is wrong."""
     raise AirflowFailException(problem)
 
 
@@ -46,7 +46,7 @@ for source in declared_sources(OBJECTS):
             source.refresh(**RETRIES),
         ]
     except ConfigurationError as error:
-        # The file would take the other sources' DAGs along if it failed.
+        # If the file failed, the other sources would have no DAG either.
         about = str(error)
         logging.getLogger(__name__).error("%s", about)
         schedule = [source.asset]

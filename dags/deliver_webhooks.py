@@ -1,8 +1,8 @@
-"""Deliver commit webhooks: a ready DAG for what refreshes, and anybody else, have published.
+"""Deliver commit webhooks: a ready DAG for the commits of refreshes and of any other writer.
 
-Each run notes the commits that nobody noted yet, sends what is due, waits half a minute for quick retries, and leaves
-what is still pending to the next run. Any number of runs may overlap: a delivery is under way in one of them only.
-A run in which a delivery is given up fails, so that Airflow's alerts tell somebody; the data is published all the same.
+Each run enqueues the commits that are new, sends what is due, waits half a minute for quick retries, and leaves what is
+still pending to the next run. Any number of runs may overlap: each delivery is sent by one of them at a time. A run in
+which a delivery is given up fails, so that Airflow's alerts are sent; the data is published all the same.
 
 Copy it or bundle it. It needs a triggers file (`RFR_TRIGGERS_FILE`, the form, or else `triggers.yaml` beside this
 file), the connection `rfr_lake_default`, and in production a connection `rfr_control_store` to PostgreSQL. While there
@@ -25,11 +25,11 @@ USUAL_FILE = "triggers.yaml"
 
 
 def skip_without_triggers(context: Context) -> None:
-    """Skip the task while nobody has set up webhooks; a file that was named and is missing is an error."""
+    """Skip the task while no webhooks are set up; a file that was named and is missing is an error."""
     usual = Path(__file__).parent / USUAL_FILE
     if context["params"]["triggers_file"] == USUAL_FILE and not usual.is_file():
         raise AirflowSkipException(
-            f"Nothing to deliver: there is no {usual}, and RFR_TRIGGERS_FILE names no other file"
+            f"Nothing to deliver: {usual} does not exist, and RFR_TRIGGERS_FILE names no other file"
         )
 
 

@@ -3,12 +3,12 @@
 A run that dies is resumed by its next try, and by the next run, at the page where it stopped. Readers see the old table
 until the new one is complete.
 
-**Trigger** opens a form: which source, which streams, into which table, and whether an unfinished refresh goes on or is
-thrown away. What can't be right is refused there. While a run is under way, the button **Refresh progress** on the
+**Trigger** opens a form: which source, which streams, into which table, and whether an unfinished refresh is resumed or
+started again. Invalid values are refused there. While a run is under way, the button **Refresh progress** on the
 task's tab *Details* leads to its progress, and afterwards to the figures of each table.
 
 It needs three connections: `rfr_api_default` (the API), `rfr_lake_default` (the catalog) and `spark_default` (the
-cluster, e.g. host `local[*]`). The file is there to be copied or bundled.
+cluster, e.g. host `local[*]`). Copy the file or bundle it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with DAG(
             section="Source",
             title="Source settings",
             description='What the source\'s templates see as config, e.g. {"page_size": 500}. Secrets belong into the'
-            " connection: everybody who sees the run sees these.",
+            " connection: everyone who can see the run can see these.",
         ),
         "streams": Param(
             ["orders"],
@@ -69,10 +69,10 @@ with DAG(
             "resume",
             type="string",
             enum=["resume", "restart"],
-            values_display={"resume": "Resume it where it stopped", "restart": "Restart: read everything anew"},
+            values_display={"resume": "Resume it where it stopped", "restart": "Restart: read everything again"},
             section="Refresh",
             title="An unfinished refresh of the table",
-            description="A finished one is never resumed: the next run reads everything anew.",
+            description="A finished one is never resumed: the next run reads everything again.",
         ),
         "options": Param(
             {},

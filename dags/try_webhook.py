@@ -24,13 +24,13 @@ FIELDS = {
     "payloadTemplate": "string",
     "timeout": "string",
 }
-"""The endpoint's fields that may be seen, and what the form makes of them; all else is the schema's."""
+"""The endpoint's fields that hold no secret, with their types in the form; everything else is the schema's."""
 SCHEMA = json.loads(files("airflow_provider_rfr.webhooks").joinpath("trigger_schema.json").read_text(encoding="utf-8"))
 ENDPOINT = SCHEMA["$defs"]["Endpoint"]["properties"]
 
 
 def form_field(name: str, kind: str) -> Param:
-    """A field of the form, which may be left empty."""
+    """An optional field of the form."""
     schema: dict[str, Any] = ENDPOINT[name]
     bounds: dict[str, Any] = {key: schema[key] for key in ("pattern", "minLength", "maxLength") if key in schema}
     if "enum" in schema:

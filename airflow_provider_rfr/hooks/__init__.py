@@ -1,3 +1,3 @@
-"""Hooks: what a connection means, and the one way to spark-submit."""
+"""Hooks: connections, catalogs, the control store, and the Spark provider's hook."""
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _OWN_EXTRAS = frozenset({"secrets", "test_path", "identity_path", "ssh_conn_id"}
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """What a connection says to a source: ``config`` may be shown, ``secrets`` never."""
+    """Settings of a source from a connection: ``config`` may be shown, ``secrets`` never."""
 
     config: dict[str, Any]
     secrets: dict[str, Any] = field(repr=False)
@@ -40,6 +40,8 @@ class ApiHook(BaseHook):
     extra                   ``config.<name>``; secret if its name says so (token, secret, key ...)
     extra ``secrets``       a JSON object whose every value is secret
     ======================  =======================================================================
+
+    :param api_conn_id: connection of type ``rfr_api``; default ``rfr_api_default``
     """
 
     conn_name_attr = "api_conn_id"
@@ -89,7 +91,7 @@ class ApiHook(BaseHook):
 def ask(connection: Connection, path: str = "") -> Response:
     """Ask for a path below the base URL, with the connection's credentials; redirects are not followed.
 
-    :raises ConfigurationError: the connection is of another type, or says no base URL
+    :raises ConfigurationError: the connection is of another type, or has no base URL
     :raises requests.RequestException: no answer came
     """
     import requests
@@ -97,11 +99,16 @@ def ask(connection: Connection, path: str = "") -> Response:
     url = str(source_settings(connection).config.get("base_url", ""))
     if not url:
         raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the API's base URL")
+    headers = {}
+    if connection.password and not connection.login:
+        # A key without a login is sent in both ways that APIs commonly expect it.
+        headers = {"Authorization": f"Bearer {connection.password}", "X-Api-Key": connection.password}
     with requests.Session() as session:
+        # Neither proxies nor credentials of this machine's environment.
         session.trust_env = False
         return session.get(
             f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url,
-            headers=_key_headers(connection),
+            headers=headers,
             auth=(connection.login, connection.password or "") if connection.login else None,
             timeout=_TEST_TIMEOUT,
             allow_redirects=False,
@@ -109,7 +116,7 @@ def ask(connection: Connection, path: str = "") -> Response:
 
 
 def source_settings(connection: Connection) -> SourceSettings:
-    """What an ``rfr_api`` connection says.
+    """The settings of a source that an ``rfr_api`` connection holds.
 
     :raises ConfigurationError: it is of another type, or an extra field can't be read
     """
@@ -142,16 +149,9 @@ def base_url(connection: Connection) -> str:
         host = f"{scheme}://{host}"
     parts = urlsplit(host)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(name, "is no base URL", "write e.g. https://api.example.com/v1")
+        raise ConfigurationError(name, "is not a base URL", "write e.g. https://api.example.com/v1")
     if parts.username or parts.password:
         raise ConfigurationError(name, "holds credentials", "put them into login and password")
     if connection.port and not parts.port:
         parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
     return parts.geturl().rstrip("/")
-
-
-def _key_headers(connection: Connection) -> dict[str, str]:
-    """A key without a login is sent both ways that APIs commonly want it."""
-    if not connection.password or connection.login:
-        return {}
-    return {"Authorization": f"Bearer {connection.password}", "X-Api-Key": connection.password}

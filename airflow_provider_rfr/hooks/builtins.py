@@ -1,4 +1,4 @@
-"""The platform's own objects as Airflow deploys them: declared in files, in a lake's catalog, with a control store."""
+"""Plans and deploys the platform's own objects: declarations in files, a lake's catalog, and a control store."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ PROJECT = "rfr"
 
 
 class BuiltinsHook(BaseHook):
-    """Plans and deploys what is declared.
+    """Plans and deploys declared objects.
 
-    :param objects: YAML files or folders of them; what the package and entry points declare comes besides
-    :param project: whose objects they are
+    :param objects: YAML files or folders of them, besides what the package and entry points declare
+    :param project: that the objects belong to; default ``rfr``
     :param version: of the code that declares them; None for this package's
+    :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
+    :param control_store_conn_id: connection of the control store; None for the default
     :param folder: that relative paths start from; None for the working folder
     """
 
@@ -54,7 +56,7 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def spec(self) -> CatalogSpec:
-        """What is declared.
+        """The declarations.
 
         :raises DeclarationError: with every mistake, its file and its line
         """
@@ -71,7 +73,7 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def store(self) -> ControlStore:
-        """Where registry, journal and lease are."""
+        """The control store, with registry, journal and lease."""
         return ControlStoreHook(self._control_store_conn_id).get_store()
 
     @property
@@ -85,58 +87,57 @@ class BuiltinsHook(BaseHook):
     @cached_property
     def catalog(self) -> Catalog:
         """The lake's catalog."""
-        from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+        from airflow_provider_rfr.lake.catalog import open_catalog
 
-        with _told(self.lake):
-            return open_catalog(LakeSettings(self.lake.name, self.lake.properties))
+        with _catalog_errors(self.lake):
+            return open_catalog(self.lake.settings())
 
     def recorded(self) -> Recorded:
-        """What the registry says that is deployed."""
+        """The deployed state, as the registry has it."""
         from airflow_provider_rfr.builtins.execution.observe import read_recorded
 
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
 
     def observe(self) -> tuple[Recorded, Live]:
-        """What is recorded, and what is there.
+        """The recorded and the actual state.
 
         :raises RfrError: the lake, or the control store, is away
         """
         from airflow_provider_rfr.builtins.execution.observe import observe
 
         store = self.store
-        with _told(self.lake):
+        with _catalog_errors(self.lake):
             return observe(self.catalog, store, project=self.project)
 
     def plan(self, policies: Policies | None = None) -> Plan:
         """What a deploy would do now."""
         from airflow_provider_rfr.builtins import plan
 
-        self._check_namespaces()
-        recorded, live = self.observe()
-        return plan(self.spec, recorded, live, policies=policies)
-
-    def _check_namespaces(self) -> None:
-        """Spark reads the first part of a name as the catalog, if there is one of that name."""
+        # Spark reads the first part of a name as the catalog, if there is one of that name.
         catalog = self.lake.name.casefold()
         for each in self.spec.objects:
             if each.key.partition(".")[0] == catalog:
                 remedy = "take another namespace, or give the lake's connection the extra catalog_name"
                 raise ConfigurationError(f"{each.place}: name", f"{each.name}: {catalog} is the catalog's name", remedy)
+        recorded, live = self.observe()
+        return plan(self.spec, recorded, live, policies=policies)
 
     def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "") -> Applied:
-        """Do it, here.
+        """Apply the plan in this process.
 
-        :raises BlockedPlanError: something stops the plan
-        :raises StalePlanError: it was made from something else than is there now
+        :raises BlockedPlanError: the plan is blocked
+        :raises StalePlanError: the state has changed since it was made
         """
         from airflow_provider_rfr.builtins import apply
 
         return apply(plan, catalog=self.catalog, store=self.store, spec=self.spec, sql=sql, actor=actor)
 
     def done_by(self, actor: str) -> dict[str, Plan]:
-        """Plans that this actor has done, by the id of the deploy: a task that died right after one has nothing left to
-        do, and yet to tell what it did."""
+        """Plans that this actor has applied, by id of the deploy.
+
+        A task that died right after its deploy finds nothing left to do, and still has to send its events.
+        """
         from airflow_provider_rfr.builtins.execution.history import plan_of
         from airflow_provider_rfr.store.deploys import done_by
 
@@ -153,30 +154,28 @@ class BuiltinsHook(BaseHook):
         return any(mechanism_of(each).needs_engine(each) for each in plan.steps)
 
     def spark_engine(self, settings: Mapping[str, str], jars: Sequence[str] = ()) -> SparkSqlEngine:
-        """What runs SQL in this process, where there is no task that submits; close it afterwards.
+        """An engine for SQL in this process, for use outside of tasks; to be closed afterwards.
 
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
         from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
         from airflow_provider_rfr.builtins.spark.application import registered_views
-        from airflow_provider_rfr.lake.catalog import LakeSettings
         from airflow_provider_rfr.lake.inventory import holds_views
 
         views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
-        lake = LakeSettings(self.lake.name, self.lake.properties)
-        return SparkSqlEngine(lake, SparkSettings(dict(settings), tuple(jars)), registered=views)
+        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)), registered=views)
 
     def collect_garbage(self) -> Collected:
-        """Delete what was put aside, carries our marker, and is needed by nobody any more."""
+        """Delete what earlier deploys retired, if it carries this project's marker and nothing needs it any more."""
         from airflow_provider_rfr.builtins.execution.maintenance import gc
 
         return gc(project=self.project, catalog=self.catalog, store=self.store)
 
 
 @contextmanager
-def _told(lake: LakeDocument) -> Iterator[None]:
-    """What a catalog's client raises is its own affair, and may tell the address with all that is in it."""
+def _catalog_errors(lake: LakeDocument) -> Iterator[None]:
+    """Replace errors of the catalog's client, whose texts may hold its address with credentials."""
     try:
         yield
     except RfrError:
@@ -187,9 +186,9 @@ def _told(lake: LakeDocument) -> Iterator[None]:
 
 
 def policies_of(given: Mapping[str, Any] | None) -> Policies:
-    """Decisions for one deploy, as a DAG or a form gives them.
+    """Decisions for one deploy, from a DAG's arguments or a form.
 
-    :raises ConfigurationError: an unknown one, or a value that it can't have
+    :raises ConfigurationError: an unknown name, or an invalid value
     """
     from dataclasses import fields
 
@@ -208,10 +207,10 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
 def paths_of(objects: Iterable[str | Path] | str, folder: Path | None) -> list[Path]:
     """The files and folders of declarations.
 
-    :raises ConfigurationError: one is not there
+    :raises ConfigurationError: one does not exist
     """
     names = [objects] if isinstance(objects, (str, Path)) else list(objects)
     found = [(folder or Path()) / str(name) for name in names if str(name).strip()]
     if missing := [path for path in found if not path.exists()]:
-        raise ConfigurationError("objects", f"{missing[0]} is not there", "name a YAML file, or a folder of them")
+        raise ConfigurationError("objects", f"{missing[0]} does not exist", "name a YAML file, or a folder of them")
     return found

@@ -33,20 +33,20 @@ __all__ = [
 _is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
 
 
-class _NoWordOfShortValues(logging.Filter):
+class _ShortValueFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return not (_is_quiet.get() and "too short" in str(record.msg))
 
 
 for _package in ("airflow", "airflow.sdk"):
-    logging.getLogger(f"{_package}._shared.secrets_masker.secrets_masker").addFilter(_NoWordOfShortValues())
+    logging.getLogger(f"{_package}._shared.secrets_masker.secrets_masker").addFilter(_ShortValueFilter())
 
 
 @contextmanager
 def quiet_masking() -> Iterator[None]:
-    """Within it Airflow does not warn of values that are too short to be masked.
+    """Suppress Airflow's warnings of values that are too short to be masked.
 
-    Airflow takes every extra field of a connection for a secret, so that ``type: sql`` would be warned of in each task.
+    Airflow masks every extra field of a connection, so that each task would warn of ``type: sql``.
     """
     token = _is_quiet.set(True)
     try:
@@ -56,7 +56,7 @@ def quiet_masking() -> Iterator[None]:
 
 
 def mask_secrets(values: Iterable[Any]) -> None:
-    """Have Airflow mask these in logs from here on; none and empty ones are passed over."""
+    """Have Airflow mask these in logs from here on; None and empty values are skipped."""
     with quiet_masking():
         for value in values:
             if value:
@@ -64,7 +64,7 @@ def mask_secrets(values: Iterable[Any]) -> None:
 
 
 def read_connection(conn_id: str) -> Connection:
-    """The connection; raises what Airflow raises where there is none."""
+    """The connection; raises Airflow's own error where there is none."""
     with quiet_masking():
         return BaseHook.get_connection(conn_id)
 
@@ -84,16 +84,10 @@ def connection_named(conn_id: str, field: str, remedy: str) -> Connection:
 def extras_of(connection: Connection) -> dict[str, Any]:
     """The extra fields; a form sends empty ones as null or as empty text, which is left out.
 
-    :raises ConfigurationError: they are no JSON object; the message does not repeat them
+    :raises ConfigurationError: they are not a JSON object; the message does not repeat them
     """
-    text = connection.extra
-    if not text:
-        return {}
-    try:
-        extras = json.loads(text)
-    except ValueError:
-        extras = None
-    if not isinstance(extras, dict):
+    extras = _json_object(connection.extra or "{}")
+    if extras is None:
         raise ConfigurationError(f"{connection.conn_id}.extra", "is not a JSON object", 'write e.g. {"page_size": 500}')
     return {str(key): value for key, value in extras.items() if value not in (None, "")}
 
@@ -103,18 +97,23 @@ def mapping_extra(connection: Connection, name: str, value: Any) -> dict[str, An
 
     :raises ConfigurationError: it is something else
     """
+    found = _json_object(value)
+    if found is None:
+        raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is not a JSON object", 'write e.g. {"a": "b"}')
+    return found
+
+
+def _json_object(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            value = None
-    if value is None or not isinstance(value, Mapping):
-        raise ConfigurationError(f"{connection.conn_id}.extra.{name}", "is not a JSON object", 'write e.g. {"a": "b"}')
-    return dict(value)
+            return None
+    return dict(value) if isinstance(value, Mapping) else None
 
 
 def require_type(connection: Connection, wanted: str) -> None:
-    """Refuse a connection of another type: its fields would be read with another meaning.
+    """Refuse a connection of another type, whose fields would be misread.
 
     :raises ConfigurationError: it is of another type
     """

@@ -16,8 +16,6 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from airflow_provider_rfr.store.engine import ControlStore
 
 _DEFAULT_CONN_ID = "rfr_control_store"
@@ -28,11 +26,11 @@ _DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg
 class ControlStoreHook(BaseHook):
     """Opens the control store.
 
-    Looked for in this order: the connection, which need not be there while it has its default name; the option
+    Looked for in this order: the connection, which need not exist while it has its default name; the option
     ``control_store`` of section ``[rfr]`` in Airflow's configuration (a SQLAlchemy URL); a SQLite file in
     ``AIRFLOW_HOME``, which is right for one machine only.
 
-    :param control_store_conn_id: a connection of type postgres or sqlite
+    :param control_store_conn_id: a connection of type postgres or sqlite; None for ``rfr_control_store``
     """
 
     conn_name_attr = "control_store_conn_id"
@@ -47,16 +45,16 @@ class ControlStoreHook(BaseHook):
         return self.get_store()
 
     def get_store(self) -> ControlStore:
-        """The store, with its tables made where they are missing.
+        """The store; its tables are made where they are missing.
 
-        :raises ConfigurationError: the connection or the option names no database that can be used
+        :raises ConfigurationError: the connection or the option does not name a usable database
         """
         from airflow_provider_rfr.store.engine import open_store
 
         return open_store(self.get_url().render_as_string(hide_password=False))
 
     def is_there(self) -> bool:
-        """Whether there is a store, or somebody has said where it is to be; a file is not made to find out."""
+        """Whether a store exists or is configured; a file is not made to find out."""
         url = self.get_url()
         if url.get_backend_name() != "sqlite":
             return True
@@ -65,7 +63,7 @@ class ControlStoreHook(BaseHook):
     def get_url(self) -> URL:
         """The database's address; its password is in it, so print it only as SQLAlchemy's ``repr`` does.
 
-        :raises ConfigurationError: the connection or the option names no database that can be used
+        :raises ConfigurationError: the connection or the option does not name a usable database
         """
         try:
             connection = read_connection(self.control_store_conn_id)
@@ -77,28 +75,24 @@ class ControlStoreHook(BaseHook):
                     "make one of type postgres, or leave the argument out",
                 ) from None
             return _configured_url()
-        return _url_of(connection)
-
-
-def _url_of(connection: Connection) -> URL:
-    driver = _DRIVERS.get(connection.conn_type or "")
-    if driver is None:
-        raise ConfigurationError(
-            f"connection {connection.conn_id}", f"is of type {connection.conn_type!r}", "use postgres or sqlite"
+        driver = _DRIVERS.get(connection.conn_type or "")
+        if driver is None:
+            raise ConfigurationError(
+                f"connection {connection.conn_id}", f"is of type {connection.conn_type!r}", "use postgres or sqlite"
+            )
+        if driver == "sqlite":
+            path = connection.host or connection.schema
+            if not path:
+                raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the file's path")
+            return URL.create(driver, database=path)
+        return URL.create(
+            driver,
+            username=connection.login or None,
+            password=connection.password or None,
+            host=connection.host or None,
+            port=connection.port,
+            database=connection.schema or None,
         )
-    if driver == "sqlite":
-        path = connection.host or connection.schema
-        if not path:
-            raise ConfigurationError(f"connection {connection.conn_id}: host", "is empty", "write the file's path")
-        return URL.create(driver, database=path)
-    return URL.create(
-        driver,
-        username=connection.login or None,
-        password=connection.password or None,
-        host=connection.host or None,
-        port=connection.port,
-        database=connection.schema or None,
-    )
 
 
 def _configured_url() -> URL:
@@ -110,5 +104,5 @@ def _configured_url() -> URL:
         return make_url(text)
     except ArgumentError:
         raise ConfigurationError(
-            "[rfr] control_store", "is no database URL", "write e.g. postgresql+psycopg2://user:password@host/name"
+            "[rfr] control_store", "is not a database URL", "write e.g. postgresql+psycopg2://user:password@host/name"
         ) from None

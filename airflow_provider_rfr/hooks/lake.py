@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -36,6 +36,12 @@ class LakeDocument:
     name: str
     properties: dict[str, str] = field(repr=False)
 
+    def settings(self) -> LakeSettings:
+        """For ``airflow_provider_rfr.lake``; a type of its own, because that room imports PyIceberg."""
+        from airflow_provider_rfr.lake.catalog import LakeSettings
+
+        return LakeSettings(self.name, self.properties)
+
     def secrets(self) -> list[str]:
         """Values that must not be shown."""
         found = [value for key, value in self.properties.items() if is_secret(key)]
@@ -44,7 +50,22 @@ class LakeDocument:
 
 
 class LakeHook(BaseHook):
-    """Reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both."""
+    """Reads an ``rfr_lake`` connection: catalog, warehouse, and the credentials of both.
+
+    ======================  ==========================================================================
+    field                   PyIceberg's property
+    ======================  ==========================================================================
+    Catalog URI (host)      ``uri``
+    login, password         for ``sql`` in the URI, for ``rest`` the credential or token, else access keys
+    extra ``catalog_type``  ``type``: sql (default), rest, hive, glue, dynamodb
+    extra ``catalog_name``  the catalog's name; default ``rfr``
+    extra ``warehouse``     ``warehouse``
+    extras ``s3_...``       ``s3.endpoint``, ``s3.region``, ``s3.access-key-id``, ``s3.secret-access-key``
+    extra ``properties``    a JSON object of further properties
+    ======================  ==========================================================================
+
+    :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
+    """
 
     conn_name_attr = "lake_conn_id"
     default_conn_name = "rfr_lake_default"
@@ -72,10 +93,7 @@ class LakeHook(BaseHook):
 
         :raises ConfigurationError: the connection is of another type, or says too little
         """
-        from airflow_provider_rfr.lake.catalog import LakeSettings
-
-        document = self.get_lake_document()
-        return LakeSettings(document.name, document.properties)
+        return self.get_lake_document().settings()
 
     def test_connection(self) -> tuple[bool, str]:
         """List the catalog's namespaces, and write and delete an object below the warehouse."""
@@ -86,18 +104,21 @@ class LakeHook(BaseHook):
         secrets = [*document.secrets(), BaseHook.get_connection(self.lake_conn_id).password or ""]
         doing = "The catalog can't be opened"
         try:
-            from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+            from airflow_provider_rfr.lake.catalog import open_catalog
 
-            count = len(open_catalog(LakeSettings(document.name, document.properties)).list_namespaces())
+            count = len(open_catalog(document.settings()).list_namespaces())
             doing = "The catalog works, but nothing can be written below the warehouse"
             written = _try_warehouse(document.properties)
         except Exception as error:  # noqa: BLE001 - each catalog and each store has errors of its own
-            return False, f"{doing}: {_reason(error, secrets)}"
+            from airflow_provider_rfr.refresh.errors import redact
+
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
+            return False, f"{doing}: {redact(reason, filter(None, secrets))}"
         return True, f"The catalog has {count} namespaces" + (", and the warehouse can be written" if written else "")
 
 
 def lake_document(connection: Connection) -> LakeDocument:
-    """What an ``rfr_lake`` connection says, in PyIceberg's words.
+    """The catalog that an ``rfr_lake`` connection describes, with PyIceberg's names of properties.
 
     :raises ConfigurationError: it is of another type, or says too little
     """
@@ -116,21 +137,17 @@ def lake_document(connection: Connection) -> LakeDocument:
         properties["uri"] = str(connection.host)
     properties |= {key: str(extras[field]) for field, key in _STORE_EXTRAS.items() if field in extras}
     properties |= _credentials(kind, connection)
-    if "properties" in extras:
-        more = mapping_extra(connection, "properties", extras["properties"])
-        properties |= {str(key): _text(value) for key, value in more.items()}
+    for key, value in mapping_extra(connection, "properties", extras.get("properties", {})).items():
+        properties[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     if kind == "sql":
-        _check_warehouse(name, properties.get("warehouse"))
+        # Only the catalogs of servers know where tables are; here each process would resolve a relative path itself.
+        warehouse = properties.get("warehouse", "")
+        remedy = "write the folder of the tables, e.g. s3://bucket/warehouse or file:///data/warehouse"
+        if not warehouse:
+            raise ConfigurationError(f"{name}: warehouse", "is empty", remedy)
+        if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
+            raise ConfigurationError(f"{name}: warehouse", f"{warehouse!r} is relative", remedy)
     return LakeDocument(str(extras.get("catalog_name", "rfr")), properties)
-
-
-def _check_warehouse(name: str, warehouse: str | None) -> None:
-    """A SQL catalog itself decides where tables are, and from a relative path each process would decide otherwise."""
-    remedy = "write the folder of the tables, e.g. s3://bucket/warehouse or file:///data/warehouse"
-    if not warehouse:
-        raise ConfigurationError(f"{name}: warehouse", "is empty", remedy)
-    if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
-        raise ConfigurationError(f"{name}: warehouse", f"{warehouse!r} is relative", remedy)
 
 
 def _try_warehouse(properties: Mapping[str, str]) -> bool:
@@ -144,41 +161,23 @@ def _try_warehouse(properties: Mapping[str, str]) -> bool:
     if not (urlsplit(warehouse).scheme or warehouse.startswith("/")):
         return False
     location = f"{warehouse}/.rfr-connection-test-{uuid4().hex}"
-    # Somebody waits for the answer in a browser.
+    # A person waits for the answer in a browser.
     store = FileStore({"s3.connect-timeout": "5", "s3.request-timeout": "10", **properties})
     store.write(location, b"")
     store.delete([location])
     return True
 
 
-def _reason(error: Exception, secrets: Sequence[str]) -> str:
-    """An error's first line, or its kind where it says nothing, without secrets."""
-    from airflow_provider_rfr.refresh.errors import redact
-
-    return redact((str(error).strip().splitlines() or [type(error).__name__])[0][:500], filter(None, secrets))
-
-
 def _credentials(kind: str, connection: Connection) -> dict[str, str]:
     login, password = connection.login, connection.password
-    if not password and not (kind == "sql" and login):
-        return {}
-    if kind == "sql":
-        return {"uri": _with_login(str(connection.host), login, password)}
-    if kind == "rest":
+    if kind == "sql" and login:
+        parts = urlsplit(str(connection.host))
+        # A login that the address itself names wins.
+        if parts.hostname and not parts.username:
+            who = quote(login, safe="") + (f":{quote(password, safe='')}" if password else "")
+            return {"uri": urlunsplit(parts._replace(netloc=f"{who}@{parts.netloc}"))}
+    if kind == "rest" and password:
         return {"credential": f"{login}:{password}"} if login else {"token": str(password)}
-    if kind in ("glue", "dynamodb") and login:
+    if kind in ("glue", "dynamodb") and login and password:
         return {"client.access-key-id": login, "client.secret-access-key": str(password)}
     return {}
-
-
-def _with_login(uri: str, login: str | None, password: str | None) -> str:
-    """A database's address with the connection's login; one that the address names itself stays."""
-    parts = urlsplit(uri)
-    if not login or not parts.hostname or parts.username:
-        return uri
-    who = quote(login, safe="") + (f":{quote(password, safe='')}" if password else "")
-    return urlunsplit(parts._replace(netloc=f"{who}@{parts.netloc}"))
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,8 +2,8 @@
 
 Adapted to here: where the hook keeps its parts (``_files``, ``_py_files``, ``_jars``, ``_packages``,
 ``_application_args``, ``_conf``, ``_env``, ``_connection``, ``_submit_sp``), that it logs the driver's lines in
-``_process_spark_submit_log``, that it resolves the Spark connection in its constructor, and by which attributes its
-``submit`` is told not to wait for a driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
+``_process_spark_submit_log``, that it resolves the Spark connection in its constructor, and which attributes keep
+its ``submit`` from waiting for a driver in a cluster (``_yarn_track_via_rm_api``, ``_track_driver_via_k8s_api``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,14 +21,13 @@ import psutil  # type: ignore[import-untyped,unused-ignore]
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.drivers import ClusterManager, DriverAddress
-from airflow_provider_rfr.hooks.yarn import resource_manager
+from airflow_provider_rfr.hooks.drivers import ClusterManager, DriverAddress, resource_manager
 from airflow_provider_rfr.preflight import child_environment
 
 STOP_GRACE_SECONDS = 3.5
 """Airflow ends a task hard five seconds after it asked it to stop."""
 _ROUND = re.compile(r"\S+: round \d+: ")
-_LAST_WORD_KEYS = frozenset({"generation", "error", "deploy_id"})
+_RESULT_KEYS = frozenset({"generation", "error", "deploy_id"})
 _PAGES = re.compile(r"(?:^Spark UI|\btracking URL): (\S+)")
 _SUBMISSION = re.compile(r"\bsubmission ID ([a-z0-9.-]+):([a-z0-9.-]+)")
 _WAITS = {
@@ -38,23 +37,23 @@ _WAITS = {
 
 
 class RefreshSparkHook(SparkSubmitHook):
-    """Submits the application of a refresh and keeps its last word, the JSON line of figures.
+    """Submits an application of this package and keeps its result line, the JSON object of figures that it prints last.
 
-    :ivar last_word: the last line of figures that came, None before it came; it and what follows it are not logged
-    :ivar on_pages: told where Spark's own pages are, as soon as a line says so
+    :ivar result_line: None before the driver has printed it; neither it nor what follows it is logged
+    :ivar on_pages: called with the address of Spark's UI, as soon as the log has it
     """
 
-    last_word: dict[str, Any] | None
+    result_line: dict[str, Any] | None
     on_pages: Callable[[str], None] | None
     _defaults: dict[str, str]
     _popen_environment: dict[str, str]
 
     @classmethod
-    def like(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
-        """Take over a hook as the parent operator built it, whatever arguments it has in this version."""
+    def from_parent(cls, hook: SparkSubmitHook) -> RefreshSparkHook:
+        """A copy of the hook that the parent operator built, whatever arguments that has in this version."""
         made = cls.__new__(cls)
         made.__dict__.update(hook.__dict__)
-        made.last_word, made.on_pages = None, None
+        made.result_line, made.on_pages = None, None
         made._defaults, made._popen_environment = {}, {}
         return made
 
@@ -75,7 +74,7 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @property
     def cluster_manager(self) -> ClusterManager | None:
-        """Who runs the driver, if it runs elsewhere and can be asked about; None otherwise."""
+        """The manager of a driver that runs elsewhere; None for a driver here, or a manager that can't be asked."""
         master = str(self._connection["master"])
         if not self.in_cluster:
             return None
@@ -116,15 +115,14 @@ class RefreshSparkHook(SparkSubmitHook):
     @property
     def exit_code(self) -> int | None:
         """Of spark-submit; negative for the signal that ended it, None while it runs or before."""
-        process = self._process
-        return None if process is None else process.poll()
+        return None if self._submit_sp is None else self._submit_sp.poll()
 
     @property
     def last_lines(self) -> list[str]:
         """The end of what spark-submit and the driver printed."""
         return list(self._last_submit_log_lines)
 
-    def carry(self, config: Path, package: Path | None) -> None:
+    def ship(self, config: Path, package: Path | None) -> None:
         """Hand the configuration to the driver: by its path, or, where the driver runs elsewhere, with ``--files``."""
         arguments = [str(argument) for argument in self._application_args or []]
         if self.in_cluster:
@@ -141,7 +139,7 @@ class RefreshSparkHook(SparkSubmitHook):
             self._conf = {**self._conf, key: value}
 
     def has_conf(self, *keys: str) -> bool:
-        """Whether the user has set one of these, as far as the operator's arguments tell."""
+        """Whether the user has set one of these, or may have, in a properties file."""
         return any(key in self._conf for key in keys) or bool(self._properties_file)
 
     def default_packages(self, packages: str, extensions: str) -> None:
@@ -156,27 +154,21 @@ class RefreshSparkHook(SparkSubmitHook):
 
     @contextmanager
     def driver_asked_to_stop(self, seconds: float) -> Iterator[None]:
-        """Ask a driver on this machine to stop, give it so much time, and end it afterwards if it still runs."""
+        """Ask a driver on this machine to stop, and end it after the context if it still runs.
+
+        :param seconds: how long to wait for it before the context is entered
+        """
         drivers = self.driver_processes()
         for driver in drivers:
             self.log.info("Asking the Spark driver (process %s) to stop", driver.pid)
             driver.terminate()
-        if drivers:
-            self.wait(seconds)
+        if drivers and self._submit_sp is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._submit_sp.wait(seconds)
         yield
         for driver in drivers:
             if driver.is_running():
                 driver.kill()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether spark-submit ended within so many seconds."""
-        if self._process is None:
-            return True
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Submit, with an environment that has none of Airflow's settings, connections and variables in it."""
@@ -186,26 +178,23 @@ class RefreshSparkHook(SparkSubmitHook):
 
     def driver_processes(self) -> list[psutil.Process]:
         """The Python driver below spark-submit, on this machine: one process, or none."""
-        if self._process is None or not self._application_args:
+        if self._submit_sp is None or not self._application_args:
             return []
-        marker = str(self._application_args[1])
+        # Of the processes below spark-submit, only the driver has the path of its configuration as an argument.
+        config = str(self._application_args[1])
         found = []
-        for process in _descendants(self._process.pid):
-            try:
-                if marker in process.cmdline():
-                    found.append(process)
-            except psutil.Error:
-                continue
+        with suppress(psutil.Error):
+            for process in psutil.Process(self._submit_sp.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    if config in process.cmdline():
+                        found.append(process)
         return found
-
-    @property
-    def _process(self) -> subprocess.Popen[str] | None:
-        return self._submit_sp
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
         command = super()._build_spark_submit_command(application)
         self._popen_environment.update({**self._defaults, **(self._env or {})})
-        self._env = None  # else the parent would put the whole environment of this process in the place of ours
+        # With it set, the parent would replace our environment by the whole one of this process.
+        self._env = None
         return list(command)
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
@@ -215,14 +204,14 @@ class RefreshSparkHook(SparkSubmitHook):
     def _without_figures(self, lines: Iterator[Any]) -> Iterator[Any]:
         for line in lines:
             self._note_places(line)
-            figures = last_word(line)
+            figures = parse_result_line(line)
             if figures is not None:
-                self.last_word = figures
-            elif self.last_word is not None:
-                # The driver is done: this is Spark's shutdown, with traces of threads that it stopped under.
+                self.result_line = figures
+            elif self.result_line is not None:
+                # The driver is done; Spark's shutdown prints stack traces of threads that it interrupts.
                 self.log.debug("%s", line.rstrip())
             elif _ROUND.match(line):
-                # The follower tells the rounds, in every deploy mode; twice would be noise.
+                # The progress monitor logs the rounds, in every deploy mode.
                 self.log.debug("%s", line.rstrip())
             else:
                 yield line
@@ -238,14 +227,14 @@ class RefreshSparkHook(SparkSubmitHook):
 
 
 def _page_url(text: str | None) -> str | None:
-    """An address that a browser may be sent to, None for anything else; logs are not to be trusted."""
+    """An address that a browser may be sent to, None for anything else: any code on the driver can write to its log."""
     parts = urlsplit(text or "")
     usable = parts.scheme in ("http", "https") and parts.hostname and not parts.username
     return text if usable else None
 
 
-def last_word(line: str) -> dict[str, Any] | None:
-    """The JSON object of figures that a driver ends with, None for any other line."""
+def parse_result_line(line: str) -> dict[str, Any] | None:
+    """The JSON object of figures that a driver prints last; None for any other line."""
     text = line.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return None
@@ -253,15 +242,8 @@ def last_word(line: str) -> dict[str, Any] | None:
         value = json.loads(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and _LAST_WORD_KEYS & value.keys() else None
+    return value if isinstance(value, dict) and _RESULT_KEYS & value.keys() else None
 
 
 def _joined(present: str | None, more: Path) -> str:
     return f"{present},{more}" if present else str(more)
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return list(psutil.Process(pid).children(recursive=True))
-    except psutil.Error:
-        return []

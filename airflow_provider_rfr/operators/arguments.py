@@ -16,12 +16,25 @@ from airflow_provider_rfr.lake.names import check_identifier
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 
 _STREAM_PLACE = "{stream}"
+_START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
+TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
+"""``namespace.table``, with ``{stream}`` anywhere in it."""
+
+
+def options_schema(*without: str) -> dict[str, Any]:
+    """JSON schema of the refresh's options, as keywords of a ``Param``; it refuses unknown names and invalid values.
+
+    :param without: options that the form has a field of its own for
+    """
+    schema = RefreshOptions.model_json_schema()
+    left = {name: field for name, field in schema["properties"].items() if name not in without}
+    return {"type": "object", "properties": left, "additionalProperties": False, "$defs": schema["$defs"]}
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:
     """Check everything that is known while the DAG is parsed.
 
-    :param folder: where the DAG's file is; relative files are looked for there
+    :param folder: of the DAG's file, where relative files are looked for
     :raises ConfigurationError: field, problem and remedy of the first mistake
     """
     known = _check_source(source, folder)
@@ -29,23 +42,31 @@ def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder
         check_streams(stream_names(streams), known)
         if not is_pending(target):
             tables_of(stream_names(streams), target)
-    _check_options(options)
+    if isinstance(options, Mapping):
+        pending = {key for key, value in options.items() if is_pending(value)}
+        # The name of an option is checked, too, where only its value is a template.
+        unknown = {key: None for key in pending if key not in RefreshOptions.model_fields}
+        parse_options({**{key: value for key, value in options.items() if key not in pending}, **unknown})
+    elif options is not None and not is_pending(options):
+        raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
 
 
 def _check_source(source: Any, folder: Path | None) -> list[str] | None:
     """Check the source; returns the names of its streams where they are known without running its code."""
     if hasattr(source, "resolve") or (isinstance(source, str) and is_pending(source)):
         return None
-    if isinstance(source, Mapping) and source.get("secrets"):
-        raise ConfigurationError(
-            "source.secrets",
-            "secrets in a DAG are shown to its readers",
-            "put them into the connection api_conn_id names",
-        )
-    if isinstance(source, Mapping) and any(is_pending(source.get(key)) for key in ("class", "file")):
-        return None
-    if _missing_elsewhere(source, folder):
-        return None
+    if isinstance(source, Mapping):
+        if source.get("secrets"):
+            remedy = "put them into the connection that api_conn_id names"
+            raise ConfigurationError("source.secrets", "secrets in a DAG are shown to its readers", remedy)
+        if any(is_pending(source.get(key)) for key in ("class", "file")):
+            return None
+        file = source.get("file")
+        if isinstance(file, str) and not set(source) - {"file", "config", "secrets"}:
+            # A file that is missing here may exist where the task runs, unless it is known to belong to this DAG.
+            elsewhere = Path(file).expanduser().is_absolute() or folder is None
+            if elsewhere and not _locate(file, folder).is_file():
+                return None
     definition = shipped_source(source, folder).get("definition")
     if definition is None:
         return None
@@ -88,22 +109,26 @@ def stream_names(streams: Any) -> list[str]:
 
 
 def check_streams(names: Sequence[str], known: Sequence[str] | None) -> None:
-    """:raises ConfigurationError: none, one twice, or one that the source does not have"""
+    """Check names of streams.
+
+    :param known: the streams of the source; None if they are not known here
+    :raises ConfigurationError: no name, a duplicate, or one that the source does not have
+    """
     if not names:
         raise ConfigurationError("streams", "is empty", "name at least one stream of the source")
     if len(set(names)) != len(names):
         raise ConfigurationError("streams", "duplicate name", "name each stream once")
-    from airflow_provider_rfr.streams.rest.expressions import nearest
+    unknown = [name for name in names if known is not None and name not in known]
+    if known is not None and unknown:
+        from airflow_provider_rfr.streams.rest.expressions import nearest
 
-    for name in names:
-        if known is not None and name not in known:
-            raise ConfigurationError("streams", f"the source has no stream {name!r}", nearest(name, known))
+        raise ConfigurationError("streams", f"the source has no stream {unknown[0]!r}", nearest(unknown[0], known))
 
 
 def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     """The table of each stream.
 
-    :raises ConfigurationError: ``target`` names no table, or one table for several streams
+    :raises ConfigurationError: ``target`` is not a table name, or names one table for several streams
     """
     if not isinstance(target, str):
         raise ConfigurationError("target", f"{target!r} is not a table name", "write namespace.table, e.g. raw.orders")
@@ -113,47 +138,13 @@ def tables_of(names: Sequence[str], target: Any) -> dict[str, str]:
     return {name: target.replace(_STREAM_PLACE, name) for name in names}
 
 
-def _check_options(options: Any) -> None:
-    """:raises ConfigurationError: an unknown name, with the nearest known one, or a value that can't be"""
-    if options is None or not isinstance(options, Mapping):
-        if options is None or is_pending(options):
-            return
-        raise ConfigurationError("options", f"is {type(options).__name__}, not a mapping", "write {'concurrency': 8}")
-    pending = {key for key, value in options.items() if is_pending(value)}
-    unknown = {key: None for key in pending if key not in RefreshOptions.model_fields}
-    parse_options({**{key: value for key, value in options.items() if key not in pending}, **unknown})
-
-
 def options_mapping(options: Any) -> Mapping[str, Any]:
     """Options as they were rendered.
 
-    :raises ConfigurationError: they are no mapping
+    :raises ConfigurationError: they are not a mapping
     """
     if options is None or isinstance(options, Mapping):
         return options or {}
     raise ConfigurationError(
         "options", f"is {type(options).__name__}, not a mapping", "set render_template_as_native_obj on the DAG"
     )
-
-
-def _missing_elsewhere(source: Any, folder: Path | None) -> bool:
-    """A file that may exist where the task runs: given by an absolute path, or relative to a folder not known yet."""
-    file = source.get("file") if isinstance(source, Mapping) else None
-    if not isinstance(file, str) or set(source) - {"file", "config", "secrets"} or _locate(file, folder).is_file():
-        return False
-    return Path(file).expanduser().is_absolute() or folder is None
-
-
-_START, _REST = r"(?:[A-Za-z_]|\{stream\})", r"(?:[A-Za-z0-9_-]|\{stream\})"
-TARGET_PATTERN = rf"^{_START}{_REST}*(?:\.{_START}{_REST}*)+$"
-"""``namespace.table``, with ``{stream}`` anywhere in it."""
-
-
-def options_schema(*without: str) -> dict[str, Any]:
-    """JSON schema of the refresh's options, as keywords of a ``Param``: unknown names and wild values are refused.
-
-    :param without: options that the form has a field of its own for
-    """
-    schema = RefreshOptions.model_json_schema()
-    left = {name: field for name, field in schema["properties"].items() if name not in without}
-    return {"type": "object", "properties": left, "additionalProperties": False, "$defs": schema["$defs"]}

@@ -1,116 +1,125 @@
-"""A refresh and ALTER CONNECTION: what runs with an old copy stops at its checkpoint and goes on with the new one.
+"""A task whose connection is altered stops at its checkpoint, and continues with the new settings.
 
-All in one try of the task: the driver is asked to stop, it commits what it has, and when it has ended the connections
-are read anew and the refresh goes on. No retry is spent, and no scheduler is waited for.
+All in one try of the task: the work is asked to stop, it keeps what it has done, and when it has ended the connections
+are read again and it runs once more. No retry is spent, and no scheduler is waited for. A control store that can't be
+reached never fails a task; then no alteration restarts it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from airflow.sdk.exceptions import TaskDeferred
+from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
-from airflow_provider_rfr.hooks.spark import RefreshSparkHook
-from airflow_provider_rfr.operators.arguments import shipped_source, stream_names, tables_of
-from airflow_provider_rfr.operators.restarts import control_store, kept, running_with, task_of
+from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_rfr.store.connections import TaskRef
 
-class _Refreshing(Protocol):
-    """The operator of a refresh, as much of it as is asked here."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-    source: Mapping[str, Any] | str
-    streams: Sequence[str] | str
-    target: str
-    api_conn_id: str | None
-    lake_conn_id: str
-    _conn_id: str
-    _hook: Any
-    _dag: Any
-
-    def on_kill(self) -> None: ...
+_log = logging.getLogger(__name__)
 
 
-def in_touch(operator: _Refreshing, context: Context, refresh: Callable[[Context], dict[str, Any]]) -> dict[str, Any]:
-    """Run the refresh, and again for each alteration of a connection of its that comes meanwhile."""
-    conn_ids = [each for each in (operator.api_conn_id, operator.lake_conn_id, operator._conn_id) if each]
+def running_with(
+    context: Context,
+    kind: str,
+    conn_ids: Sequence[str],
+    work: Callable[[], _T],
+    *,
+    details: Mapping[str, Any] | None = None,
+    stop: Callable[[], None] = lambda: None,
+    kind_of: Callable[[Exception], str] = lambda error: type(error).__name__,
+    control_store_conn_id: str | None = None,
+) -> _T:
+    """Do a task's work with these connections; once more if one of them was altered and the work failed meanwhile.
+
+    :param kind: ``refresh`` or ``sink``
+    :param work: reads the connections itself, each time that it is called
+    :param details: what else is noted of the task, see ``ConnectionUse``; no secrets
+    :param stop: asks the work to end at its next checkpoint, from another thread; by default it ends by itself
+    :param kind_of: name of the error that the work failed with
+    :param control_store_conn_id: connection of the control store; None for the default
+    """
+    store = _unless_away(ControlStoreHook(control_store_conn_id).get_store)
+    if store is None or "ti" not in context:
+        return work()
+    from airflow_provider_rfr.hooks.connection_use import ConnectionUse
+    from airflow_provider_rfr.store.connections import DEFERRED, IDLE, STALLED
+
+    task = _task_of(context)
     try:
-        checks = _checks(operator)
-    except ConfigurationError:
-        # The refresh itself says what is wrong.
-        checks = {}
-    return running_with(
-        context,
-        "refresh",
-        conn_ids,
-        lambda: refresh(context),
-        details={"check": checks},
-        stop=lambda: _drain(operator),
-        kind_of=lambda error: _kind_of(operator, error),
-    )
+        while True:
+            use = _unless_away(ConnectionUse, store, task, kind, conn_ids, details or {}, stop)
+            if use is None:
+                return work()
+            try:
+                with use:
+                    result = work()
+            except TaskDeferred:
+                _unless_away(use.end, DEFERRED)
+                raise
+            except Exception as error:
+                if not _unless_away(use.is_stale):
+                    _unless_away(use.end, STALLED, str(error), kind_of(error))
+                    raise
+                _log.info("It ended with: %s", error)
+                _log.info("A connection of this %s was altered: it continues with the new settings", kind)
+            else:
+                _unless_away(use.end, IDLE)
+                return result
+    finally:
+        store.close()
 
 
-def going_on(context: Context, go_on: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run the end of a refresh whose driver ran in a cluster, and note how it ended."""
+def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
+    """Do what is left to a task whose driver ran in a cluster, and note how the task ended."""
     from airflow_provider_rfr.store.connections import IDLE, STALLED, end_use
 
     state, error = IDLE, None
     try:
-        return go_on()
+        return work()
     except Exception as failure:
         state, error = STALLED, str(failure)
         raise
     finally:
-        store = control_store()
+        store = _unless_away(ControlStoreHook().get_store)
         if store is not None:
-            kept(
-                lambda: store.run(
-                    lambda connection: end_use(connection, store.now(connection), task_of(context), None, state, error)
-                )
-            )
+            task = _task_of(context)
+            _unless_away(store.run, lambda each: end_use(each, store.now(each), task, None, state, error))
             store.close()
 
 
 def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
-    """Where the API of this connection was before; empty if that is not known."""
-    store = control_store() if api_conn_id else None
+    """Addresses that the API of this connection had before, and has, for the refresh's document; empty if unknown."""
+    store = _unless_away(ControlStoreHook().get_store) if api_conn_id else None
     if store is None or api_conn_id is None:
         return []
     from airflow_provider_rfr.hooks import connection_use
 
     try:
-        return kept(lambda: connection_use.moved(store, api_conn_id)) or []
+        return _unless_away(connection_use.moved, store, api_conn_id) or []
     finally:
         store.close()
 
 
-def _checks(operator: _Refreshing) -> dict[str, Any]:
-    """How this refresh is tried with other settings: by the first page of a stream, and by its tables."""
-    streams = stream_names(operator.streams)
-    tables = list(tables_of(streams, operator.target).values())
-    checks: dict[str, Any] = {operator.lake_conn_id: {"tables": tables}}
-    if operator.api_conn_id and streams:
-        source = shipped_source(operator.source, dag_folder(operator))
-        checks[operator.api_conn_id] = {"source": source, "stream": streams[0]}
-    return checks
+def _task_of(context: Context) -> TaskRef:
+    from airflow_provider_rfr.store.connections import TaskRef
+
+    ti = context["ti"]
+    return TaskRef(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
 
 
-def _drain(operator: _Refreshing) -> None:
-    hook = operator._hook
-    if not isinstance(hook, RefreshSparkHook):
-        return
-    if hook.in_cluster:
-        operator.on_kill()
-        return
-    for driver in hook.driver_processes():
-        driver.terminate()
-
-
-def _kind_of(operator: _Refreshing, error: Exception) -> str:
-    hook = operator._hook
-    word = hook.last_word if isinstance(hook, RefreshSparkHook) else None
-    told = (word or {}).get("error") or {}
-    return str(told.get("cause") or told.get("type") or type(error).__name__)
+def _unless_away(action: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+    try:
+        return action(*args, **kwargs)
+    except (ConfigurationError, DBAPIError) as error:
+        _log.warning("ALTER CONNECTION can't follow this task: %s", type(error).__name__)
+        return None

@@ -17,28 +17,27 @@ from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import http_settings
-from airflow_provider_rfr.operators.restarts import running_with
+from airflow_provider_rfr.operators.connection_use import running_with
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_rfr.builtins import BuiltinObject
-    from airflow_provider_rfr.builtins.sinks import HttpTarget
 
 
 class SinkOperator(BaseOperator):
-    """Send what came to the sources of declared sinks since the last run; each row once, across migrations too.
+    """Send the rows that sources of declared sinks gained since the last run; each row once, across migrations too.
 
-    What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id. A
-    sink that fails does not stop the others. Connections of HTTP sinks are of type ``http``; a login, with
-    its password, is sent as basic authentication, a password alone as a bearer token.
+    What a killed run had sent without moving its cursor, at most one batch, is sent again with the same id. A sink that
+    fails does not stop the others. Connections of HTTP sinks are of type ``http``; a login, with its password, is sent
+    as basic authentication, a password alone as a bearer token. Returns batches, rows and cursor by sink.
 
-    :param sinks: names; empty for every declared sink (templated)
+    :param sinks: names; empty, the default, for every declared sink (templated)
     :param objects: YAML files or folders of declarations, beside the DAG's file if relative (templated)
-    :param project: whose objects they are (templated)
-    :param declared_version: of the code that declares them; this package's where left out
-    :param lake_conn_id: connection of type ``rfr_lake`` (templated)
-    :param control_store_conn_id: connection of the control store, see :class:`ControlStoreHook`
+    :param project: that the objects belong to; default ``rfr`` (templated)
+    :param declared_version: of the code that declares them; None for this package's
+    :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)
+    :param control_store_conn_id: connection of the control store; None for the default, see :class:`ControlStoreHook`
     """
 
     template_fields: Sequence[str] = ("sinks", "objects", "project", "lake_conn_id")
@@ -62,13 +61,13 @@ class SinkOperator(BaseOperator):
         self.declared_version = declared_version
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
-        # Made when it runs: Airflow copies operators, and an event can't be copied.
+        # Made in execute(): Airflow copies operators, and an event can't be copied.
         self._stopping: threading.Event | None = None
 
     def execute(self, context: Context) -> dict[str, dict[str, Any]]:
-        """Run them; returns batches, rows and cursor by sink.
+        """Run the sinks.
 
-        :raises AirflowFailException: all that failed wait for somebody's decision
+        :raises AirflowFailException: sinks failed, and no retry helps any of them
         :raises RfrError: a retry may help
         """
         chosen = self._chosen(self._hook())
@@ -78,7 +77,7 @@ class SinkOperator(BaseOperator):
         return running_with(context, "sink", conn_ids, self._run_all, stop=self.on_kill, control_store_conn_id=store)
 
     def on_kill(self) -> None:
-        """End after the batch at hand; the next run goes on."""
+        """End after the current batch; the next run continues."""
         if self._stopping is not None:
             self._stopping.set()
 
@@ -95,24 +94,34 @@ class SinkOperator(BaseOperator):
                 errors.append(error)
         if not errors:
             return done
-        told = "; ".join(map(str, errors))
+        problems = "; ".join(map(str, errors))
         if not any(each.retryable for each in errors):
-            raise AirflowFailException(told)
-        raise RfrError(told)
+            raise AirflowFailException(problems)
+        raise RfrError(problems)
 
     def _run(self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str]) -> dict[str, Any]:
-        from airflow_provider_rfr.builtins.sinks import Limits, run_sink
+        from airflow_provider_rfr.builtins.sinks import HttpTarget, Limits, run_sink
         from airflow_provider_rfr.exceptions import SinkError
 
         assert obj.sink is not None
-        target = _http_target(obj.sink.settings) if obj.sink.to == "http" else None
+        target = None
+        if obj.sink.to == "http":
+            conn_id = obj.sink.settings.get("connection")
+            if not conn_id:
+                raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type http")
+            found = http_settings(str(conn_id))
+            headers = CaseInsensitiveDict(found.credential)
+            # The connection's own headers win over those that its login makes.
+            headers.update(found.headers)
+            mask_secrets((found.password, *headers.values()))
+            target = HttpTarget(found.base_url, headers, verify=found.verify)
         source = tables.get(obj.sink.source.casefold())
         limits = Limits(stop=self._stopping)
-        found = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, limits=limits, source_table=source)
-        self.log.info("%s: sent %s rows in %s batches", obj.name, found.rows, found.batches)
-        if not found.done:
-            raise SinkError(obj.name, "it was asked to stop", "the next run goes on behind what was sent")
-        return asdict(found)
+        done = run_sink(obj, catalog=hook.catalog, store=hook.store, target=target, limits=limits, source_table=source)
+        self.log.info("%s: sent %s rows in %s batches", obj.name, done.rows, done.batches)
+        if not done.done:
+            raise SinkError(obj.name, "it was asked to stop", "the next run continues after what was sent")
+        return asdict(done)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
         from airflow_provider_rfr.builtins.wanted import is_gone
@@ -137,15 +146,3 @@ class SinkOperator(BaseOperator):
             control_store_conn_id=self.control_store_conn_id,
             folder=dag_folder(self),
         )
-
-
-def _http_target(settings: Mapping[str, Any]) -> HttpTarget:
-    from airflow_provider_rfr.builtins.sinks import HttpTarget
-
-    if not settings.get("connection"):
-        raise ConfigurationError("sink.settings.connection", "is missing", "name a connection of type http")
-    found = http_settings(str(settings["connection"]))
-    headers = CaseInsensitiveDict(found.credential)
-    headers.update(found.headers)
-    mask_secrets((found.password, *headers.values()))
-    return HttpTarget(found.base_url, headers, verify=found.verify)

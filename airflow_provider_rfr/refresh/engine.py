@@ -313,5 +313,5 @@ def _is_final(error: BaseException) -> bool:
 def _reason(error: BaseException) -> str:
     """The error as it stands behind its partition's name."""
     if isinstance(error, SourceError) and error.page is not None:
-        return f"page {error.page}: {error.told}"
+        return f"page {error.page}: {error.description}"
     return str(error)

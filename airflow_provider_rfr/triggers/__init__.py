@@ -1,1 +1,1 @@
-"""What waits in the triggerer."""
+"""Triggers, which run in the triggerer."""

@@ -1,4 +1,4 @@
-"""An event for each new version of what is declared: by it a deploy begins without anybody asking."""
+"""The trigger that starts a deploy when what is declared has changed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ _ANNOUNCED = "rfr_deploy_announced"
 
 
 class DeployTrigger(BaseEventTrigger):
-    """An event when the package, or the declared objects, are of a version that is not deployed: for ``AssetWatcher``.
+    """For an ``AssetWatcher``: an event when a version of the package or of the declarations is not deployed yet.
 
-    It looks at the content of the declarations and at the package's version. Where they are others than the last time,
-    a plan is made, and if there is anything to do (or something stops it, which is then told by the run), there is one
-    event for that content. What was announced is kept in the asset's state, and written after the event: a triggerer
-    that dies between the two announces twice, and the second run finds nothing to do. A new version of the package is
+    It compares the content of the declarations and the package's version with the last ones. If they differ, a plan is
+    made, and if that has steps, or is blocked, there is one event for that content. A new version of the package is
     seen by a triggerer that was restarted with it.
 
     :param asset: name of the asset that is watched
     :param objects: files or folders of declarations, as absolute paths
-    :param project: whose objects they are
+    :param project: that the objects belong to; default ``rfr``
     :param declared_version: of the code that declares them; None for this package's
-    :param lake_conn_id: connection of type ``rfr_lake``
+    :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default``
     :param control_store_conn_id: connection of the control store; None for the default
-    :param poll_interval: seconds between two looks at the declarations
+    :param poll_interval: seconds between two looks at the declarations; default 30
     """
 
     def __init__(
@@ -62,22 +60,26 @@ class DeployTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event for each content that is not deployed, for ever: version, digest, and how much there is to do."""
-        seen = await self._recall()
+        """An event for each content that is not deployed: version, digest, and the number of steps."""
+        store = self.asset_state_store
+        seen = None if store is None else await store.aget(_ANNOUNCED, default=None)
         while True:
             try:
                 digest = await asyncio.to_thread(self._digest)
                 event = await asyncio.to_thread(self._look, digest) if digest != seen else None
             except Exception:
-                # The lake or the store is away, or a file is half written or being replaced: the next look sees.
-                self.log.warning("What there is to deploy can't be told now", exc_info=True)
+                # The lake or the store is away, or a file is half written: the next look may succeed.
+                self.log.warning("The plan can't be made now", exc_info=True)
                 await asyncio.sleep(self.poll_interval)
                 continue
             if event is not None:
                 yield TriggerEvent(event)
             if digest != seen:
                 seen = digest
-                await self._remember(digest)
+                # After the event: a triggerer that dies between the two announces twice, and the second run finds
+                # nothing to do. The other way round, a deploy could be missed.
+                if store is not None:
+                    await store.aset(_ANNOUNCED, digest)
             await asyncio.sleep(self.poll_interval)
 
     def _digest(self) -> str:
@@ -111,11 +113,3 @@ class DeployTrigger(BaseEventTrigger):
         if exit_code(plan) == 0:
             return None
         return {"digest": digest, "version": plan.version, "plan_hash": plan.plan_hash, "steps": len(plan.steps)}
-
-    async def _recall(self) -> str | None:
-        found = None if self.asset_state_store is None else await self.asset_state_store.aget(_ANNOUNCED, default=None)
-        return found if isinstance(found, str) else None
-
-    async def _remember(self, digest: str) -> None:
-        if self.asset_state_store is not None:
-            await self.asset_state_store.aset(_ANNOUNCED, digest)

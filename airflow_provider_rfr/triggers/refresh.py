@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_rfr.hooks.drivers import (
-    OVER,
     ClusterDriver,
-    ClusterManager,
     ClusterManagerError,
     DriverAddress,
     DriverReport,
     DriverState,
+    open_driver,
 )
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.refresh.progress import ProgressBook, ProgressPoint
@@ -39,9 +38,9 @@ class DeferredRefresh:
     """One attempt whose driver runs in a cluster.
 
     :ivar tables: table by stream
-    :ivar run_key: by which the ledger knows the attempt's run
-    :ivar before: how far each table was when the attempt began; None while the ledger can't be read
-    :ivar stalled: attempts in a row before this one that brought nothing
+    :ivar run_key: the attempt's run, as the ledger names it
+    :ivar before: progress of each table when the attempt began; None if a ledger could not be read
+    :ivar stalled: consecutive attempts before this one that made no progress
     :ivar source: name of the source, for lineage
     :ivar mode: of the publish, for lineage
     """
@@ -69,13 +68,13 @@ class DeferredRefresh:
 
 
 class End(str, Enum):
-    """Why the triggerer stopped to follow a refresh. What became of it is for the ledger to say."""
+    """Why the triggerer stopped following a refresh. The ledger says how the refresh itself ended."""
 
     PUBLISHED = "published"
     DRIVER_OVER = "driver over"
     OUT_OF_TIME = "out of time"
     LOST = "lost"
-    """Neither driver nor ledger have been heard of for long."""
+    """Neither driver nor ledger could be read for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +85,25 @@ class Ending:
     driver: DriverReport = field(default_factory=lambda: DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
 
     def to_json(self) -> dict[str, Any]:
-        """As an event; the cluster's own text for a failure may hold anything, so it stays out."""
+        """As an event, without the cluster's own text for a failure, which may hold anything."""
         driver = self.driver
         return {
             "end": self.end.value,
-            "driver": {"state": driver.state.value, "told": driver.told, "exit_code": driver.exit_code},
+            "driver": {"state": driver.state.value, "status": driver.status, "exit_code": driver.exit_code},
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Ending:
         """What :meth:`to_json` wrote."""
         driver = content["driver"]
-        return cls(End(content["end"]), DriverReport(DriverState(driver["state"]), driver["told"], driver["exit_code"]))
+        report = DriverReport(DriverState(driver["state"]), driver["status"], driver["exit_code"])
+        return cls(End(content["end"]), report)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _TIDY_SECONDS = 60.0
-"""What a driver gets for its cleaning up once the ledger says that everything is published."""
+"""Given to a driver for its cleaning up once the ledger says that everything is published."""
 _LOST_SECONDS = 900.0
 """As long as a publish may be silent."""
 _SURE_LOOKS = 2
@@ -113,38 +113,43 @@ _SURE_LOOKS = 2
 class _RefreshWatch:
     """Follows one refresh. Losing sight of either ledger or driver ends nothing; losing both for long does.
 
-    Connections are read again after each failure: somebody may have corrected them.
+    Connections are read again after each failure, since they may have been corrected.
 
-    :param tell: takes one line for people
+    :param show: takes one line for people
     """
 
     def __init__(
-        self, refresh: DeferredRefresh, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, refresh: DeferredRefresh, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._refresh = refresh
-        self._tell = tell
+        self._show = show
         self._clock = clock
-        self._book = ProgressBook(tell)
+        self._book = ProgressBook(show)
         self._known: dict[str, RefreshStatus | None] = {}
         self._driver: ClusterDriver | None = None
         self._catalog: Any = None
-        self._told = ""
-        self._complained: set[str] = set()
+        self._driver_state = ""
+        self._unreadable: set[str] = set()
         self._gone = 0
         self._heard = clock()
         self._published: float | None = None
 
     def look(self) -> Ending | None:
-        """Look at everything once; None while the refresh goes on."""
+        """Look at everything once; None while the refresh runs."""
         for table in self._refresh.tables.values():
             self._look_at_ledger(table)
         report = self._look_at_driver()
         now = self._clock()
         if report.state is DriverState.ACTIVE:
             self._heard = now
-        if self._is_over(report):
+        self._gone = self._gone + 1 if report.state is DriverState.GONE else 0
+        if report.state in (DriverState.SUCCEEDED, DriverState.FAILED) or self._gone >= _SURE_LOOKS:
             return Ending(End.DRIVER_OVER, report)
-        if self._is_published():
+        states = [self._known.get(table) for table in self._refresh.tables.values()]
+        if all(
+            state is not None and state.snapshot_id is not None and state.run_key == self._refresh.run_key
+            for state in states
+        ):
             self._published = now if self._published is None else self._published
             return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
         return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None
@@ -157,6 +162,7 @@ class _RefreshWatch:
         self._open().stop()
 
     def _look_at_ledger(self, table: str) -> None:
+        # In a tuple, because a table without a ledger gives None, as an error does.
         seen = self._guarded(f"ledger of {table}", lambda: (self._status(table),))
         if seen is None:
             self._catalog = None
@@ -172,21 +178,10 @@ class _RefreshWatch:
         if report is None:
             self._driver = None
             return DriverReport(DriverState.UNKNOWN, "UNKNOWN")
-        if report.told != self._told:
-            self._told = report.told
-            self._tell(f"the driver {self._refresh.driver.driver_id} is {report.told}")
+        if report.status != self._driver_state:
+            self._driver_state = report.status
+            self._show(f"the driver {self._refresh.driver.driver_id} is {report.status}")
         return report
-
-    def _is_over(self, report: DriverReport) -> bool:
-        self._gone = self._gone + 1 if report.state is DriverState.GONE else 0
-        return report.state in OVER and (report.state is not DriverState.GONE or self._gone >= _SURE_LOOKS)
-
-    def _is_published(self) -> bool:
-        states = [self._known.get(table) for table in self._refresh.tables.values()]
-        return all(
-            state is not None and state.snapshot_id is not None and state.run_key == self._refresh.run_key
-            for state in states
-        )
 
     def _open(self) -> ClusterDriver:
         if self._driver is None:
@@ -201,36 +196,37 @@ class _RefreshWatch:
             self._catalog = open_catalog(LakeHook(self._refresh.lake_conn_id).get_lake_settings())
         return status_in(self._catalog, table, self._refresh.replace_where)
 
-    def _guarded(self, what: str, look: Callable[[], T]) -> T | None:
-        """Errors are named by their kind alone: a catalog's texts may hold addresses with credentials."""
+    def _guarded(self, what: str, look: Callable[[], _T]) -> _T | None:
+        """Errors are named by their class alone: a catalog's texts may hold addresses with credentials."""
         try:
             found = look()
         except Exception as error:  # noqa: BLE001 - looking is never worth a refresh
-            if what not in self._complained:
-                self._complained.add(what)
+            if what not in self._unreadable:
+                self._unreadable.add(what)
                 why = str(error) if isinstance(error, ClusterManagerError) else type(error).__name__
-                self._tell(f"the {what} can't be looked at ({why}); the refresh goes on")
+                self._show(f"the {what} can't be read ({why}); the refresh continues")
             return None
-        if what in self._complained:
-            self._complained.remove(what)
-            self._tell(f"the {what} can be looked at again")
+        if what in self._unreadable:
+            self._unreadable.remove(what)
+            self._show(f"the {what} can be read again")
         return found
 
 
 _FIRST_WAIT = 2.0
-# Threads of our own: a catalog that hangs must not take those of other triggers.
+# Own threads, so that a catalog that hangs does not use up those of other triggers.
 _THREADS = ThreadPoolExecutor(16, thread_name_prefix="rfr-trigger")
 
 
 class RefreshTrigger(BaseTrigger):
-    """One event when there is nothing more to wait for; the task that goes on asks the ledger what became of it.
+    """Follows a deferred refresh; one event when there is nothing more to wait for.
 
-    It remembers nothing but its arguments, so a triggerer that starts anew simply looks again. The driver is ended when
-    somebody marks or clears the task, and when the time is up; not when a triggerer ends.
+    It keeps nothing but its arguments, so a triggerer that takes over simply looks again. The driver is ended when the
+    task is marked or cleared, and when the time is up; not when a triggerer ends.
 
     :param refresh: :class:`DeferredRefresh` as JSON: ids and names, never a secret
-    :param poll_interval: seconds between looks at ledger and driver; 2 at first
-    :param deadline: moment at which the driver is ended; Airflow itself does not time a deferred task
+    :param poll_interval: seconds between looks at ledger and driver, 10 by default; 2 at first
+    :param deadline: ISO time at which the driver is ended, None (the default) for never; Airflow itself does not time a
+        deferred task
     """
 
     def __init__(self, refresh: Mapping[str, Any], poll_interval: float = 10.0, deadline: str | None = None) -> None:
@@ -252,8 +248,11 @@ class RefreshTrigger(BaseTrigger):
         watch, lines = self._watch()
         wait = min(_FIRST_WAIT, self.poll_interval)
         while True:
-            ending, left = await _in_thread(watch.look), self._seconds_left()
-            self._say(lines)
+            ending = await _in_thread(watch.look)
+            self._log_lines(lines)
+            left = math.inf
+            if self.deadline is not None:
+                left = (datetime.fromisoformat(self.deadline) - datetime.now(timezone.utc)).total_seconds()
             if ending is None and left <= 0:
                 await self._stop(watch, lines, "its time is up")
                 ending = Ending(End.OUT_OF_TIME)
@@ -264,7 +263,7 @@ class RefreshTrigger(BaseTrigger):
             wait = min(wait * 1.2, self.poll_interval)
 
     async def on_kill(self) -> None:
-        """Somebody marked or cleared the task: end the driver, as a task that runs would."""
+        """End the driver, as a running task would: the task was marked or cleared."""
         watch, lines = self._watch()
         await self._stop(watch, lines, "the task was marked or cleared")
 
@@ -275,40 +274,20 @@ class RefreshTrigger(BaseTrigger):
             await _in_thread(watch.stop)
         except Exception as error:  # noqa: BLE001 - its text may name addresses
             self.log.warning("It could not be ended (%s); the next attempt fences it", type(error).__name__)
-        self._say(lines)
+        self._log_lines(lines)
 
     def _watch(self) -> tuple[_RefreshWatch, list[str]]:
-        """A watch, and the lines that it has for people: a task's log is written from the event loop."""
+        """A watch, and the lines that it shows: a task's log may only be written from the event loop."""
         lines: list[str] = []
         return _RefreshWatch(DeferredRefresh.from_json(self.refresh), lines.append), lines
 
-    def _say(self, lines: list[str]) -> None:
+    def _log_lines(self, lines: list[str]) -> None:
         for line in lines:
             self.log.info("%s", line)
         lines.clear()
 
-    def _seconds_left(self) -> float:
-        if self.deadline is None:
-            return math.inf
-        return (datetime.fromisoformat(self.deadline) - datetime.now(timezone.utc)).total_seconds()
 
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Run something that blocks, with the context of this task: Airflow's log goes by it."""
+async def _in_thread(function: Callable[[], _T]) -> _T:
+    """Run something that blocks, in the context of this task: Airflow's log finds the task by it."""
     context = contextvars.copy_context()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, context.run, function)
-
-
-def open_driver(address: DriverAddress) -> ClusterDriver:
-    """The driver at an address; reads the Spark connection, so it blocks.
-
-    :raises ConfigurationError: the connection does not say where the manager is
-    :raises PreflightError: the manager's client is not installed here
-    """
-    if address.manager == ClusterManager.YARN:
-        from airflow_provider_rfr.hooks.yarn import YarnDriver
-
-        return YarnDriver(address)
-    from airflow_provider_rfr.hooks.kubernetes import KubernetesDriver
-
-    return KubernetesDriver(address)

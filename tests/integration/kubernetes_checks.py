@@ -15,8 +15,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
-from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState
-from airflow_provider_rfr.triggers.refresh import RefreshTrigger, open_driver
+from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState, open_driver
+from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from demo.sample_api.client import SampleApi
 from tests.clusters.kubernetes import KubernetesApi
 from tests.integration.conftest import Lake
@@ -72,7 +72,7 @@ def test_a_refresh_is_submitted_by_spark_left_and_gone_on_with(
         "kerberos": False,
     }
     payload = follow(trigger)
-    assert payload["driver"] == {"state": "succeeded", "told": "Succeeded", "exit_code": 0}
+    assert payload["driver"] == {"state": "succeeded", "status": "Succeeded", "exit_code": 0}
     assert name in cluster.pods
     assert task.go_on(payload, **arguments)["rows"] == 2000
     assert lake.rows("raw.items").num_rows == 2000
@@ -127,7 +127,7 @@ def test_a_sidecar_that_never_ends_holds_nothing_up(cluster: KubernetesApi, argu
     _, pod = cluster.newest
     pod.sidecar = True
     payload = follow(trigger)
-    assert payload["driver"] == {"state": "succeeded", "told": "Running", "exit_code": 0}
+    assert payload["driver"] == {"state": "succeeded", "status": "Running", "exit_code": 0}
     assert task.go_on(payload, **arguments)["rows"] == 2000
 
 
@@ -147,7 +147,7 @@ def test_a_pod_is_seen_in_each_of_its_states_and_trouble_is_told_by_its_status(c
     driver.stop()
     cluster.create({"metadata": {"name": "pod"}, "spec": {"containers": [{"name": "x"}]}})
     report = driver.look()
-    assert (report.state, report.told) == (DriverState.ACTIVE, "Pending")
+    assert (report.state, report.status) == (DriverState.ACTIVE, "Pending")
     cluster.trouble = 403
     with pytest.raises(ClusterManagerError, match="Kubernetes answers with HTTP 403"):
         driver.look()

@@ -23,7 +23,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.lineage import _table_asset
+from airflow_provider_rfr.operators._lineage import _table_asset
 from airflow_provider_rfr.refresh.status import read_status
 from airflow_provider_rfr.triggers.refresh import RefreshTrigger
 from demo.sample_api.client import SampleApi

@@ -119,8 +119,8 @@ def test_a_webhook_that_blocks_lets_its_commit_stand_and_the_next_refresh_wait(
         assert found_blocked.wait(PATIENCE)
         operations.cancel(ControlStoreHook().get_store(), Selection(table="raw.hooked"))
 
-    look = after_publish.blocked
-    monkeypatch.setattr(after_publish, "blocked", blocked)
+    look = webhooks.blocked
+    monkeypatch.setattr(webhooks, "blocked", blocked)
     receiver.answer = lambda request: (200, b"")
     with ThreadPoolExecutor(1) as pool:
         freed = pool.submit(free)
@@ -136,7 +136,7 @@ def test_the_ready_dag_is_skipped_without_a_triggers_file_and_fails_for_a_named_
     ready = importlib.import_module("tests.integration.dags.delivering").dag
     [skipped] = ready.test().get_task_instances()
     assert skipped.state == "skipped"
-    assert "Nothing to deliver: there is no" in capfd.readouterr().out
+    assert "Nothing to deliver: " in capfd.readouterr().out
     monkeypatch.setattr(ready.get_task("deliver"), "retries", 0)
     [failed] = ready.test(run_conf={"triggers_file": "mine.yaml"}).get_task_instances()
     assert failed.state == "failed"

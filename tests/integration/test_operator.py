@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.operators.lineage import _table_asset
+from airflow_provider_rfr.operators._lineage import _table_asset
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import Lake

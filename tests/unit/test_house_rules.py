@@ -17,6 +17,7 @@ PRODUCT = ("airflow_provider_rfr", "spark_apps", "dags")
 MODULES = sorted(path.relative_to(ROOT).as_posix() for room in PRODUCT for path in (ROOT / room).rglob("*.py"))
 LONGEST_MODULE = 600
 LONGEST_FUNCTION = 30
+MOST_PARSED_MODULES = 55
 STOPWATCH = re.compile(r"(?:monotonic|perf_counter|process_time|thread_time|time)\(\) - \w+ <=? [\d.]")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -146,6 +147,16 @@ def test_the_domain_imports_where_neither_airflow_nor_spark_nor_pandas_is_instal
 
 def test_the_rooms_of_airflow_import_without_spark() -> None:
     import_all("hooks", "triggers", "operators", blocked={"pyspark"})
+
+
+def test_the_parse_of_a_dag_with_a_refresh_loads_few_modules() -> None:
+    """Airflow parses each DAG's file every few seconds, in a process of its own."""
+    program = (
+        "import sys, airflow_provider_rfr.operators.full_refresh\n"
+        "print(*(name for name in sys.modules if name.startswith('airflow_provider_rfr')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()[-1].split()) <= MOST_PARSED_MODULES
 
 
 def import_all(*rooms: str, blocked: set[str]) -> None:

@@ -13,14 +13,14 @@ import pytest
 
 import airflow_provider_rfr
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import _check_java, _check_localhost, _java_version
+from airflow_provider_rfr.preflight import _check_java, _check_localhost
 
 pytestmark = pytest.mark.test
 
 ROOT = Path(airflow_provider_rfr.__file__).parents[1]
 PROGRAM = """
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.preflight import check_pyspark
+from airflow_provider_rfr.preflight import _check_pyspark as check_pyspark
 try:
     check_pyspark()
 except PreflightError as error:
@@ -121,9 +121,13 @@ def test_without_java_home_the_path_decides(tmp_path: Path, monkeypatch: pytest.
     _check_java()
 
 
-def test_a_program_that_is_no_java_has_no_version(tmp_path: Path) -> None:
-    assert _java_version(str(java(tmp_path, "hello") / "bin" / "java")) is None
-    assert _java_version(str(tmp_path / "nothing")) is None
+def test_a_program_that_is_no_java_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "hello")))
+    with pytest.raises(PreflightError, match="java is a Java of unknown version"):
+        _check_java()
+    (tmp_path / "bin" / "java").chmod(0o644)
+    with pytest.raises(PreflightError, match="java is a Java of unknown version"):
+        _check_java()
 
 
 def test_java_is_asked_without_the_connections_that_this_process_has(

@@ -75,7 +75,7 @@ def test_a_connection_that_names_no_store_is_refused(
 
 def test_an_option_that_is_no_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__RFR__CONTROL_STORE", "canary-77b2 is no url")
-    with pytest.raises(ConfigurationError, match="control_store: is no database URL") as refused:
+    with pytest.raises(ConfigurationError, match="control_store: is not a database URL") as refused:
         ControlStoreHook().get_url()
     assert "canary" not in str(refused.value)
 

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError, PreflightError
-from airflow_provider_rfr.hooks.drivers import ClusterManagerError, DriverAddress, DriverState
-from airflow_provider_rfr.hooks.yarn import YarnDriver, _report_of
-from airflow_provider_rfr.triggers.refresh import open_driver
+from airflow_provider_rfr.hooks.drivers import (
+    ClusterManagerError,
+    DriverAddress,
+    DriverState,
+    _yarn_report,
+    open_driver,
+)
 from tests.clusters import waiting_app
 from tests.clusters.yarn import ResourceManager
 
@@ -34,7 +38,7 @@ def test_it_is_seen_from_its_submit_to_its_end(
         (manager.drivers[app].folder / "end").write_text("0")
         manager.drivers[app]._process.wait(30)
         report = driver.look()
-        assert (report.state, report.told, report.exit_code) == (DriverState.SUCCEEDED, "SUCCEEDED", 0)
+        assert (report.state, report.status, report.exit_code) == (DriverState.SUCCEEDED, "SUCCEEDED", 0)
         assert report.url == f"{manager.url}/proxy/{app}/"
         driver.tidy()
         assert driver.last_lines() == ()
@@ -54,15 +58,15 @@ def test_it_is_seen_from_its_submit_to_its_end(
 def test_each_state_of_an_application_is_understood(
     state: str, final: str, why: str | None, expected: tuple[Any, ...]
 ) -> None:
-    report = _report_of({"state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": "N/A"})
-    assert (report.state, report.told, report.exit_code) == expected
+    report = _yarn_report({"state": state, "finalStatus": final, "diagnostics": why, "trackingUrl": "N/A"})
+    assert (report.state, report.status, report.exit_code) == expected
     assert report.url is None
 
 
 def test_an_answer_that_is_no_answer_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ResourceManager(tmp_path) as manager:
         connect(monkeypatch, manager.url)
-        driver = YarnDriver(DriverAddress("yarn", "cluster", "application_1_1"))
+        driver = open_driver(DriverAddress("yarn", "cluster", "application_1_1"))
         assert driver.look().state is DriverState.GONE
         driver.stop()
         manager.trouble = 401

@@ -12,7 +12,7 @@ from airflow.providers_manager import ProvidersManager
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_rfr.hooks.spark import _page_url
-from airflow_provider_rfr.links import _CHECKPOINT_TABS, _PUBLISHED_TAB, RefreshLink, SparkUiLink, _task_page, show_link
+from airflow_provider_rfr.links import _CHECKPOINT_TABS, _PUBLISHED_TAB, RefreshLink, SparkUiLink, store_link
 
 
 def key(**fields: Any) -> Any:
@@ -35,8 +35,10 @@ def test_a_checkpoint_in_a_variable_is_shown_where_variables_are() -> None:
 
 
 def test_runs_and_mapped_tasks_have_pages_of_their_own() -> None:
-    assert _task_page(key(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)) == (
-        "/dags/shop/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/refresh/mapped/3"
+    operator = SimpleNamespace(checkpoint_store="xcom", is_published=False)
+    ti_key = key(run_id="manual__2026-01-01T00:00:00+00:00", map_index=3)
+    assert RefreshLink().get_link(operator, ti_key=ti_key) == (
+        "http://localhost:8080/dags/shop/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00/tasks/refresh/mapped/3/xcom"
     )
 
 
@@ -60,9 +62,9 @@ def test_the_scheduler_knows_the_buttons_of_a_parsed_dag() -> None:
 
 def test_a_button_that_cannot_be_stored_costs_no_task(caplog: pytest.LogCaptureFixture) -> None:
     context: Any = {"ti": SimpleNamespace()}
-    show_link(context, SparkUiLink(), "http://127.0.0.1:4040")
-    assert "the link Spark UI can't be shown (AttributeError)" in caplog.text
-    show_link(context, SparkUiLink(), None)
+    store_link(context, SparkUiLink(), "http://127.0.0.1:4040")
+    assert "the link Spark UI can't be stored (AttributeError)" in caplog.text
+    store_link(context, SparkUiLink(), None)
 
 
 @pytest.mark.parametrize("text", ["N/A", "javascript:alert(1)", "http://user:word@host/", "http://", None])

@@ -15,7 +15,7 @@ from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 from airflow.sdk.execution_time.xcom import XCom
 
-from airflow_provider_rfr.operators.checkpoints import _CheckpointStore, open_store
+from airflow_provider_rfr.operators._checkpoints import CheckpointStore, open_store
 
 
 class FakeSupervisor:
@@ -82,7 +82,7 @@ class Airflow:
         state = TaskStateStoreAccessor(uuid.uuid4(), None)  # type: ignore[arg-type]
         return {"ti": ti, "task_state_store": state}
 
-    def store(self) -> _CheckpointStore:
+    def store(self) -> CheckpointStore:
         """As the next try opens it, after Airflow removed the XCom of this task instance."""
         own = [key for key in self.supervisor.rows if key[:3] == ("xcom", "refresh", self.map_index)]
         for key in own:

@@ -124,7 +124,7 @@ def test_wrong_arguments_are_told_while_the_dag_is_parsed() -> None:
 
 
 def test_objects_that_are_not_there_are_named(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match="nowhere is not there"):
+    with pytest.raises(AirflowFailException, match="nowhere does not exist"):
         operate(tmp_path / "nowhere", "plan")
 
 

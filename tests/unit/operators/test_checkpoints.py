@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,18 +20,9 @@ from airflow_provider_rfr.exceptions import (
     RfrError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.checkpoints import (
-    _MAX_BYTES,
-    _PARTITION_BYTES,
-    STATES,
-    Checkpoint,
-    CheckpointManager,
-    TaskKey,
-    _neighbour,
-    _variable_key,
-)
+from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, _TaskStateStore, _VariableStore
+from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.progress import Progress, Start
 from tests.unit.operators.airflow_stores import Airflow, airflow, installed
 from tests.unit.operators.test_follower import header
 
@@ -42,25 +34,34 @@ TABLE = "raw.orders"
 Log = pytest.LogCaptureFixture
 
 
-def keeper(airflow: Airflow, *, first: bool = False, details: Any = None, known: bool = True) -> CheckpointManager:
-    return CheckpointManager(
-        airflow.store(), OWNER, details=details or (lambda table: {}), known=lambda: known, first=first
-    )
+class Ledgers:
+    """One table's ledger, as an attempt finds it."""
+
+    def __init__(self, state: LedgerHeader | None, *, details: Any = None, is_complete: bool = True) -> None:
+        self.state = state
+        self.details = details or (lambda table: {})
+        self.is_complete = is_complete
+
+    def status(self, table: str) -> LedgerHeader | None:
+        return self.state
 
 
-def counts(state: LedgerHeader) -> dict[str, Any]:
-    return {"version": 1, "tables": {TABLE: Progress.of(state, Start.of(state, None)).checkpoint()}}
+def monitor(airflow: Airflow, before: LedgerHeader | None, *, first: bool = False, **ledgers: Any) -> ProgressMonitor:
+    """Of an attempt that has looked at the ledger and at the last checkpoint."""
+    found = Ledgers(before, **ledgers)
+    made = ProgressMonitor(found, (TABLE,), airflow.store(), OWNER, show=lambda line: None, is_first=first)
+    made.begin()
+    return made
 
 
 def attempt(
     airflow: Airflow, before: LedgerHeader | None, after: LedgerHeader | None, error: Exception | None = None
-) -> CheckpointManager:
+) -> ProgressMonitor:
     """A try that fails, and leaves its checkpoint."""
-    made = keeper(airflow)
+    made = monitor(airflow, before)
     with contextlib.suppress(OSError, RfrError), made:
-        made.recall({TABLE: before})
         if after is not None:
-            made.remember(counts(after))
+            made.take({TABLE: after})
         raise error or OSError("gone")
     return made
 
@@ -69,8 +70,7 @@ def verdict(airflow: Airflow, caplog: Log, state: LedgerHeader | None) -> str:
     """The one line that the next try logs of what it finds."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        made = keeper(airflow)
-        made.recall({TABLE: state})
+        made = monitor(airflow, state)
     [line] = [record.getMessage() for record in caplog.records if record.name.startswith("airflow_provider_rfr")]
     assert made.stalled is None
     return str(line).replace(airflow.store().place, "the store")
@@ -82,6 +82,7 @@ def stored(airflow: Airflow) -> Any:
 
 
 NOW = header(10, rounds=1, pages=40, records=400, partitions_done=2)
+ELSEWHERE = "the checkpoint in the store is ignored: the ledger is in another state"
 
 
 def test_the_next_try_finds_what_the_last_one_left(airflow: Airflow, caplog: Log) -> None:
@@ -91,12 +92,12 @@ def test_the_next_try_finds_what_the_last_one_left(airflow: Airflow, caplog: Log
 
 def test_the_first_try_misses_nothing(airflow: Airflow, caplog: Log) -> None:
     with caplog.at_level(logging.INFO):
-        keeper(airflow, first=True).recall({TABLE: None})
+        monitor(airflow, None, first=True)
     assert not caplog.records
 
 
-def test_a_missing_checkpoint_is_told(airflow: Airflow, caplog: Log) -> None:
-    assert verdict(airflow, caplog, NOW) == "the checkpoint in the store is ignored: there is none; the ledger wins"
+def test_a_missing_checkpoint_is_logged(airflow: Airflow, caplog: Log) -> None:
+    assert verdict(airflow, caplog, NOW) == "there is no checkpoint in the store"
 
 
 def test_a_checkpoint_that_was_changed_by_hand_is_ignored(airflow: Airflow, caplog: Log) -> None:
@@ -104,68 +105,68 @@ def test_a_checkpoint_that_was_changed_by_hand_is_ignored(airflow: Airflow, capl
     edited = stored(airflow)
     edited["tables"][TABLE]["pages"] = 41
     airflow.plant(edited)
-    line = verdict(airflow, caplog, NOW)
-    assert line == "the checkpoint in the store is ignored: it was changed by hand; the ledger wins"
+    assert verdict(airflow, caplog, NOW) == ELSEWHERE
 
 
 @pytest.mark.parametrize(
     "content",
-    ["not JSON {", "a text", 7, [1, 2], {"mine": True}, Checkpoint("shop/other/refresh/-1").content()],
-    ids=["broken", "text", "number", "list", "object", "other run"],
+    [
+        *("not JSON {", "a text", 7, [1, 2], {"mine": True}, "[" * 100_000),
+        Checkpoint(owner="shop/other/refresh/-1").content(),
+        {**Checkpoint(owner=OWNER).content(), "stalled": -1},
+        {**Checkpoint(owner=OWNER).content(), "tables": {TABLE: 3}},
+    ],
+    ids=["broken", "text", "number", "list", "object", "deep", "other run", "negative", "not a table"],
 )
 def test_what_somebody_else_wrote_is_ignored(airflow: Airflow, caplog: Log, content: Any) -> None:
     airflow.plant(content)
     line = verdict(airflow, caplog, NOW)
-    assert line == "the checkpoint in the store is ignored: it is not of this task; the ledger wins"
-
-
-def test_a_checkpoint_that_is_too_large_is_ignored_before_it_is_read(airflow: Airflow, caplog: Log) -> None:
-    airflow.plant({"version": 1, "owner": OWNER, "tables": {}, "padding": "x" * 5 * _MAX_BYTES})
-    line = verdict(airflow, caplog, NOW)
-    assert (
-        line == "the checkpoint in the store is ignored: it is larger than any that a refresh writes; the ledger wins"
-    )
+    assert line == "the content of the store is ignored: it is not a checkpoint of this task"
 
 
 @pytest.mark.parametrize(
-    ("now", "how"),
+    "now",
     [
-        (header(20, rounds=2, pages=60), "pages 40, in the ledger 60"),
-        (header(20, rounds=1, pages=39), "pages 40, in the ledger 39"),
-        (header(20, generation=2, pages=40), "generation 1, in the ledger 2"),
-        (header(20, epoch=2, pages=40), "epoch 1, in the ledger 2"),
-        (None, "no such ledger"),
+        header(20, rounds=2, pages=60),
+        header(20, rounds=1, pages=39),
+        header(20, generation=2, pages=40),
+        header(20, epoch=2, pages=40),
+        None,
     ],
     ids=["behind", "ahead", "older generation", "older epoch", "gone"],
 )
-def test_a_stale_checkpoint_is_ignored(airflow: Airflow, caplog: Log, now: LedgerHeader | None, how: str) -> None:
+def test_a_stale_checkpoint_is_ignored(airflow: Airflow, caplog: Log, now: LedgerHeader | None) -> None:
     attempt(airflow, None, NOW)
-    line = verdict(airflow, caplog, now)
-    assert line == (
-        f"the checkpoint in the store is ignored: the ledger is elsewhere ({TABLE}: {how}); the ledger wins"
-    )
+    assert verdict(airflow, caplog, now) == ELSEWHERE
 
 
-def test_a_store_that_fails_is_told_by_the_kind_of_its_error_alone(
+def test_the_count_of_a_stale_checkpoint_is_not_carried_on(airflow: Airflow) -> None:
+    resumed = header(20, epoch=2, attempts=2, rounds=1, pages=40, records=400, partitions_done=2)
+    assert attempt(airflow, NOW, resumed).stalled == 1
+    assert attempt(airflow, header(30, epoch=3, rounds=2, pages=60), None).stalled == 1
+
+
+def test_a_store_that_fails_is_named_by_the_kind_of_its_error_alone(
     airflow: Airflow, caplog: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(message: Any) -> None:
         raise RuntimeError("postgresql://me:s3cret@db")
 
     monkeypatch.setattr(airflow.supervisor, "send", refuse)
-    made = keeper(airflow)
-    with caplog.at_level(logging.INFO), pytest.raises(OSError, match="gone"), made:
-        made.recall({TABLE: NOW})
-        raise OSError("gone")
-    made.published()
+    with caplog.at_level(logging.INFO):
+        made = monitor(airflow, NOW)
+        with pytest.raises(OSError, match="gone"), made:
+            raise OSError("gone")
+        made.published(keep=False)
     assert "s3cret" not in caplog.text
-    assert "can't be written or removed: RuntimeError; the refresh goes on" in caplog.text
+    assert "can't be written (RuntimeError); the refresh continues" in caplog.text
+    assert "can't be removed (RuntimeError); the refresh continues" in caplog.text
 
 
 def test_a_published_refresh_leaves_nothing_for_a_next_try(airflow: Airflow) -> None:
     made = attempt(airflow, None, NOW)
-    made.published()
-    made.remember(counts(NOW))
+    made.published(keep=False)
+    made.take({TABLE: header(20, rounds=2, pages=50)})
     assert airflow.store().read() is None
 
 
@@ -188,37 +189,26 @@ def test_the_instances_of_a_mapped_task_do_not_share_a_checkpoint(kind: str, mon
     assert stored(airflow) == {"of": 0}
 
 
-def test_the_states_of_few_partitions_are_kept_and_those_of_many_only_as_a_digest(airflow: Airflow) -> None:
+def test_the_states_of_few_partitions_are_kept_and_those_of_many_only_as_counts(airflow: Airflow) -> None:
     def left(partitions: int) -> Any:
         states = {f"{n:012x}": {"pages": n, "done": True} for n in range(partitions)}
-        details = {"pointer": {"ledger": "l", "snapshot": 2**62}, "digest": "d", STATES: states}
-        made = keeper(airflow, details=lambda table: details)
-        made.recall({TABLE: None})
-        made.remember(counts(NOW))
+        details = {"pointer": {"ledger": "l", "snapshot": 2**62}, "partition_states": states}
+        monitor(airflow, None, details=lambda table: details).take({TABLE: NOW})
         return stored(airflow)["tables"][TABLE]
 
-    few, many = left(3), left(_PARTITION_BYTES // 20)
-    assert few[STATES]["000000000002"] == {"pages": 2, "done": True}
+    few, many = left(3), left(400)
+    assert few["partition_states"]["000000000002"] == {"pages": 2, "done": True}
     assert few["pointer"] == {"ledger": "l", "snapshot": 2**62}
-    assert STATES not in many
-    assert (many["digest"], many["partitions"], many["partitions_done"]) == ("d", 8, 2)
+    assert "partition_states" not in many
+    assert (many["partitions"], many["partitions_done"]) == (8, 2)
 
 
-def test_a_checkpoint_that_would_be_too_large_is_not_written(airflow: Airflow, caplog: Log) -> None:
-    made = keeper(airflow, details=lambda table: {"pointer": "x" * _MAX_BYTES})
-    made.recall({TABLE: None})
-    made.remember(counts(NOW))
-    assert airflow.store().read() is None
-    assert "it would be too large; the refresh goes on" in caplog.text
-
-
-def test_counts_are_written_where_the_partitions_cannot_be_told(airflow: Airflow, caplog: Log) -> None:
+def test_counts_are_written_where_the_partitions_cannot_be_read(airflow: Airflow, caplog: Log) -> None:
     def broken(table: str) -> Any:
         raise FileNotFoundError("s3://bucket/key")
 
-    made = keeper(airflow, details=broken)
-    made.recall({TABLE: None})
-    made.remember(counts(NOW))
+    monitor(airflow, None, details=broken).take({TABLE: NOW})
+    assert "s3://" not in caplog.text
     assert "agrees" in verdict(airflow, caplog, NOW)
 
 
@@ -243,12 +233,12 @@ def test_an_attempt_that_was_not_let_read_counts_neither_way(airflow: Airflow, e
 
 def test_nothing_is_said_of_progress_while_the_ledger_cannot_be_read(airflow: Airflow, caplog: Log) -> None:
     attempt(airflow, None, NOW)
-    made = keeper(airflow, known=False)
-    with caplog.at_level(logging.INFO), pytest.raises(OSError, match="gone"), made:
-        made.recall({TABLE: None})
-        raise OSError("gone")
+    with caplog.at_level(logging.INFO):
+        made = monitor(airflow, None, is_complete=False)
+        with pytest.raises(OSError, match="gone"), made:
+            raise OSError("gone")
     assert made.stalled is None
-    assert "can't be compared now: the ledger can't be read" in caplog.text
+    assert "can't be compared with the ledger now" in caplog.text
 
 
 def test_a_publish_is_progress(airflow: Airflow) -> None:
@@ -263,8 +253,6 @@ def test_task_state_never_expires(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_airflow_without_task_state_is_no_error() -> None:
-    from airflow_provider_rfr.operators.checkpoints import _TaskStateStore
-
     store = _TaskStateStore({})  # type: ignore[typeddict-item]
     store.write({"any": "thing"})
     store.clear()
@@ -277,14 +265,17 @@ def test_a_variable_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None
     airflow.store().write({"any": "thing"})
     [(key, description)] = airflow.supervisor.extras.items()
     assert key[-1].startswith("rfr_checkpoint.shop.refresh.")
-    assert description.startswith("How far the refresh of task refresh of DAG shop is (run manual__1, map index 3).")
+    assert description.startswith("Progress of the refresh by task refresh of DAG shop (run manual__1, map index 3).")
     assert "safe to delete" in description
 
 
 def test_a_variables_key_fits_into_every_database() -> None:
-    long = _variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, -1))
-    assert len(long) <= 250
-    assert long != _variable_key(TaskKey("d" * 250, "r" * 250, "t" * 250, 0))
+    def key(map_index: int) -> str:
+        ti = SimpleNamespace(dag_id="d" * 250, run_id="r" * 250, task_id="t" * 250, map_index=map_index)
+        return _VariableStore({"ti": ti}).key  # type: ignore[typeddict-item]
+
+    assert len(key(-1)) <= 250
+    assert key(-1) != key(0)
 
 
 def test_xcom_is_kept_by_the_task_after_and_shown_by_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +309,7 @@ def test_a_task_without_neighbours_has_its_own_xcom_alone(monkeypatch: pytest.Mo
 
 
 def test_an_unknown_store_is_refused_while_the_dag_is_parsed() -> None:
-    with pytest.raises(ConfigurationError, match="checkpoint_store: there is no store 'variables'; did you mean 'var"):
+    with pytest.raises(ConfigurationError, match="checkpoint_store: invalid store 'variables'; one of task_state"):
         ResumableFullRefreshOperator(
             task_id="refresh", source={"class": "a:B"}, streams="a", target="raw.a", checkpoint_store="variables"
         )

@@ -100,8 +100,8 @@ def test_what_is_declared_wins_over_what_the_dag_gives_all_of_them(objects: Path
     [
         ("source", "target: raw.other", "source.target: is the object's name; leave it out"),
         ("refresh", "lake_conn_id: other", "refresh.lake_conn_id: is the lake that is deployed to; leave it out"),
-        ("refresh", "task_id: x", "refresh.task_id: is the DAG's affair; leave it out"),
-        ("refresh", "streams: [items]", "refresh.streams: stands in source too; say it once"),
+        ("refresh", "task_id: x", "refresh.task_id: is an argument of the DAG; leave it out"),
+        ("refresh", "streams: [items]", "refresh.streams: is in source as well; write it once"),
         (
             "source",
             "options: {concurency: 3}",
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_beside_the_declaration_is_named_before_anything_runs
     with pytest.raises(ConfigurationError) as told:
         only(objects).refresh()
     assert told.value.field.endswith("raw.Orders: source.source.file")
-    assert told.value.problem == f"{objects}/shop.source is not there"
+    assert told.value.problem == f"{objects}/shop.source does not exist"
 
 
 def test_how_and_when_a_source_is_refreshed_is_nothing_to_deploy(lake: Lake, objects: Path) -> None:
@@ -238,14 +238,14 @@ def test_a_deploy_tells_which_sources_have_to_be_refreshed_and_why(lake: Lake, o
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_a_try_whose_predecessor_died_after_the_deploy_tells_the_same(
+def test_a_try_whose_predecessor_died_after_the_deploy_sends_the_same_events(
     lake: Lake, objects: Path, given: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(objects, run_id="before")
     declare(objects, page_size=20)
     arguments = {"plan": run(migrate(objects, action="plan"))[0]["plan"]} if given else {}
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.operators.builtin_migration.tell_sources", died)
+        patch.setattr("airflow_provider_rfr.operators.builtin_migration.add_source_events", died)
         with pytest.raises(MemoryError):
             run(migrate(objects, **arguments))
     result, events = run(migrate(objects, **arguments))
@@ -326,6 +326,6 @@ def test_a_source_that_is_declared_wrong_fails_alone(objects: Path) -> None:
     assert told[-3:] == [
         "refresh_raw.Orders ['deployed', 'needed', 'refresh'] AssetOrTimeSchedule",
         "refresh_raw.broken ['refresh'] AssetTriggeredTimetable",
-        f"AirflowFailException :1: raw.broken: source.source.file: {objects.parent}/gone.yaml is not there;"
-        " name it as seen from the declaration",
+        f"AirflowFailException :1: raw.broken: source.source.file: {objects.parent}/gone.yaml does not exist;"
+        " write it relative to the declaration's file",
     ]

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_rfr.exceptions import RefreshFailedError
 from airflow_provider_rfr.hooks.drivers import DriverReport, DriverState
-from airflow_provider_rfr.operators.deferral import EndedDriver, deadline_of
+from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of
 from airflow_provider_rfr.triggers.refresh import End, Ending
 from tests.unit.operators.test_execute import FakeStateStore
 from tests.unit.triggers.refreshes import Refresh, refresh
@@ -82,7 +82,7 @@ def test_a_driver_that_ended_well_without_a_publish_is_not_taken_for_one_that_is
 
 def test_a_driver_that_was_lost_may_be_found_again_by_the_next_attempt(refresh: Refresh) -> None:
     driver = ended(refresh, End.LOST, DriverReport(DriverState.UNKNOWN, "UNKNOWN"))
-    assert "were heard of for a quarter of an hour" in str(driver.failure(refused=False))
+    assert "could be read for a quarter of an hour" in str(driver.failure(refused=False))
     store = FakeStateStore()
     store.set("spark_job_id_0", refresh.app)
     driver.forget(store, "spark_job_id_0")

@@ -22,7 +22,7 @@ from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 from airflow_provider_rfr.exceptions import RefreshFailedError, SourceError
 from airflow_provider_rfr.hooks.spark import STOP_GRACE_SECONDS
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.lineage import _table_asset
+from airflow_provider_rfr.operators._lineage import _table_asset
 from airflow_provider_rfr.refresh.process import process_started
 from tests.soon import SOON, wait_until
 

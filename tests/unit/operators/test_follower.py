@@ -4,7 +4,7 @@ import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_rfr.operators.progress import LedgerFollower
+from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.progress import Progress, Start
 
@@ -25,14 +25,16 @@ def header(seconds: float = 0.0, **fields: Any) -> LedgerHeader:
     return LedgerHeader(**{**whole, **fields})
 
 
-class FakeLedger:
+class FakeLedgers:
     """Gives one state after another; the last one for ever."""
+
+    is_complete = True
 
     def __init__(self, *states: LedgerHeader | Exception | None) -> None:
         self._states = list(states)
         self.exhausted = threading.Event()
 
-    def read(self, table: str) -> LedgerHeader | None:
+    def status(self, table: str) -> LedgerHeader | None:
         state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
         if len(self._states) == 1:
             self.exhausted.set()
@@ -40,15 +42,39 @@ class FakeLedger:
             raise state
         return state
 
+    def details(self, table: str) -> dict[str, Any]:
+        return {}
 
-def follow(*states: LedgerHeader | Exception | None, remember: Any = None) -> tuple[list[str], list[dict[str, Any]]]:
-    ledger, lines, checkpoints = FakeLedger(*states), [], []
-    follower = LedgerFollower(
-        ("raw.orders",), ledger.read, remember=remember or checkpoints.append, tell=lines.append, poll_interval=0.01
-    )
-    with follower:
-        assert ledger.exhausted.wait(10)
-    return lines, checkpoints
+
+class FakeStore:
+    place = "a list"
+
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+
+    def read(self) -> Any:
+        return None
+
+    def write(self, content: dict[str, Any]) -> None:
+        self.written.append(content)
+
+    def clear(self) -> None:
+        pass
+
+
+class BrokenStore(FakeStore):
+    def write(self, content: dict[str, Any]) -> None:
+        raise RuntimeError("no store")
+
+
+def follow(
+    *states: LedgerHeader | Exception | None, store: FakeStore | None = None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    ledgers, store, lines = FakeLedgers(*states), store or FakeStore(), []
+    with ProgressMonitor(ledgers, ("raw.orders",), store, "d/r/t/-1", show=lines.append, is_first=True) as monitor:
+        monitor.follow(0.01)
+        assert ledgers.exhausted.wait(10)
+    return lines, store.written
 
 
 def test_each_round_is_one_line_and_one_checkpoint() -> None:
@@ -79,7 +105,7 @@ def test_a_resumed_attempt_is_measured_from_its_own_start() -> None:
     ]
 
 
-def test_an_earlier_generation_is_not_told_again() -> None:
+def test_an_earlier_generation_is_not_shown_again() -> None:
     old = header(0, state=RefreshState.PUBLISHED, rounds=9, pages=900)
     assert follow(old, old, old) == ([], [])
 
@@ -90,7 +116,7 @@ def test_a_single_chain_is_estimated_by_the_last_refreshs_rows() -> None:
     assert Progress.of(now, start).seconds_left == 30
 
 
-def test_nothing_is_estimated_where_nothing_tells_how_much_there_is() -> None:
+def test_nothing_is_estimated_where_the_total_is_unknown() -> None:
     now = header(10, partitions=1, pages=10, records=1000, rounds=1)
     assert Progress.of(now, Start.of(header(partitions=1), None)).seconds_left is None
 
@@ -103,15 +129,12 @@ def test_a_ledger_that_cannot_be_read_now_is_asked_again() -> None:
 def test_an_error_is_named_once_and_by_its_kind_alone(caplog: Any) -> None:
     follow(None, OSError("me:s3cret@db"), OSError("me:s3cret@db"), header(1, rounds=1))
     assert [record.getMessage() for record in caplog.records] == [
-        "the ledger of raw.orders can't be followed (OSError); the refresh goes on"
+        "the ledger of raw.orders can't be read (OSError); the refresh continues"
     ]
 
 
 def test_a_store_that_cannot_be_written_stops_nothing() -> None:
-    def refuse(checkpoint: dict[str, Any]) -> None:
-        raise RuntimeError("no store")
-
-    lines, _ = follow(None, header(1, rounds=1, pages=1), header(2, rounds=2, pages=2), remember=refuse)
+    lines, _ = follow(None, header(1, rounds=1, pages=1), header(2, rounds=2, pages=2), store=BrokenStore())
     assert len(lines) == 2
 
 

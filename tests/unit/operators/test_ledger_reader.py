@@ -1,4 +1,4 @@
-"""What a checkpoint is told of a real ledger."""
+"""What a checkpoint has of a real ledger."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeDocument
-from airflow_provider_rfr.operators import progress
-from airflow_provider_rfr.operators.checkpoints import STATES
-from airflow_provider_rfr.operators.progress import LedgerReader
+from airflow_provider_rfr.operators import _progress as progress
+from airflow_provider_rfr.operators._progress import LedgerReader
 from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS
 from tests.unit.refresh.paged_sources import REQUESTS
 from tests.unit.refresh.test_rounds import TABLE, Bench
@@ -42,22 +41,21 @@ def test_a_ledger_that_cannot_be_read_is_not_taken_for_one_without_progress() ->
     assert not reader.is_complete
 
 
-def test_each_partition_is_told_by_its_digest_its_pages_and_whether_it_is_done(
+def test_each_partition_is_named_by_a_digest_its_pages_and_whether_it_is_done(
     bench: Bench, reader: LedgerReader
 ) -> None:
     source = bench.source(partitions=5, pages=6)
     ledger, _ = bench.open(source)
     reader.status(TABLE)
     opened = reader.details(TABLE)
-    assert list(opened[STATES].values()) == [{"pages": 0, "done": False}] * 5
+    assert list(opened["partition_states"].values()) == [{"pages": 0, "done": False}] * 5
 
     ledger, _, _ = bench.read(source)
     status = reader.status(TABLE)
     assert status is not None
     details = reader.details(TABLE)
-    assert set(details[STATES]) == set(opened[STATES])
-    assert list(details[STATES].values()) == [{"pages": 6, "done": True}] * 5
-    assert details["digest"] != opened["digest"]
+    assert set(details["partition_states"]) == set(opened["partition_states"])
+    assert list(details["partition_states"].values()) == [{"pages": 6, "done": True}] * 5
     assert details["pointer"] == {"ledger": ledger.id, "snapshot": str(bench.ledger()._table.snapshot_id)}
 
 
@@ -71,7 +69,7 @@ def test_a_committed_file_is_read_once(bench: Bench, reader: LedgerReader, monke
     assert not read
 
 
-@pytest.mark.parametrize("bound", ["MAX_PARTITIONS", "MAX_PAGES"])
+@pytest.mark.parametrize("bound", ["_MAX_PARTITIONS", "_MAX_PAGES"])
 def test_no_page_row_of_a_large_refresh_is_read(
     bench: Bench, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -80,8 +78,7 @@ def test_no_page_row_of_a_large_refresh_is_read(
     monkeypatch.delattr("airflow_provider_rfr.lake.ledger_table.LedgerTable.read")
     reader.status(TABLE)
     details = reader.details(TABLE)
-    assert STATES not in details
-    assert len(details["digest"]) == 32
+    assert set(details) == {"pointer"}
 
 
 def test_neither_token_nor_key_nor_address_is_in_it(bench: Bench, reader: LedgerReader) -> None:
@@ -89,7 +86,7 @@ def test_neither_token_nor_key_nor_address_is_in_it(bench: Bench, reader: Ledger
     rows = ledger.read_pages([*CURSOR_COLUMNS, "partition_key", "request"])
     assert rows is not None
     reader.status(TABLE)
-    told = json.dumps(reader.details(TABLE))
+    shown = json.dumps(reader.details(TABLE))
     private = {text for name in ("partition_key", "token_out", "request") for text in rows[name].to_pylist() if text}
     assert private
-    assert not [text for text in private if len(text) > 2 and text in told]
+    assert not [text for text in private if len(text) > 2 and text in shown]

@@ -24,7 +24,7 @@ from airflow_provider_rfr.exceptions import (
     TypeMismatchError,
 )
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators.outcome import _failure_of
+from airflow_provider_rfr.operators._outcome import _failure_of
 from airflow_provider_rfr.retry_policies import RefreshRetryPolicy
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.operators import submit
+from airflow_provider_rfr.operators import _submit as submit
 from airflow_provider_rfr.refresh.process import process_started
 
 
@@ -49,7 +49,7 @@ def test_names_differ_between_attempts_because_files_share_the_drivers_folder() 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
     code = (
-        "import os, signal, tempfile; from airflow_provider_rfr.operators import submit\n"
+        "import os, signal, tempfile; from airflow_provider_rfr.operators import _submit as submit\n"
         f"tempfile.tempdir = {os.fspath(submit.tempfile.gettempdir())!r}\n"
         "with submit.private_folder() as f: submit._write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -63,16 +63,17 @@ def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
 def test_folders_of_the_living_and_of_other_hosts_are_left_alone() -> None:
     base = submit._base_folder()
     own = base / f"{socket.gethostname()}~{os.getpid()}~{process_started(os.getpid())}~a"
-    (base / "elsewhere~1~1~a").mkdir()
-    (base / "something else").mkdir()
-    own.mkdir()
-    assert submit._sweep(base) == []
+    kept = [own, base / "elsewhere~1~1~a", base / "something else"]
+    for folder in kept:
+        folder.mkdir()
+    with submit.private_folder() as folder:
+        assert set(base.iterdir()) == {folder, *kept}
 
 
 def test_a_folder_that_somebody_else_could_have_made_is_not_trusted(own_temporary_folder: Path) -> None:
     (own_temporary_folder / "target").mkdir()
     (own_temporary_folder / f"airflow-provider-rfr-{os.getuid()}").symlink_to(own_temporary_folder / "target")
-    with pytest.raises(PreflightError, match="belongs to somebody else"), submit.private_folder():
+    with pytest.raises(PreflightError, match="belongs to another user"), submit.private_folder():
         pass
 
 
@@ -93,4 +94,4 @@ def test_executors_get_the_domain_and_no_airflow(tmp_path: Path) -> None:
 
 
 def test_the_application_is_found() -> None:
-    assert submit.application_path().is_file()
+    assert submit.application_path("full_refresh").is_file()

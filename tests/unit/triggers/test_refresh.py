@@ -55,7 +55,7 @@ def test_it_is_made_again_from_its_arguments_and_they_hold_no_secret(refresh: Re
 def test_its_one_event_tells_how_the_driver_ended_and_what_the_task_needs_to_go_on(refresh: Refresh) -> None:
     event = run(trigger(refresh), later(0.5, lambda: refresh.end(1)))
     assert event.payload["end"] == "driver over"
-    assert event.payload["driver"] == {"state": "failed", "told": "FAILED", "exit_code": 1}
+    assert event.payload["driver"] == {"state": "failed", "status": "FAILED", "exit_code": 1}
     assert DeferredRefresh.from_json(event.payload["refresh"]) == refresh.deferred
     assert Ending.from_json(event.payload).to_json() == {key: event.payload[key] for key in ("end", "driver")}
     assert PASSWORD not in json.dumps(event.payload)

@@ -48,7 +48,7 @@ def test_a_refresh_goes_on_while_its_driver_runs(
     assert any(line.startswith(f"{TABLE}: generation 1, round 1: 12 pages, 120 records") for line in lines)
 
 
-def test_each_state_of_the_driver_is_told_once(refresh: Refresh, watch: _RefreshWatch, lines: list[str]) -> None:
+def test_each_state_of_the_driver_is_shown_once(refresh: Refresh, watch: _RefreshWatch, lines: list[str]) -> None:
     for _ in range(3):
         watch.look()
     told = [line for line in lines if "driver" in line]
@@ -101,11 +101,11 @@ def test_a_manager_that_is_out_of_order_ends_nothing_while_the_ledger_moves(
         ledger.commit([], rounds=rounds, pages=rounds)
         clock.now += 0.9 * _LOST_SECONDS
         assert watch.look() is None
-    told = "the driver can't be looked at (the resource manager answers GET with HTTP 503); the refresh goes on"
-    assert lines.count(told) == 1
+    line = "the driver can't be read (the resource manager answers GET with HTTP 503); the refresh continues"
+    assert lines.count(line) == 1
     refresh.manager.trouble = None
     assert watch.look() is None
-    assert "the driver can be looked at again" in lines
+    assert "the driver can be read again" in lines
 
 
 def test_without_driver_and_ledger_it_is_lost(refresh: Refresh, watch: _RefreshWatch, clock: Clock) -> None:
@@ -117,7 +117,7 @@ def test_without_driver_and_ledger_it_is_lost(refresh: Refresh, watch: _RefreshW
     assert ending.end is End.LOST
 
 
-def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_told(
+def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_shown(
     refresh: Refresh, watch: _RefreshWatch, clock: Clock, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = {"conn_type": "rfr_lake", "host": "sqlite:////nowhere/secret/c.db", "extra": {"warehouse": "/nowhere"}}
@@ -125,7 +125,7 @@ def test_a_catalog_that_fails_ends_nothing_and_its_text_is_not_told(
     clock.now += 2 * _LOST_SECONDS
     assert watch.look() is None
     assert [line for line in lines if "ledger" in line] == [
-        f"the ledger of {TABLE} can't be looked at (ConfigurationError); the refresh goes on"
+        f"the ledger of {TABLE} can't be read (ConfigurationError); the refresh continues"
     ]
 
 
@@ -135,4 +135,4 @@ def test_stopping_kills_the_application(refresh: Refresh, watch: _RefreshWatch) 
     assert refresh.driver.exit_code == 137
     ending = watch.look()
     assert ending is not None
-    assert (ending.driver.state, ending.driver.told) == (DriverState.FAILED, "KILLED")
+    assert (ending.driver.state, ending.driver.status) == (DriverState.FAILED, "KILLED")

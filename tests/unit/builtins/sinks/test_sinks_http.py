@@ -144,7 +144,7 @@ def test_two_runs_at_once_send_each_batch_once(posting: Scene, server: Receiver)
     first = Thread(target=posting.run)
     first.start()
     assert inside.wait(60)
-    with pytest.raises(SinkBusyError, match="is at it"):
+    with pytest.raises(SinkBusyError, match="holds its lease"):
         posting.run()
     go_on.set()
     first.join(60)

@@ -148,7 +148,7 @@ def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     do(store, Verb.CREATE)
     first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
-    with pytest.raises(SinkBusyError, match="ops.k: one is at it, for up to 4 s more"):
+    with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
         store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
     assert first is not None
     store.run(lambda each: move_sink(each, 4000, first))

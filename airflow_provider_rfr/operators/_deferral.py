@@ -1,0 +1,128 @@
+"""Giving the slot away while a driver runs in a cluster, and what its end means for the task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+
+from airflow_provider_rfr.exceptions import ConfigurationError, FencedError, PublishRefusedError, RefreshFailedError
+from airflow_provider_rfr.hooks.drivers import ClusterDriver, ClusterManager, DriverState, open_driver
+from airflow_provider_rfr.hooks.spark import RefreshSparkHook, parse_result_line
+from airflow_provider_rfr.operators._outcome import cause_in, failure_of_driver, one_line
+from airflow_provider_rfr.triggers.refresh import DeferredRefresh, End, Ending
+
+_log = logging.getLogger(__name__)
+
+_KEPT = "what was read is kept for the next attempt"
+_MEANINGS = {kind.exit_code: kind for kind in (ConfigurationError, FencedError)}
+"""What a driver's exit code says where nothing else can be known; the others say nothing."""
+
+
+def leave_driver(hook: RefreshSparkHook, rm_auth: Any) -> bool:
+    """Have the submit return early if the refresh can be deferred; returns whether, and logs why not.
+
+    :param rm_auth: the operator's ``yarn_rm_auth``
+    :raises ConfigurationError: it can be deferred, but a setting is missing or contradicts
+    """
+    why = None
+    if hook.cluster_manager is None:
+        why = "the driver runs on this worker as a child of the task (deploy mode client), and would end with it"
+    elif rm_auth is not None and hook.cluster_manager is ClusterManager.YARN:
+        why = "yarn_rm_auth is an object of this task and can't travel; the triggerer takes Kerberos or no login"
+    if why is not None:
+        _log.info("Not deferred, although deferrable is set: %s", why)
+        return False
+    hook.leave_driver()
+    return True
+
+
+def deadline_of(execution_timeout: timedelta | None) -> str | None:
+    """When a refresh that begins now runs out of time; Airflow itself times no deferred task."""
+    return None if execution_timeout is None else (datetime.now(timezone.utc) + execution_timeout).isoformat()
+
+
+class EndedDriver:
+    """The driver of a deferred refresh, asked once more by the resumed task.
+
+    The trigger's event has its state and exit code alone: the cluster's own text may be long, and may hold what only a
+    worker's log can mask.
+
+    :param secrets: masked in the cluster's text
+    """
+
+    def __init__(self, refresh: DeferredRefresh, ending: Ending, secrets: Iterable[str]) -> None:
+        self._ending = ending
+        self._secrets = list(secrets)
+        self._id = refresh.driver.driver_id
+        self._driver: ClusterDriver | None = None
+        self.report = ending.driver
+        try:
+            self._driver = open_driver(refresh.driver)
+            found = self._driver.look()
+        except Exception as error:  # noqa: BLE001 - the event says enough
+            _log.warning("the driver %s can't be asked again (%s)", self._id, type(error).__name__)
+        else:
+            self.report = ending.driver if found.state is DriverState.GONE else found
+
+    def forget(self, task_state: Any, key: str) -> None:
+        """Let the next attempt submit a driver of its own, unless this one may still run.
+
+        The parent would take a driver that ended well for a refresh that is done, try after try.
+        """
+        if task_state is not None and self._ending.end is not End.LOST:
+            task_state.delete(key)
+
+    def tidy(self) -> None:
+        """Remove what a driver that ended well leaves behind in the cluster."""
+        try:
+            if self._driver is not None and self.report.state is DriverState.SUCCEEDED:
+                self._driver.tidy()
+        except Exception as error:  # noqa: BLE001 - the tables are published
+            _log.warning("what the driver %s leaves behind was not removed (%s)", self._id, type(error).__name__)
+
+    def failure(self, *, refused: bool) -> BaseException:
+        """The error of a refresh that is not published.
+
+        :param refused: the ledger says that the publish was refused
+        """
+        if self._ending.end is End.OUT_OF_TIME:
+            return AirflowTaskTimeout(f"the refresh ran out of execution_timeout, and its driver was ended; {_KEPT}")
+        if self._ending.end is End.LOST:
+            return RefreshFailedError(
+                f"neither the driver {self._id} nor the ledgers could be read for a quarter of an hour; {_KEPT}"
+            )
+        lines: list[str] = []
+        try:
+            lines = [] if self._driver is None else list(self._driver.last_lines())
+        except Exception as error:  # noqa: BLE001 - the exit code says enough
+            _log.warning("the log of the driver %s can't be read (%s)", self._id, type(error).__name__)
+        parsed = map(parse_result_line, reversed(lines))
+        failure = failure_of_driver(next((line for line in parsed if line is not None), None))
+        if failure is not None:
+            return failure
+        if refused:
+            why = "the publish was refused for what was read; see the driver's log"
+            return AirflowFailException(f"{why}; {PublishRefusedError.advice}")
+        if self.report.state is DriverState.SUCCEEDED:
+            return RefreshFailedError(
+                f"the driver {self._id} ended well, but the ledger does not say that everything was published; {_KEPT}"
+            )
+        return self._by_exit_code(cause_in(lines) or self.report.why)
+
+    def _by_exit_code(self, why: str) -> Exception:
+        from airflow_provider_rfr.refresh.errors import redact
+
+        report = self.report
+        state = "not known to the cluster any more" if report.state is DriverState.GONE else report.status
+        problem = f"the Spark driver {self._id} is {state}"
+        problem += "" if report.exit_code is None else f" with exit code {report.exit_code}"
+        problem += f": {one_line(redact(why, self._secrets))}" if why else ""
+        problem += f" (its log: {report.url})" if report.url else ""
+        meaning = _MEANINGS.get(report.exit_code or 0)
+        if meaning is not None:
+            return AirflowFailException(f"{problem}; {meaning.advice}")
+        return RefreshFailedError(f"{problem.rstrip('. ')}; {_KEPT}")

@@ -1,0 +1,191 @@
+"""Assets of tables, and OpenLineage's facets: streams of the API as inputs, tables as outputs.
+
+OpenLineage asks in a fork of the task's process, which must not talk to Airflow any more, so everything that
+connections say is noted while the task runs. Only the catalog is read then, for the columns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from airflow.sdk import Asset, AssetAlias
+
+from airflow_provider_rfr.hooks.dag_arguments import is_pending
+from airflow_provider_rfr.operators.arguments import stream_names, tables_of
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+    from airflow_provider_rfr.builtins import Plan
+    from airflow_provider_rfr.hooks.lake import LakeDocument
+
+_log = logging.getLogger(__name__)
+
+_SCHEME = "rfr"
+SOURCES = AssetAlias(name=f"{_SCHEME}_sources")
+"""Outlet of a deploy's task; the sources that it changes are known when the deploy is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What one attempt reads and writes.
+
+    :ivar source: namespace of the streams
+    :ivar tables: table by stream
+    :ivar figures: by table, once they are published
+    """
+
+    source: str
+    tables: Mapping[str, str]
+    mode: str
+    lake: LakeDocument = field(repr=False)
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class LineageMixin:
+    """The methods of the operator that OpenLineage's listener calls."""
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Of the current attempt; None before the connections were read."""
+        raise NotImplementedError
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        """Inputs, and outputs with rows, columns and snapshot."""
+        return None if self.lineage is None else _facets_of(self.lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        """Inputs and outputs alone: this attempt published nothing, or not everything."""
+        return None if self.lineage is None else _facets_of(self.lineage)
+
+
+def source_name(source: Mapping[str, Any]) -> str:
+    """Namespace of a source: the API's scheme and host, else the class that reads it.
+
+    :param source: of the refresh's document, with the connection's settings in ``config``
+    """
+    definition = source.get("definition")
+    urls = [(source.get("config") or {}).get("base_url")]
+    urls += [definition.get("base_url")] if isinstance(definition, Mapping) else []
+    for url in urls:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        if parts is not None and parts.scheme in ("http", "https") and parts.hostname:
+            return f"{parts.scheme}://{_host(parts)}"
+    return f"source:{source.get('class') or 'unknown'}"
+
+
+def outlets_of(task_id: str, lake_conn_id: Any, streams: Any, target: Any) -> list[Asset | AssetAlias]:
+    """A refresh task's outlets; an alias, ``rfr:<task_id>``, where the tables are known only when it runs."""
+    if any(is_pending(value) for value in (lake_conn_id, streams, target)):
+        return [AssetAlias(name=f"{_SCHEME}:{task_id}")]
+    return [_table_asset(lake_conn_id, table) for table in tables_of(stream_names(streams), target).values()]
+
+
+def add_table_events(
+    context: Context, outlets: list[Any], task_id: str, lake_conn_id: str, tables: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Attach each table's figures to its asset's event.
+
+    :param tables: figures by table
+    """
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    alias = AssetAlias(name=f"{_SCHEME}:{task_id}")
+    for table, figures in tables.items():
+        asset = _table_asset(lake_conn_id, table)
+        if asset in outlets:
+            events[asset].extra = dict(figures)
+        elif alias in outlets:
+            events[alias].add(asset, extra=dict(figures))
+
+
+def source_asset(lake_conn_id: str, table: str) -> Asset:
+    """The asset of a declared source, which has an event when a deploy created, emptied or redefined it."""
+    return Asset(name=f"{_SCHEME}_source:{lake_conn_id}/{table.casefold()}")
+
+
+def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str, Plan]) -> None:
+    """Add an event for each source to refresh after these deploys; they are sent if the task succeeds.
+
+    :param deploys: plan by id of the deploy
+    """
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    for deploy_id, plan in deploys.items():
+        for name, why in plan.sources_to_load().items():
+            events[SOURCES].add(source_asset(lake_conn_id, name), extra={"deploy_id": deploy_id, "why": why.value})
+
+
+def _table_asset(lake_conn_id: str, table: str) -> Asset:
+    # The connection's id stands for the catalog: a DAG that schedules on the asset must not read a connection to parse.
+    return Asset(uri=f"{_SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
+
+
+def _facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
+    from airflow.providers.common.compat.openlineage import facet
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    outputs = []
+    for table in lineage.tables.values():
+        figures = lineage.figures.get(table)
+        outputs.append(
+            facet.OutputDataset(
+                namespace=_lake_name(lineage.lake.properties),
+                name=table,
+                facets={} if figures is None else _table_facets(lineage, table, str(figures["snapshot_id"])),
+                outputFacets={}
+                if figures is None
+                else {"outputStatistics": facet.OutputStatisticsOutputDatasetFacet(rowCount=figures["rows"])},
+            )
+        )
+    inputs = [facet.Dataset(namespace=lineage.source, name=stream) for stream in lineage.tables]
+    return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+def _table_facets(lineage: Lineage, table: str, snapshot_id: str) -> dict[str, Any]:
+    """Facets of a published table; columns and location are left out where the catalog can't be read."""
+    from airflow.providers.common.compat.openlineage import facet
+    from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
+
+    from airflow_provider_rfr.lake.catalog import load_table, open_catalog
+
+    facets: dict[str, Any] = {"version": DatasetVersionDatasetFacet(datasetVersion=snapshot_id)}
+    if lineage.mode == "replace":
+        state = facet.LifecycleStateChange.OVERWRITE
+        facets["lifecycleStateChange"] = facet.LifecycleStateChangeDatasetFacet(lifecycleStateChange=state)
+    try:
+        found = load_table(open_catalog(lineage.lake.settings()), table)
+    except Exception as error:  # noqa: BLE001 - its text may name addresses with credentials
+        _log.warning("the columns of %s are left out of the lineage (%s)", table, type(error).__name__)
+        return facets
+    if found is not None:
+        columns = [(column.name, str(column.field_type)) for column in found.schema().fields]
+        fields = [facet.SchemaDatasetFacetFields(name=name, type=kind) for name, kind in columns]
+        facets["schema"] = facet.SchemaDatasetFacet(fields=fields)
+        # Spark's own lineage names a table by the location of its files.
+        parts = urlsplit(found.location())
+        namespace = f"{parts.scheme}://{_host(parts)}" if parts.netloc else parts.scheme or "file"
+        location = facet.Identifier(namespace=namespace, name=parts.path, type="LOCATION")
+        facets["symlinks"] = facet.SymlinksDatasetFacet(identifiers=[location])
+    return facets
+
+
+def _lake_name(properties: Mapping[str, str]) -> str:
+    """Namespace of a catalog's tables: where the catalog is, without credentials."""
+    parts = urlsplit(properties.get("uri", ""))
+    if parts.scheme:
+        # SQLAlchemy's driver is not part of a database's name.
+        return f"{parts.scheme.partition('+')[0]}://{_host(parts)}{parts.path.rstrip('/')}"
+    return urlsplit(properties.get("warehouse", ""))._replace(query="", fragment="").geturl().rstrip("/") or "iceberg"
+
+
+def _host(parts: SplitResult) -> str:
+    """Host and port, without user and password."""
+    return parts.netloc.rpartition("@")[2]
