@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.engine import Refresh
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import PageRow, page_row
-from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, check_gapless, cursors_of
+from airflow_provider_rfr.refresh.partitions import check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.streams import Complete, NextPage, Page, PagedStream
 
 TARGET = "scale.items"
@@ -62,7 +62,7 @@ def ledger_with(folder: str, partitions: int) -> Ledger:
 
 def writer_of(ledger: Ledger, round_number: int) -> FlushWriter:
     label = FlushLabel(1, 1, round_number, 0, 0, 0)
-    return FlushWriter(ledger.store, ledger.folder, ledger_arrow_schema(), label, [])
+    return FlushWriter(ledger.store, ledger.folder, label)
 
 
 def rows_of(partition: int, pages: int, first: int = 1, *, ends: bool = True) -> list[PageRow]:
@@ -137,7 +137,8 @@ def measure_check(size: int, folder: str) -> float:
         ledger = Ledger(LedgerTable.load_or_create(open_catalog(lake(folder)), TARGET))
         table = ledger.read_pages(CURSOR_COLUMNS)
         assert table is not None
-        check_gapless(table, cursors_of(table))
+        cursors = cursors_of(table)
+        check_gapless(live_pages(table, cursors), cursors)
 
     return timed(check)
 

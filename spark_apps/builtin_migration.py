@@ -2,7 +2,7 @@
 
 FILE is YAML or JSON with ``lake``, ``store``, ``objects`` or ``spec``, ``plan``, ``policies`` (docs/builtins.md). It
 may hold secrets, so it belongs to its owner alone. The last line is one JSON object of figures.
-Exit codes: 0 done, or nothing to do; 1 failed: what is done stays done, and the next run goes on with the rest.
+Exit codes: 0 done, or nothing to do; 1 failed: what is done stays done, and the next run continues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 if __package__ in (None, ""):
-    # Run from a clone or from inside the installed package, also where the package itself is not on the path.
+    # Run from a clone or from inside the installed package: the package itself may not be on the path.
     for parent in Path(__file__).resolve().parents:
         if (parent / "airflow_provider_rfr" / "__init__.py").is_file() and str(parent) not in sys.path:
             sys.path.append(str(parent))
@@ -26,7 +26,7 @@ if __package__ in (None, ""):
 
 def main() -> int:
     """Read the command line and the document, and deploy."""
-    parser = argparse.ArgumentParser(description="Deploy built-in objects; a deploy that dies is gone on with.")
+    parser = argparse.ArgumentParser(description="Deploy built-in objects; the next run continues a deploy that died.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the migration")
     arguments = parser.parse_args()
     from airflow_provider_rfr.builtins.spark.application import failed, read_document
@@ -39,7 +39,7 @@ def main() -> int:
     except RfrError as error:
         return failed(error)
     if document.supervisor is not None:
-        # A deploy can be ended anywhere.
+        # A deploy may be killed at any point.
         watch_supervisor(*document.supervisor, stop=lambda reason: os._exit(1))
     return deploy(document, began=BEGAN)
 
@@ -48,5 +48,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is committed and told. An ordinary exit would wait for readers that may hang in the network.
+    # All is committed and reported. An ordinary exit would wait for threads that may hang in the network.
     os._exit(code)

@@ -2,8 +2,8 @@
 
 FILE is YAML or JSON with ``source``, ``streams``, ``target``, ``lake``, ``options`` (docs/resumable_full_refresh.md).
 Prints progress, and as the last line one JSON object of figures.
-Exit codes: 0 published, 1 failed (a retry goes on), 2 the configuration is wrong or Java is missing, 3 a newer attempt
-took over.
+Exit codes: 0 published, 1 failed (a retry continues), 2 the configuration is wrong or Java is missing, 3 a newer
+attempt took over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 if __package__ in (None, ""):
-    # Run from a clone or from inside the installed package, also where the package itself is not on the path.
+    # Run from a clone or from inside the installed package: the package itself may not be on the path.
     for parent in Path(__file__).resolve().parents:
         if (parent / "airflow_provider_rfr" / "__init__.py").is_file() and str(parent) not in sys.path:
             sys.path.append(str(parent))
@@ -28,13 +28,13 @@ if __package__ in (None, ""):
 
 def main() -> int:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(description="Refresh tables from an API; a run that dies is gone on with.")
+    parser = argparse.ArgumentParser(description="Refresh tables from an API; the next run resumes one that died.")
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML or JSON document of the refresh")
     arguments = parser.parse_args()
     from airflow_provider_rfr.refresh.application import main as run
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Plain python, which starts its JVM itself; spark-submit has one already.
+        # Run by plain python, which starts its JVM itself; under spark-submit it runs already.
         from airflow_provider_rfr.exceptions import PreflightError
         from airflow_provider_rfr.preflight import check_machine
 
@@ -50,5 +50,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # All is committed and told. An ordinary exit would wait for readers that may hang in the network.
+    # All is committed and reported. An ordinary exit would wait for threads that may hang in the network.
     os._exit(code)

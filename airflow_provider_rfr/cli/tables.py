@@ -69,7 +69,7 @@ def drop_ledgers(args: Namespace) -> None:
     dropped: list[PartLedger] = []
     for name in _names(catalog, args, PUBLISHED_PROPERTY):
         if args.dry_run:
-            dropped += [each for each in part_ledgers(catalog, name) if each.may_go(seconds)]
+            dropped += [each for each in part_ledgers(catalog, name) if each.is_expired(seconds)]
         else:
             dropped += drop_part_ledgers(catalog, name, seconds)
     print_value([_row(each) for each in dropped], args)

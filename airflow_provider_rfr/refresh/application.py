@@ -20,37 +20,31 @@ from airflow_provider_rfr.exceptions import (
     RefreshStoppedError,
     RfrError,
 )
-from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.cluster import Cluster, without_pandas
 from airflow_provider_rfr.refresh.config import RefreshConfig, read_config
 from airflow_provider_rfr.refresh.errors import redact, secrets_of
 from airflow_provider_rfr.refresh.jvm import write_in_background
+from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
 
-log = logging.getLogger("airflow_provider_rfr")
+_log = logging.getLogger("airflow_provider_rfr")
 
-_EXIT_OK = 0
 _GRACE_SECONDS = 30.0
 _TOTALS = (
-    "pages",
-    "pages_fetched",
-    "pages_refetched",
-    "overlap_checks",
-    "pages_skipped",
-    "rows",
-    "duplicates_removed",
-    "partitions",
-    "rounds",
-    "snapshots_expired",
-    "files_deleted",
-    "files_undeleted",
+    *("pages", "pages_fetched", "pages_refetched", "overlap_checks", "pages_skipped", "rows", "duplicates_removed"),
+    *("partitions", "rounds", "snapshots_expired", "files_deleted", "files_undeleted"),
 )
 
 
 class Application:
-    """Runs the document's streams; thread-safe :meth:`stop`."""
+    """Runs the document's streams, one after another; :meth:`stop` is thread-safe.
+
+    :param began: of the process, on the monotonic clock
+    """
 
     def __init__(self, config: RefreshConfig, *, began: float) -> None:
         self._config = config
         self._began = began
+        self._session_seconds: float | None = None
         self._stopping = threading.Event()
         self._secrets = secrets_of(config)
         self._figures: list[dict[str, Any]] = []
@@ -60,7 +54,6 @@ class Application:
 
     def run(self) -> int:
         """Refresh every stream; a failing one does not stop the others. Returns the exit code."""
-        self._session_seconds: float | None = None
         self._cluster.start()
         threading.Thread(target=self._note_session, daemon=True).start()
         errors: list[tuple[str, BaseException]] = []
@@ -69,33 +62,34 @@ class Application:
                 if self._stopping.is_set():
                     raise RefreshStoppedError(f"{stream}: stopped before it began; the next attempt reads it")
                 self._refresh(stream)
-            except Exception as error:
-                log.debug("%s failed", stream, exc_info=error)
-                self._tell_partitions(stream, error)
+            except Exception as error:  # noqa: BLE001 - reported in the last line, after the other streams
+                _log.debug("%s failed", stream, exc_info=error)
+                if isinstance(error, RefreshFailedError):
+                    # Each partition has a line of its own, because the error's text names only the first of them.
+                    for key, reason in error.failures.items():
+                        _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
                 errors.append((stream, error))
         print(json.dumps(self._summary(errors)), flush=True)
         if not errors and self._cluster.is_local:
             write_in_background()
         self._cluster.stop()
-        return exit_code(errors)
-
-    def _tell_partitions(self, stream: str, error: Exception) -> None:
-        """Every failed partition on a line of its own: the error's sentence names the first of them only."""
-        if isinstance(error, RefreshFailedError):
-            for key, reason in error.failures.items():
-                _say(redact(f"{stream}: partition {key} failed: {reason}", self._secrets))
+        codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
+        # A configuration error outweighs the others: no retry helps.
+        return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=0)
 
     def stop(self, reason: str) -> None:
-        """End after the round at hand; without a hurry the process is ended hard."""
+        """End after the current round; a process that does not end in time is ended hard."""
         if self._stopping.is_set():
             return
         self._stopping.set()
-        _say(f"stopping: {reason}; what was read is committed, the next attempt goes on")
+        _say(f"stopping: {reason}; what was read is committed, the next attempt continues")
+        # A reader that hangs in the network, or a catalog that does not answer, must not keep the process for ever.
         timer = threading.Timer(self._config.options.round_seconds + _GRACE_SECONDS, os._exit, (EXIT_FAILED,))
         timer.daemon = True
         timer.start()
 
     def _refresh(self, stream: str) -> None:
+        # Here, because the imports of the first stream take a second, in which Spark starts already.
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
         from airflow_provider_rfr.refresh.engine import Refresh
         from airflow_provider_rfr.refresh.history import record_attempt
@@ -107,7 +101,7 @@ class Application:
             stream,
             catalog,
             self._cluster,
-            report=lambda report: _say(_progress_line(stream, report)),
+            report=lambda report: _say(report.line(stream)),
             stopping=self._stopping,
         )
         began, error = datetime.now(timezone.utc), None
@@ -125,11 +119,12 @@ class Application:
     def _note_session(self) -> None:
         self._cluster.ready.wait()
         self._session_seconds = round(time.monotonic() - self._began, 3)
-        # Spark tells it, too, but at a level that is not logged.
-        if (pages := self._cluster.pages) is not None:
-            _say(f"Spark UI: {pages}")
+        # Spark logs it, too, but at a level that is turned off.
+        if (address := self._cluster.ui_address) is not None:
+            _say(f"Spark UI: {address}")
 
     def _summary(self, errors: list[tuple[str, BaseException]]) -> dict[str, Any]:
+        """The last line: of one stream its figures, of several their totals and the figures of each."""
         first = self._figures[0] if self._figures else {}
         phases = {name for item in self._figures for name in item["seconds"]}
         summary = {**first, **{name: sum(item[name] for item in self._figures) for name in _TOTALS}}
@@ -140,59 +135,34 @@ class Application:
         }
         if len(self._config.streams) > 1:
             summary["streams"] = self._figures
-        if errors:
-            summary["error"] = self._error(*errors[0])
-            summary["errors"] = [self._error(*item) for item in errors]
-        return summary
-
-    def _error(self, stream: str, error: BaseException) -> dict[str, Any]:
-        cause = error.__cause__
-        return {
-            "type": type(error).__name__,
-            "cause": type(cause).__name__ if cause is not None else None,
-            "message": redact(str(error) or type(error).__name__, self._secrets),
-            "stream": stream,
-            "retry_after": getattr(cause, "retry_after", getattr(error, "retry_after", None)),
-        }
-
-
-def _progress_line(stream: str, report: Any) -> str:
-    """One round for a person."""
-    header, seconds = report.header, max(report.seconds, 1e-6)
-    rate = report.figures.pages / seconds
-    line = (
-        f"{stream}: round {header.rounds}: {header.pages:,} pages, {header.records:,} records,"
-        f" {header.partitions_done:,} of {header.partitions:,} partitions, {rate:,.0f} pages/s"
-    )
-    open_ones = header.partitions - header.partitions_done
-    if report.partitions and open_ones:
-        line += f", about {seconds / report.partitions * open_ones:,.0f} s left"
-    return line
-
-
-def exit_code(errors: list[tuple[str, BaseException]]) -> int:
-    """0, or what kind of error ended it; a configuration error outweighs the others, since no retry helps."""
-    codes = [error.exit_code if isinstance(error, RfrError) else EXIT_FAILED for _, error in errors]
-    return max(codes, key=(EXIT_FAILED, EXIT_FENCED, EXIT_CONFIGURATION).index, default=_EXIT_OK)
+        described = []
+        for stream, error in errors:
+            cause = error.__cause__
+            described.append(
+                {
+                    "type": type(error).__name__,
+                    "cause": type(cause).__name__ if cause is not None else None,
+                    "message": redact(str(error) or type(error).__name__, self._secrets),
+                    "stream": stream,
+                    "retry_after": getattr(cause, "retry_after", getattr(error, "retry_after", None)),
+                }
+            )
+        return {**summary, "error": described[0], "errors": described} if described else summary
 
 
 def _say(line: str) -> None:
-    """A line of progress."""
     print(line, flush=True)
 
 
 def main(path: str, *, began: float) -> int:
-    """Run the document at ``path``; the last line on stdout is a JSON object."""
+    """Run the document at ``path``; the last line on stdout is a JSON object. Returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    log.setLevel(logging.INFO)
+    _log.setLevel(logging.INFO)
     try:
         config = read_config(path)
     except RfrError as error:
         print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}), flush=True)
         return EXIT_CONFIGURATION
-    from airflow_provider_rfr.refresh.cluster import without_pandas
-    from airflow_provider_rfr.refresh.process import stop_on_signals, watch_supervisor
-
     application = Application(config, began=began)
     stop_on_signals(application.stop)
     if (supervisor := config.run.supervisor) is not None:

@@ -1,8 +1,8 @@
-"""One request budget and one word of command for all tasks of a refresh, wherever they run.
+"""The request budget that all tasks of a refresh share, and the signal that ends their round.
 
-The driver holds the budget. Executors ask it over an authenticated connection: a permit for each request if there is
-a rate to keep, and a beat a few times a second, which tells them of penalties (a 429 slows everybody down) and of the
-round's end, and the driver of idle threads.
+The driver holds the budget. Executors ask it over an authenticated connection: for a permit for each request if there
+is a rate to keep; and a few times a second they send a beat. It reports idle threads to the driver, and brings back
+penalties (a 429 slows down all tasks) and the round's end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from airflow_provider_rfr.exceptions import ReadInterrupted
 
 BEAT_SECONDS = 0.2
 _IDLE_SECONDS = 1.0
-SLEPT_SECONDS = 3.0
+_SLEPT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a task says of itself.
+    """What a task reports of itself.
 
-    :ivar queued: partitions that no thread of it has begun
+    :ivar queued: partitions that none of its threads has begun
     :ivar idle: threads without work
     """
 
@@ -36,26 +36,26 @@ class Beat:
 
 
 class Budget(Protocol):
-    """What a task needs of the driver."""
+    """The budget as a task uses it."""
 
     def reserve(self) -> float:
         """Take a permit; returns the seconds after which it is valid."""
 
     def paused(self) -> float:
-        """Seconds for which nobody may send."""
+        """Seconds for which no request may be sent."""
 
     def penalize(self, seconds: float) -> None:
-        """Nobody may send for so long."""
+        """Let no task send a request for so many seconds."""
 
     def beat(self, beat: Beat) -> bool:
-        """Tell how it stands; returns whether the round is over."""
+        """Report the task's state; returns whether the round is over."""
 
     def is_ours(self) -> bool:
-        """Whether this attempt still holds the refresh; asked by a process that slept."""
+        """Whether this attempt still holds the refresh; a process that slept asks."""
 
 
 class DriverBudget:
-    """The budget itself; thread-safe.
+    """The budget in the driver; thread-safe.
 
     :param requests_per_second: None for no limit
     :param is_ours: looks into the ledger whether this attempt still holds the refresh
@@ -94,7 +94,9 @@ class DriverBudget:
                 self._idle_since.setdefault(beat.task, now)
             else:
                 self._idle_since.pop(beat.task, None)
-            if self._uneven(now):
+            # A task that has been idle for a while can get work from the others only in a new round.
+            idle = any(now - since > _IDLE_SECONDS for since in self._idle_since.values())
+            if idle and any(self._queued.values()):
                 self._closed.set()
         return self._closed.is_set()
 
@@ -105,44 +107,39 @@ class DriverBudget:
             self._idle_since.setdefault(task, time.monotonic())
 
     def open_round(self) -> None:
-        """Forget the round before."""
+        """Begin a round: forget the one before."""
         with self._lock:
             self._idle_since.clear()
             self._queued.clear()
             self._closed.clear()
             if self.requests_per_second:
-                # The turns of readers that the last round's end interrupted come back: nobody sent anything in them.
+                # Readers that the last round's end interrupted had reserved permits, and sent nothing with them.
                 self._next = min(self._next, time.monotonic() + 1.0 / self.requests_per_second)
 
     def close_round(self) -> None:
-        """Tell all tasks at their next beat that the round is over."""
+        """End the round for all tasks, at their next beat."""
         self._closed.set()
-
-    def _uneven(self, now: float) -> bool:
-        """Whether a task has stood idle for a while although others have partitions to share."""
-        idle = any(now - since > _IDLE_SECONDS for since in self._idle_since.values())
-        return idle and any(self._queued.values())
 
 
 class BudgetServer:
     """Serves a :class:`DriverBudget` to executors until closed.
 
-    :param host: address that executors reach the driver at
-    :param bind: address that the driver listens on, where that is another one
+    :param host: address at which executors reach the driver
+    :param bind: address on which the driver listens, if that is another one
     """
 
     def __init__(self, budget: DriverBudget, host: str, secret: bytes, *, bind: str | None = None) -> None:
         self._budget = budget
         self._secret = secret
         self._closed = threading.Event()
-        # Who connects is asked for the secret in a thread of its own: one that says nothing keeps nobody waiting.
+        # Without authkey: accept() would ask for it, and a peer that does not answer would keep all others waiting.
         self._listener = Listener((bind or host, 0), backlog=128)
         port = self._listener.address[1]
         self.address = BudgetAddress((host, port), secret, budget.requests_per_second is not None)
         threading.Thread(target=self._accept, name="rfr-budget", daemon=True).start()
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Accept no more connections."""
         self._closed.set()
         self._listener.close()
 
@@ -151,7 +148,7 @@ class BudgetServer:
             try:
                 connection = self._listener.accept()
             except OSError:
-                # A peer that was gone before it was accepted is no reason to leave the others alone.
+                # Closed; or a peer that hung up before it was accepted, which must not end the service to the others.
                 if self._closed.wait(0.05):
                     return
                 continue
@@ -159,7 +156,7 @@ class BudgetServer:
 
     def _serve(self, connection: Connection) -> None:
         calls: dict[str, Callable[..., Any]] = {
-            name: getattr(self._budget, name) for name in ("reserve", "penalize", "paused", "beat", "done", "is_ours")
+            name: getattr(self._budget, name) for name in ("reserve", "penalize", "is_ours")
         }
         task: int | None = None
         try:
@@ -196,7 +193,7 @@ class BudgetAddress:
 
 
 class _RemoteBudget:
-    """The driver's budget as a task sees it; thread-safe. A driver that is gone ends the round."""
+    """The driver's budget over a connection; thread-safe. A lost connection ends the round."""
 
     def __init__(self, connection: Connection, limited: bool) -> None:
         self._connection = connection
@@ -205,6 +202,7 @@ class _RemoteBudget:
         self._blocked_until = 0.0
 
     def reserve(self) -> float:
+        # Without a rate there is no permit to take, and the pause that the last beat brought is known here.
         return float(self._call("reserve")) if self._limited else self.paused()
 
     def paused(self) -> float:
@@ -229,7 +227,7 @@ class _RemoteBudget:
             return False
 
     def close(self) -> None:
-        """Hang up, which tells the driver that the task is done."""
+        """Close the connection, by which the driver knows that the task is done."""
         self._connection.close()
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -239,27 +237,26 @@ class _RemoteBudget:
 
 
 class SleepClock:
-    """Tells whether this process slept: was stopped, or its machine suspended; thread-safe.
+    """Detects that this process slept: it was stopped, or its machine suspended; thread-safe."""
 
-    A stopped process misses seconds of the monotonic clock, one on a suspended machine those of the wall clock.
-    """
+    # A stopped process misses seconds of the monotonic clock, one on a suspended machine those of the wall clock.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = time.monotonic(), time.time()
 
-    def slept(self) -> float:
-        """Seconds since it was asked last, by whichever clock they are more."""
+    def slept(self) -> bool:
+        """Whether more time passed since the last call than between two beats; to be called a few times a second."""
         with self._lock:
             before, self._last = self._last, (time.monotonic(), time.time())
-            return max(now - then for now, then in zip(self._last, before, strict=True))
+            return max(now - then for now, then in zip(self._last, before, strict=True)) > _SLEPT_SECONDS
 
 
 class BudgetLimiter:
-    """The limiter that streams ask before each request.
+    """The limiter that streams call before each request.
 
-    A process that slept looks whether the refresh is still its own before it sends anything: another attempt may have
-    taken over meanwhile, and each further request would be in vain.
+    A process that slept first checks that the refresh is still its own: if another attempt took over meanwhile, each
+    further request would be in vain.
     """
 
     def __init__(self, budget: Budget, stop: threading.Event) -> None:
@@ -273,6 +270,7 @@ class BudgetLimiter:
         while wait > 0:
             if self._stop.wait(wait):
                 raise ReadInterrupted("the round ended while a request waited for its turn")
+            # A penalty may have come meanwhile, which holds back permits that were granted before it.
             wait = self._budget.paused()
         self.look()
         if self._stop.is_set():
@@ -281,7 +279,7 @@ class BudgetLimiter:
     def look(self) -> None:
         """Stop the readers if this process slept and lost the refresh; called several times a second."""
         with self._looking:
-            if self._clock.slept() > SLEPT_SECONDS and not self._budget.is_ours():
+            if self._clock.slept() and not self._budget.is_ours():
                 self._stop.set()
 
     def penalize(self, seconds: float) -> None:

@@ -20,55 +20,18 @@ from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
 from airflow_provider_rfr.refresh.errors import portable_error
-from airflow_provider_rfr.refresh.messages import OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
+from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, decode_token, encode_records, encode_token
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import EmptyPageGuard
 
-
-def _token_mark(token: str) -> int:
-    """Mark of a token's JSON text."""
-    return _mark("t" + token)
-
-
-def _content_mark(checksum: str) -> int:
-    """Mark of a page's records."""
-    return _mark("c" + checksum)
-
-
-def _row_marks(
-    *, page: int, token_in: str | None, token_out: str | None, record_count: int, checksum: str | None
-) -> list[tuple[int, str]]:
-    """The marks that one page leaves, each with the name that an error gives it."""
-    marks = []
-    if page == 1 and token_in is not None:
-        marks.append((_token_mark(token_in), f"the page token {token_in:.80}"))
-    if token_out is not None:
-        marks.append((_token_mark(token_out), f"the page token {token_out:.80}"))
-    if record_count and checksum is not None:
-        marks.append((_content_mark(checksum), "a page with the same records"))
-    return marks
-
-
-def marks_of_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """The marks of committed rows of one chain, as a task gets them."""
-    names = ("page", "token_in", "token_out", "record_count", "checksum")
-    marks = array("Q")
-    for row in rows:
-        marks.extend(mark for mark, _ in _row_marks(**{name: row[name] for name in names}))
-    return marks.tobytes()
-
-
-def _mark(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
 _MAX_RESTARTS = 3
+_FULL_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PageRequest:
-    """One page to be asked for; ``number`` counts from 1, 0 is the overlap check."""
+class _PageRequest:
+    """One page to be requested; ``number`` counts from 1, 0 is the overlap check."""
 
     chain: Chain
     chain_number: int
@@ -78,16 +41,44 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """A page with its row, built outside of any lock."""
+    """A page with its row, which is built outside of the scheduler's lock."""
 
     row: PageRow
     page: Page
+
+
+def seen_marks(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Marks of committed rows of one chain, as :class:`PartitionWork` carries them."""
+    marks = array("Q")
+    for row in rows:
+        checksum = row["checksum"] if row["record_count"] else None
+        marks.extend(_marks(row["page"], row["token_in"], row["token_out"], checksum))
+    return marks.tobytes()
+
+
+def _marks(page: int, token_in: str | None, token_out: str | None, checksum: str | None) -> dict[int, str]:
+    """Marks of one page's tokens and records, each with the name that an error gives it.
+
+    :param checksum: None where the page's records may come again
+    """
+    names = {}
+    if page == 1 and token_in is not None:
+        names[f"t{token_in}"] = f"the page token {token_in:.80}"
+    if token_out is not None:
+        names[f"t{token_out}"] = f"the page token {token_out:.80}"
+    if checksum is not None:
+        names[f"c{checksum}"] = "a page with the same records"
+    return {
+        int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big"): name
+        for text, name in names.items()
+    }
 
 
 class Chain:
     """State of one partition; not thread-safe, the scheduler holds its lock around every call.
 
     :param token_at: the token of a position, for addressable streams; None for the others
+    :param accept_repeats: pages with the same records may follow each other
     :param page_size: records of a full page, if known
     """
 
@@ -100,21 +91,21 @@ class Chain:
         page_size: int | None = None,
     ) -> None:
         self.work = work
-        self.number = work.chain
-        self.pages = work.pages
-        self.records = work.records
-        self.token = decode_token(work.token)
+        self.number = work.cursor.chain
+        self.pages = work.cursor.pages
+        self.records = work.cursor.records
+        self.token = decode_token(work.cursor.token)
         self.overlap: OverlapCheck | None = work.overlap
         self.restarts = work.restarts
         self.complete = False
         self.error: BaseException | None = None
         self.overran = False
-        self.total: int | None = None
-        self.delivered = 0
-        self.waiting = False
+        self.backed_off = False
         self._token_at = token_at
         self._page_size = page_size
-        self._ends = EmptyPageGuard(page_size, resumed=work.pages > 0, asked=work.asked)
+        self._total: int | None = None
+        self._delivered = False
+        self._ends = EmptyPageGuard(page_size, resumed=work.cursor.pages > 0, asked=work.asked)
         self._accept_repeats = accept_repeats
         self._seen = array("Q", work.seen)
         self._seen_set = set(self._seen)
@@ -128,35 +119,37 @@ class Chain:
 
     @property
     def busy(self) -> bool:
-        """Whether a page is on its way."""
+        """Whether a page is in flight."""
         return bool(self._in_flight)
 
     @property
-    def asked(self) -> bool:
-        """Whether the next page was empty, and is asked for once more."""
-        return self._ends.asked
+    def changed(self) -> bool:
+        """Whether the driver has to know what became of the partition in this task."""
+        restarted = self.number != self.work.cursor.chain
+        checked = self.work.overlap is not None and self.overlap is None
+        return bool(restarted or self._delivered or self.error or self.overran or self._ends.asked or checked)
 
-    def claim(self, window: int) -> PageRequest | None:
-        """The next page that may be asked for, at most ``window`` pages ahead; None if none may."""
+    def claim(self, window: int) -> _PageRequest | None:
+        """The next page that may be requested, at most ``window`` pages ahead; None if none may."""
         if not self.open:
             return None
         if self.overlap is not None:
-            return self._claim_number(0, decode_token(self.overlap.token_in))
+            return None if self.busy else self._request(0, decode_token(self.overlap.token_in))
         head = self.pages + 1
         if head not in self._in_flight and head not in self._ready:
-            return self._claim_number(head, self.token)
+            return self._request(head, self.token)
         for number in range(head + 1, head + self._window(window)):
             if number not in self._in_flight and number not in self._ready:
                 assert self._token_at is not None
-                return self._claim_number(number, self._token_at(number - 1))
+                return self._request(number, self._token_at(number - 1))
         return None
 
-    def release(self, request: PageRequest) -> None:
+    def release(self, request: _PageRequest) -> None:
         """The page did not arrive; it may be claimed again."""
         if request.chain_number == self.number:
             self._in_flight.discard(request.number)
 
-    def deliver(self, request: PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
+    def deliver(self, request: _PageRequest, outcome: FetchedPage | BaseException) -> list[PageRow]:
         """Take a page or its error; returns the rows that now count, in order."""
         if request.chain_number != self.number:
             return []
@@ -166,12 +159,15 @@ class Chain:
         while self.open and (following := self._ready.pop(self.pages + 1, None)) is not None:
             if isinstance(following, BaseException):
                 self.error = following
-            elif (row := self._accept(following)) is not None:
-                rows.append(row)
+            elif self._accept(following):
+                rows.append(following.row)
         return rows
 
-    def check_overlap(self, request: PageRequest, page: Page, policy: str) -> bool:
-        """Compare the re-read page with the committed one; True if the chain starts again."""
+    def check_overlap(self, request: _PageRequest, page: Page, policy: str) -> bool:
+        """Compare the re-read page with the committed one; True if the chain starts again.
+
+        :param policy: ``on_source_change`` of the options
+        """
         if request.chain_number != self.number or self.overlap is None:
             return False
         self._in_flight.discard(0)
@@ -202,91 +198,70 @@ class Chain:
         self._seen_set = set()
 
     def progress(self) -> PartitionProgress:
-        """Where the chain stands, as far as its rows were delivered."""
+        """The chain's position, as far as its rows were delivered."""
         return PartitionProgress(
             ordinal=self.work.ordinal,
-            chain=self.number,
-            pages=self.pages,
-            token=encode_token(self.token),
-            complete=self.complete,
-            records=self.records,
+            cursor=Cursor(self.number, self.pages, encode_token(self.token), self.complete, self.records),
             seen=self._seen.tobytes(),
             restarts=self.restarts,
             checked=self.overlap is None,
             error=self.error,
             overran=self.overran,
-            asked=self.asked,
+            asked=self._ends.asked,
         )
 
-    def _claim_number(self, number: int, token: Any) -> PageRequest | None:
-        if number in self._in_flight:
-            return None
+    def _request(self, number: int, token: Any) -> _PageRequest:
         self._in_flight.add(number)
-        return PageRequest(self, self.number, number, token)
+        return _PageRequest(self, self.number, number, token)
 
     def _window(self, window: int) -> int:
-        """How far ahead one may ask: what the API told is exact, else no further than was read already."""
-        if self._token_at is None or not self.pages or self.asked or self._token_at(self.pages) != self.token:
+        """How far ahead pages may be requested: up to the API's total, else no further than was read already."""
+        if self._token_at is None or not self.pages or self._ends.asked or self._token_at(self.pages) != self.token:
             return 1
-        if self.total is not None:
-            return min(window, self.total - self.pages)
+        if self._total is not None:
+            return min(window, self._total - self.pages)
         return min(window, self.pages)
 
-    def _accept(self, fetched: FetchedPage) -> PageRow | None:
+    def _accept(self, fetched: FetchedPage) -> bool:
+        """Whether the next page counts; if so, move on behind it."""
         row = fetched.row
         if row.token_in != encode_token(self.token):
-            # It was asked for ahead of its turn, and the page before names another token.
-            return None
+            # It was requested ahead, and the page before it names another token.
+            return False
         if self._ends.doubts(fetched.page):
-            return None
-        if (repeated := self._repeated(row)) is not None:
-            self._repeats(repeated, row)
-            return None
+            return False
+        checksum = row.checksum if row.record_count and not self._accept_repeats else None
+        marks = _marks(row.page, row.token_in, row.token_out, checksum)
+        repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
+        if repeated is not None and not self.restarts:
+            # One bad answer may have led in a circle, and may be committed already: so start again, once an attempt.
+            self.restart()
+            return False
+        if repeated is not None:
+            self.error = RepeatedPageError(
+                f"{repeated} came twice in one chain, so it would never end",
+                request=row.request,
+                partition=self.work.key,
+                page=row.page,
+            )
+            return False
+        self._seen.extend(marks)
+        self._seen_set.update(marks)
         self.pages = row.page
         self.records += row.record_count
-        self.delivered += 1
+        self._delivered = True
         self.complete = row.complete
         self.token = decode_token(row.token_out)
-        self.total = fetched.page.total_pages if fetched.page.total_pages is not None else self.total
-        return row
-
-    def _repeats(self, what: str, row: PageRow) -> None:
-        """One wrong answer may have led in a circle, and may have been kept: so once an attempt, start again."""
-        if not self.restarts:
-            self.restart()
-            return
-        self.error = RepeatedPageError(
-            f"{what} came twice in one chain, so it would never end",
-            request=row.request,
-            partition=self.work.key,
-            page=row.page,
-        )
-
-    def _repeated(self, row: PageRow) -> str | None:
-        marks = _row_marks(
-            page=row.page,
-            token_in=row.token_in,
-            token_out=row.token_out,
-            record_count=0 if self._accept_repeats else row.record_count,
-            checksum=row.checksum,
-        )
-        for mark, name in marks:
-            if mark in self._seen_set:
-                return name
-        for mark, _ in marks:
-            self._seen_set.add(mark)
-            self._seen.append(mark)
-        return None
-
-
-_FULL_BYTES = 32 * 1024 * 1024
+        self._total = fetched.page.total_pages if fetched.page.total_pages is not None else self._total
+        return True
 
 
 class Scheduler:
     """Hands out page requests to threads and collects what counts; thread-safe.
 
-    :param window: pages of one chain that may be asked for at once
+    :param window: pages of one chain that may be requested at once
     :param max_bytes: bytes of records after which no new page is handed out
+    :param on_source_change: what a differing overlap check does: ``restart``, ``fail`` or ``accept``
     :ivar full: set while so many bytes wait that they should be flushed before their time
     """
 
@@ -310,11 +285,11 @@ class Scheduler:
         self._closing = self._frozen = False
         self._ready: list[PageRow] = []
         self._ready_bytes = 0
-        self._waiting = 0
+        self._idle_threads = 0
         self.full = threading.Event()
         self.figures = TaskFigures()
 
-    def next_request(self, last: Chain | None) -> PageRequest | None:
+    def next_request(self, last: Chain | None) -> _PageRequest | None:
         """The next page for a thread that read ``last``; blocks while others may yet open work; None at the end."""
         with self._changed:
             while not self._closing:
@@ -322,17 +297,34 @@ class Scheduler:
                     return request
                 if not self._fresh and not any(chain.open for chain in self._running):
                     return None
-                self._waiting += 1
+                self._idle_threads += 1
                 self._changed.wait()
-                self._waiting -= 1
+                self._idle_threads -= 1
             return None
 
-    def deliver(self, request: PageRequest, fetched: FetchedPage) -> None:
+    def deliver(self, request: _PageRequest, fetched: FetchedPage) -> None:
         """A page arrived."""
+        chain = request.chain
         with self._changed:
-            self._take(request, fetched)
+            number, pages = chain.number, chain.pages
+            rows = [] if self._frozen else chain.deliver(request, fetched)
+            if chain.number != number:
+                # A page was repeated, and the chain starts again: all that it had is fetched twice.
+                self.figures += TaskFigures(refetched=pages + len(rows))
+            if rows:
+                size = sum(len(row.records or b"") for row in rows)
+                records = sum(row.record_count for row in rows)
+                skipped = sum(row.skipped is not None for row in rows)
+                self.figures += TaskFigures(len(rows), records, size, skipped=skipped)
+                self._ready.extend(rows)
+                self._ready_bytes += size
+                self._closing |= self.figures.bytes >= self._max_bytes
+                if self._ready_bytes >= _FULL_BYTES:
+                    self.full.set()
+            if self._idle_threads or self._closing:
+                self._changed.notify_all()
 
-    def overlap(self, request: PageRequest, page: Page) -> None:
+    def overlap(self, request: _PageRequest, page: Page) -> None:
         """The page of an overlap check arrived."""
         with self._changed:
             if self._frozen:
@@ -342,8 +334,8 @@ class Scheduler:
             self.figures += TaskFigures(overlap_checks=1, refetched=pages if restarted else 0)
             self._changed.notify_all()
 
-    def fail(self, request: PageRequest, error: BaseException) -> None:
-        """A page can't be had; an expired token starts its chain again, all else ends the partition."""
+    def fail(self, request: _PageRequest, error: BaseException) -> None:
+        """A page can't be read; an expired token starts its chain again, any other error ends the partition."""
         chain = request.chain
         with self._changed:
             if self._frozen or request.chain_number != chain.number:
@@ -353,22 +345,23 @@ class Scheduler:
                 self.figures += TaskFigures(refetched=chain.pages)
                 chain.restart()
             elif expired and request.number > chain.pages + 1:
-                # Ahead of its turn: it is asked for again in its turn, and only then starts the chain again.
+                # Requested ahead: it is requested again in its turn, and only then starts the chain again.
                 chain.release(request)
             elif request.number == 0:
-                chain.error = self._told(error, chain, chain.pages)
+                chain.error = self._located(error, chain, chain.pages)
             else:
-                chain.deliver(request, self._told(error, chain, request.number))
+                chain.deliver(request, self._located(error, chain, request.number))
             self._changed.notify_all()
 
-    def release(self, request: PageRequest, *, overran: bool = False) -> None:
-        """The reader was interrupted; the page counts as never asked for.
+    def release(self, request: _PageRequest, *, backed_off: bool = False) -> None:
+        """The reader was interrupted; the page counts as never requested.
 
-        :param overran: it waited to repeat a request: the round can't wait for that, and must not begin it anew
+        :param backed_off: it waited to repeat a request. The partition then goes to the side lane, because a round
+            can't wait for that, and a later round would begin the wait from the start
         """
         with self._changed:
             request.chain.release(request)
-            request.chain.waiting |= overran
+            request.chain.backed_off |= backed_off
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -391,28 +384,29 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Rows that count and were not taken yet."""
+        """Number of rows that :meth:`take_ready` would return."""
         return len(self._ready)
 
     @property
     def taken(self) -> int:
-        """Rows that count, so far."""
+        """Number of rows that count, those that were taken included."""
         return self.figures.pages
 
     def load(self) -> tuple[int, int]:
         """Partitions that no thread has begun, and threads without work."""
         with self._changed:
-            return len(self._fresh), self._waiting
+            return len(self._fresh), self._idle_threads
 
-    def progress(self) -> Sequence[PartitionProgress]:
-        """Where every partition stands; from now on nothing that arrives counts, so it stays true."""
+    def progress(self) -> list[PartitionProgress]:
+        """Positions of all partitions that changed; from now on nothing that arrives counts, so they stay true."""
         with self._changed:
+            # A reader that was left behind may deliver later; the driver would then continue from an older position.
             self._closing = self._frozen = True
             for chain in self._all:
-                chain.overran = chain.open and (chain.busy or chain.waiting)
-            return [chain.progress() for chain in self._all if chain.number != chain.work.chain or _moved(chain)]
+                chain.overran = chain.open and (chain.busy or chain.backed_off)
+            return [chain.progress() for chain in self._all if chain.changed]
 
-    def _claim(self, last: Chain | None) -> PageRequest | None:
+    def _claim(self, last: Chain | None) -> _PageRequest | None:
         if last is not None and (request := last.claim(1)) is not None:
             return request
         while self._fresh:
@@ -426,42 +420,9 @@ class Scheduler:
                 return request
         return None
 
-    def _told(self, error: BaseException, chain: Chain, number: int) -> BaseException:
-        """The error with its place, fit to travel to the driver and into a log."""
-        told = portable_error(error, self._secrets)
-        if isinstance(told, SourceError) and told.partition is None:
-            told.partition, told.page = chain.work.key, number
-        return told
-
-    def _take(self, request: PageRequest, fetched: FetchedPage) -> None:
-        chain = request.chain
-        before, pages = chain.number, chain.pages
-        rows = [] if self._frozen else chain.deliver(request, fetched)
-        if chain.number != before:
-            # Its pages came in a circle, and it starts again: all that it had is read twice.
-            self.figures += TaskFigures(refetched=pages + len(rows))
-        if rows:
-            figures = _figures(rows)
-            self._ready.extend(rows)
-            self._ready_bytes += figures.bytes
-            self.figures += figures
-            self._closing |= self.figures.bytes >= self._max_bytes
-            if self._ready_bytes >= _FULL_BYTES:
-                self.full.set()
-        if self._waiting or self._closing:
-            self._changed.notify_all()
-
-
-def _figures(rows: Sequence[PageRow]) -> TaskFigures:
-    return TaskFigures(
-        pages=len(rows),
-        records=sum(row.record_count for row in rows),
-        bytes=sum(len(row.records or b"") for row in rows),
-        skipped=sum(row.skipped is not None for row in rows),
-    )
-
-
-def _moved(chain: Chain) -> bool:
-    """Whether the driver has to hear of this partition."""
-    checked = chain.work.overlap is not None and chain.overlap is None
-    return bool(chain.delivered or chain.error or chain.overran or chain.asked or checked)
+    def _located(self, error: BaseException, chain: Chain, number: int) -> BaseException:
+        """The error with its partition and page, fit to travel to the driver and into a log."""
+        portable = portable_error(error, self._secrets)
+        if isinstance(portable, SourceError) and portable.partition is None:
+            portable.partition, portable.page = chain.work.key, number
+        return portable

@@ -9,7 +9,6 @@ in every worker.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -29,9 +28,13 @@ from airflow_provider_rfr.refresh.jvm import driver_java_options
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_LIKELY_CAUSE = "killed, often for memory: see spark.driver.memory and the machine's limits"
+
 
 class _NoPandas:
-    """Answers for pandas before any other finder."""
+    """An import finder that refuses pandas."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,7 +48,7 @@ class _NoPandas:
 def without_pandas() -> Iterator[None]:
     """While inside, ``import pandas`` fails as if it were not installed; it works again afterwards.
 
-    Only for processes that run no code of a user's, which might hand pandas objects to PyArrow later.
+    Only for processes that run no user code, which might hand pandas objects to PyArrow later.
     """
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
@@ -53,33 +56,6 @@ def without_pandas() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-
-
-def _keep_spark_from_testing() -> None:
-    """Answer for ``pyspark.testing.utils``, which Spark asks at its first call whether there is NumPy.
-
-    The real module imports pandas and unittest for that answer, a second of a short refresh. No NumPy value is handed
-    to Spark in a process that runs no code of a user's.
-    """
-    answer = ModuleType("pyspark.testing.utils")
-    answer.have_numpy = False  # type: ignore[attr-defined]
-    sys.modules.setdefault(answer.__name__, answer)
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-log = logging.getLogger(__name__)
-
-_OFTEN = "killed, often for memory: see spark.driver.memory and the machine's limits"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskPlace:
-    """Where a task runs: ``attempt`` grows each time Spark runs it again, also side by side."""
-
-    index: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +69,7 @@ class Cluster:
     """The Spark application; :meth:`start` returns at once, the first :meth:`run` waits for it.
 
     :param settings: Spark settings for an application that this process starts itself
-    :param preload: load the tasks' modules before local workers fork, without pandas; not where a user's code runs
+    :param preload: load the tasks' modules before local workers fork, without pandas; not where user code runs
     """
 
     def __init__(self, app_name: str, settings: dict[str, str] | None = None, *, preload: bool = False) -> None:
@@ -105,12 +81,12 @@ class Cluster:
         self.ready = threading.Event()
 
     def start(self) -> None:
-        """Begin to start Spark; :attr:`ready` is set when it is warm, or has failed."""
+        """Start Spark in the background; :attr:`ready` is set when it is warm, or has failed."""
         threading.Thread(target=self._start, name="rfr-spark-start", daemon=True).start()
 
     @property
     def context(self) -> SparkContext:
-        """The Spark context, as soon as there is one; raises what its start raised."""
+        """The Spark context; waits for it, and raises what its start raised."""
         self.ready.wait()
         if self._error is not None:
             raise self._error
@@ -119,12 +95,10 @@ class Cluster:
 
     @property
     def cores(self) -> int:
-        """Tasks that run at the same time, as the cluster is now: executors come and go.
-
-        Spark's own figure is at least two outside the local mode, also where one core is all there is.
-        """
+        """Tasks that can run at the same time on the executors that there are now."""
+        # Not defaultParallelism, which is at least two outside the local mode, also with a single core.
         context = self.context
-        with _in_words():
+        with _readable_errors():
             if self.is_local:
                 return max(1, int(context.defaultParallelism))
             found = context._jsc.sc().statusStore().executorList(True)
@@ -137,8 +111,8 @@ class Cluster:
         return self.ready.is_set() and self._context is not None and str(self._context.master).startswith("local")
 
     @property
-    def pages(self) -> str | None:
-        """Address of Spark's own pages, None where they are turned off or there is no context."""
+    def ui_address(self) -> str | None:
+        """Address of the Spark UI, None where it is turned off or there is no context."""
         if not self.ready.is_set() or self._context is None:
             return None
         url = self._context.uiWebUrl
@@ -155,19 +129,18 @@ class Cluster:
         """The address that the driver listens on."""
         return self.context.getConf().get("spark.driver.bindAddress") or self.driver_host
 
-    def run(self, function: Callable[[TaskPlace, T], R], items: Sequence[T]) -> list[R]:
-        """Run ``function`` once for each item, each in a task of its own.
+    def run(self, function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Run ``function`` once for each item, each in a task of its own; returns the results in the items' order.
 
-        An error that the same task would meet again is no reason for Spark to run it again: it comes back as a value,
-        and is raised here as what it is. What may pass (the network, memory) makes Spark repeat the task, as often as
-        it is set up to.
+        An error that the same task would meet again does not make Spark repeat the task: it comes back as a value, and
+        is raised here. What may pass (the network, memory) makes Spark repeat the task, as often as it is set up to.
         """
         if not items:
             return []
         context = self.context
-        with _in_words():
+        with _readable_errors():
             rdd = context.parallelize(list(items), len(items))
-            results: list[R] = rdd.mapPartitionsWithIndex(_each(function)).collect()
+            results: list[_R] = rdd.mapPartitions(_each(function)).collect()
         for result in results:
             if isinstance(result, _TaskFailure):
                 raise result.error
@@ -183,18 +156,26 @@ class Cluster:
             from pyspark import SparkConf, SparkContext
 
             if self._preload:
-                _keep_spark_from_testing()
+                # Spark's first call asks this module whether there is NumPy. The real one imports pandas and unittest
+                # for the answer, a second of a short refresh; and no NumPy value is handed to Spark in a process that
+                # runs no user code.
+                answer = ModuleType("pyspark.testing.utils")
+                answer.have_numpy = False  # type: ignore[attr-defined]
+                sys.modules.setdefault(answer.__name__, answer)
             if "PYSPARK_GATEWAY_PORT" in os.environ:
-                # Started by spark-submit: its settings are in the JVM, and a SparkConf sees them only once connected.
+                # Started by spark-submit: its settings are in the JVM, and SparkConf sees them only when connected.
                 SparkContext._ensure_initialized()
             # Workers of a driver that was started by plain python have to run that very python.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             conf = SparkConf()
             for key, value in self._defaults(conf).items():
                 conf.setIfMissing(key, value)
-            self._context = SparkContext.getOrCreate(conf)
-            self._warm_up(self._context)
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            context = self._context = SparkContext.getOrCreate(conf)
+            context.setLogLevel("ERROR")
+            # Start the Python workers and let them import what tasks need, while the driver reads.
+            slots = max(1, int(context.defaultParallelism))
+            context.parallelize(range(slots), slots).mapPartitions(_each(_import_task_modules)).collect()
+        except BaseException as error:  # noqa: BLE001 - raised by the property context
             self._error = _spark_error(error)
         finally:
             self.ready.set()
@@ -206,7 +187,7 @@ class Cluster:
             "spark.ui.showConsoleProgress": "false",
             **self._settings,
         }
-        # In the local mode a task is run again only where the master says so.
+        # In the local mode a failed task is repeated only if the master says so: here up to four attempts.
         master = conf.get("spark.master") or self._settings.get("spark.master") or "local[*,4]"
         defaults["spark.master"] = master
         if master.startswith("local"):
@@ -219,16 +200,18 @@ class Cluster:
                 defaults.setdefault("spark.python.daemon.module", "airflow_provider_rfr.refresh.worker_daemon")
         return defaults
 
-    def _warm_up(self, context: SparkContext) -> None:
-        """Start the Python workers and let them import what tasks need, while the driver reads."""
-        context.setLogLevel("ERROR")
-        slots = max(1, int(context.defaultParallelism))
-        context.parallelize(range(slots), slots).mapPartitionsWithIndex(_each(_import_task_modules)).collect()
+
+def task_attempt() -> int:
+    """How often Spark ran the present task before, also side by side; 0 outside of a task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
-    """Calls of the JVM, whose errors are told in one sentence."""
+def _readable_errors() -> Iterator[None]:
+    """Calls of the JVM, whose errors are raised as one sentence."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - raised again, as what caused it
@@ -239,33 +222,28 @@ def _spark_error(error: BaseException) -> BaseException:
     """What went wrong in a call of the JVM, in one sentence; errors that are not Spark's stay as they are."""
     kind = type(error)
     if isinstance(error, (ConnectionError, EOFError)) or kind.__name__ == "Py4JNetworkError":
-        return SparkJobError(f"Spark's JVM died ({_OFTEN}); what was read is kept, the next attempt goes on")
+        return SparkJobError(f"Spark's JVM died ({_LIKELY_CAUSE}); what was read is kept, the next attempt continues")
     if kind.__module__.split(".")[0] not in ("py4j", "pyspark"):
         return error
     text = str(error)
     if "JAVA_GATEWAY_EXITED" in text:
-        return SparkJobError(f"Spark's JVM died while it started ({_OFTEN}); its own words are in the log above")
+        return SparkJobError(f"Spark's JVM died while it started ({_LIKELY_CAUSE}); its output is in the log above")
     causes = re.findall(r"^(?:[\w.]+(?:Error|Exception)): (?!org\.apache|Traceback)(.+)$", text, re.MULTILINE)
+    if causes:
+        return SparkJobError(f"Spark: {causes[0]}")
     reason = re.search(r"Job aborted due to stage failure: (.{1,300})", text)
-    told = causes[0] if causes else reason.group(1) if reason else text.partition("\n")[0]
-    return SparkJobError(f"Spark: {told}")
+    return SparkJobError("Spark: " + (reason.group(1) if reason else text.partition("\n")[0]))
 
 
-def _import_task_modules(place: TaskPlace, item: int) -> int:
-    from airflow_provider_rfr.refresh import publish_task
-
-    return len(publish_task.__name__)
+def _import_task_modules(item: int) -> None:
+    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
 
 
-def _each(function: Callable[[TaskPlace, T], R]) -> Callable[[int, Iterator[T]], Iterator[R | _TaskFailure]]:
-    def run(index: int, items: Iterator[T]) -> Iterator[R | _TaskFailure]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        attempt = context.attemptNumber() if context else 0
+def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:
+    def run(items: Iterator[_T]) -> Iterator[_R | _TaskFailure]:
         for item in items:
             try:
-                yield function(TaskPlace(index, attempt), item)
+                yield function(item)
             except Exception as error:
                 if may_pass(error):
                     raise

@@ -1,4 +1,4 @@
-"""The configuration document of a refresh: what a user writes, and what the operator ships."""
+"""The configuration document of a refresh, as a user writes it and as the operator ships it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_rfr.lake.names import check_identifier
 
 
 class PublishMode(str, Enum):
-    """What the publish does with the rows that the table holds."""
+    """What the publish does with the rows that are in the table."""
 
     REPLACE = "replace"
     APPEND = "append"
@@ -47,14 +47,14 @@ class _OnSchemaChange(str, Enum):
 
 
 class OnRepeatedPage(str, Enum):
-    """What a page means that has the very content of an earlier page of its chain."""
+    """What the refresh does with a page that has the same content as an earlier page of its chain."""
 
     FAIL = "fail"
     ACCEPT = "accept"
 
 
 class OnBusy(str, Enum):
-    """What a refresh does while another run is at the same one."""
+    """What a refresh does while another run is active on the same table or part."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -62,7 +62,7 @@ class OnBusy(str, Enum):
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_enum_values=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 _NOT_PUBLISH_RULES = (
@@ -80,19 +80,19 @@ class RefreshOptions(_Document):
     :ivar round_seconds: seconds after which a round is committed
     :ivar round_bytes: bytes of records after which a round is committed
     :ivar requests_per_second: budget over the whole application; None for no limit
-    :ivar on_source_change: what to do where the overlap check finds another page than was committed
-    :ivar on_repeated_page: what to do where a page has the content of an earlier page of its chain
-    :ivar on_type_error: fail, or null with the change noted in ``_rfr_meta``
+    :ivar on_source_change: what to do if the overlap check finds another page than was committed
+    :ivar on_repeated_page: what to do if a page has the content of an earlier page of its chain
+    :ivar on_type_error: fail, or write null and note the change in ``_rfr_meta``
     :ivar max_offenders: offending values that a type error lists
     :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit
     :ivar allow_empty: whether a refresh without rows may be published
-    :ivar max_shrink: share of the last published rows (0 to 1) that may vanish; None for any
+    :ivar max_shrink: by what share of the last published rows (0 to 1) the table may shrink; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
-    :ivar on_busy: what to do while another run is at the same refresh: wait, fail, or take it over
-    :ivar force_restart: open a new generation although one could be resumed
+    :ivar on_busy: what to do while another run is active: wait, fail, or take its refresh over
+    :ivar force_restart: open a new generation even if one could be resumed
     :ivar head_start: read in the driver while Spark starts
-    :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that nobody
-        resumes; None: only snapshots of tables that this package made
+    :ivar expire: after the publish, expire old snapshots of the table and drop ledgers of its parts that will not be
+        resumed; None: expire snapshots only of tables that this package made
     """
 
     mode: PublishMode = PublishMode.REPLACE
@@ -126,7 +126,7 @@ class RefreshOptions(_Document):
 
 
 class _ReferredSecret(SecretStr):
-    """A secret that the document only refers to, and so declares to be one."""
+    """A secret that the document only refers to; it is redacted whatever its property's name."""
 
 
 class _LakeDocument(_Document):
@@ -138,9 +138,16 @@ class _LakeDocument(_Document):
     @field_validator("properties", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(k): v if isinstance(v, SecretStr) else _plain(k, v) for k, v in value.items()}
-        return value
+        if not isinstance(value, Mapping):
+            return value
+        texts: dict[str, Any] = {}
+        for name, item in value.items():
+            if isinstance(item, (Mapping, list)):
+                raise ValueError(f"{name} must be text, {{env: NAME}} or {{file: PATH}}")
+            # YAML's true is PyIceberg's "true".
+            text = str(item).lower() if isinstance(item, bool) else str(item)
+            texts[str(name)] = item if isinstance(item, SecretStr) else text
+        return texts
 
     def plain_properties(self) -> dict[str, str]:
         """The properties as PyIceberg wants them; they may hold secrets."""
@@ -172,7 +179,10 @@ class _SourceDocument(_Document):
 
 
 class _Supervisor(_Document):
-    """The process on whose behalf the refresh runs; the driver ends when it is gone."""
+    """The process for which the refresh runs; the driver ends when that process does not exist any more.
+
+    :ivar started: in clock ticks since boot
+    """
 
     pid: int
     started: int
@@ -194,9 +204,9 @@ class _AirflowRun(_Document):
 
 
 class _Address(_Document):
-    """Where an API was or is, and as whom it is asked.
+    """Where an API was or is, and the user name it is read with.
 
-    :ivar upstream: names another API than there was before at the connection
+    :ivar upstream: name of another API than the connection had before
     """
 
     base_url: str | None = None
@@ -205,10 +215,11 @@ class _Address(_Document):
 
 
 class _RunDocument(_Document):
-    """Who runs: ``key`` names one run of one task, the same over its retries.
+    """The run for which the refresh is made.
 
-    :ivar materialization_name: what webhooks call the target; None for its table name
-    :ivar moved: addresses of the one API, the oldest first, the present one last; empty where it never moved
+    :ivar key: names one run of one task; the same for all its retries
+    :ivar materialization_name: the target's name in webhooks; None for its table name
+    :ivar moved: addresses of the API, the oldest first, the present one last; empty if it never moved
     """
 
     key: str | None = None
@@ -235,7 +246,10 @@ class RefreshConfig(_Document):
         if len(set(self.streams)) != len(self.streams):
             raise ValueError("streams: duplicate name")
         for stream in self.streams:
-            _check_target(self.target_of(stream))
+            try:
+                check_identifier(self.target_of(stream))
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
         return self
 
     def target_of(self, stream: str) -> str:
@@ -244,14 +258,28 @@ class RefreshConfig(_Document):
 
 
 def parse_config(document: Any, origin: str = "config") -> RefreshConfig:
-    """Validate the document; raises :class:`ConfigurationError` with every mistake in it."""
+    """Resolve the secrets to which ``{env: NAME}`` and ``{file: PATH}`` refer, and validate the document.
+
+    :param origin: how errors call the document
+    :raises ConfigurationError: with every mistake in it
+    """
     if not isinstance(document, Mapping):
-        raise ConfigurationError(origin, "is not a mapping", "write source, streams, target, lake, options")
+        raise ConfigurationError(origin, "must be a mapping", "write source, streams, target, lake, options")
+    whole, run = dict(document), document.get("run")
+    # Under Airflow, secrets are connections; and a user who may edit one must not read files of the driver by it.
+    if not (isinstance(run, Mapping) and run.get("airflow")):
+        problems: list[str] = []
+        made: Callable[[str], Any]
+        for part, field, made in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
+            holder = whole.get(part)
+            if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
+                whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", made, problems)}
+        if problems:
+            raise ConfigurationError(origin, "; ".join(problems))
     try:
-        return RefreshConfig.model_validate(_with_secrets(document, origin))
+        return RefreshConfig.model_validate(whole)
     except ValidationError as error:
-        mistakes = [_mistake(item) for item in error.errors(include_url=False, include_input=False)]
-        raise ConfigurationError(origin, "; ".join(mistakes)) from None
+        raise ConfigurationError(origin, _mistakes(error)) from None
 
 
 def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
@@ -259,8 +287,7 @@ def parse_options(options: Mapping[str, Any]) -> RefreshOptions:
     try:
         return RefreshOptions.model_validate(dict(options))
     except ValidationError as error:
-        mistakes = [_mistake(item, "options") for item in error.errors(include_url=False, include_input=False)]
-        raise ConfigurationError("options", "; ".join(mistakes)) from None
+        raise ConfigurationError("options", _mistakes(error, "options")) from None
 
 
 def read_config(path: str) -> RefreshConfig:
@@ -273,7 +300,7 @@ def read_config(path: str) -> RefreshConfig:
     try:
         document = json.loads(text) if file.suffix == ".json" else read_yaml(text)
     except DocumentError as error:
-        problem = error.problem if error.key is None else f"has the key {error.key!r} twice"
+        problem = error.problem if error.key is None else f"has a duplicate key {error.key!r}"
         where = f" at line {error.line}" if error.line else ""
         raise ConfigurationError("--config", f"{path} {problem}{where}") from None
     except ValueError as error:
@@ -281,27 +308,8 @@ def read_config(path: str) -> RefreshConfig:
     return parse_config(document, str(path))
 
 
-def _with_secrets(document: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The document with the secrets that ``{env: NAME}`` and ``{file: PATH}`` in it refer to.
-
-    Not where Airflow runs it: there, secrets are connections, and whoever edits one must not read the driver's files.
-    """
-    whole = dict(document)
-    run, problems = whole.get("run"), list[str]()
-    if isinstance(run, Mapping) and run.get("airflow"):
-        return whole
-    made: Callable[[str], Any]
-    for part, field, made in (("source", "secrets", str), ("lake", "properties", _ReferredSecret)):
-        holder = whole.get(part)
-        if isinstance(holder, Mapping) and isinstance(holder.get(field), Mapping):
-            whole[part] = {**holder, field: _resolved(holder[field], f"{part}.{field}", made, problems)}
-    if problems:
-        raise ConfigurationError(origin, "; ".join(problems))
-    return whole
-
-
 def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list[str]) -> Any:
-    """The value with secrets in place of references; what can't be had is added to ``problems``."""
+    """The value with secrets in place of references; those that can't be resolved are added to ``problems``."""
     if isinstance(value, list):
         return [_resolved(item, f"{place}.{number}", made, problems) for number, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -309,49 +317,41 @@ def _resolved(value: Any, place: str, made: Callable[[str], Any], problems: list
     kind, name = next(iter(value.items())) if len(value) == 1 else ("", None)
     if kind not in ("env", "file") or not isinstance(name, str):
         return {key: _resolved(item, f"{place}.{key}", made, problems) for key, item in value.items()}
-    secret = os.environ.get(name, "") if kind == "env" else _of_file(name, place, problems)
-    if secret == "":
-        what = "the environment variable" if kind == "env" else "the file"
-        problems.append(f"{place}: {what} {name} is {'not set, or ' if kind == 'env' else ''}empty")
-    return made(secret or "")
+    secret = ""
+    if kind == "env":
+        secret = os.environ.get(name, "")
+        problem = "" if secret else f"the environment variable {name} is not set, or empty"
+    else:
+        try:
+            secret = Path(name).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+            problem = "" if secret else f"the file {name} is empty"
+        except OSError as error:
+            problem = f"the file {name} can't be read: {error.strerror}"
+        except ValueError:
+            # Without the error's own text, which holds the file's content.
+            problem = f"the file {name} can't be read: it is not UTF-8 text"
+    if problem:
+        problems.append(f"{place}: {problem}")
+    return made(secret)
 
 
-def _of_file(path: str, place: str, problems: list[str]) -> str | None:
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        # The error of a text that is no UTF-8 holds the file's content.
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        problems.append(f"{place}: the file {path} can't be read: {reason}")
-        return None
-
-
-def _check_target(identifier: str) -> None:
-    try:
-        check_identifier(identifier)
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
-
-
-def _plain(name: Any, value: Any) -> str:
-    if isinstance(value, (Mapping, list)):
-        raise ValueError(f"{name} is not text; write text, {{env: NAME}} or {{file: PATH}}")
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _mistake(item: Mapping[str, Any], prefix: str = "") -> str:
-    place = ".".join(str(part) for part in (*([prefix] if prefix else []), *item["loc"]))
-    if item["type"] != "extra_forbidden":
-        return f"{place}: {item['msg'].removeprefix('Value error, ')}" if place else str(item["msg"])
-    known = _fields_at(item["loc"][:-1], RefreshOptions if prefix else RefreshConfig)
-    near = difflib.get_close_matches(str(item["loc"][-1]), known, 1)
-    return f"{place}: unknown" + (f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}")
-
-
-def _fields_at(path: tuple[Any, ...], model: type[BaseModel]) -> list[str]:
-    for part in path:
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        model = annotation
-    return [info.alias or name for name, info in model.model_fields.items()]
+def _mistakes(error: ValidationError, prefix: str = "") -> str:
+    """Every mistake with its place; an unknown field with the name that was probably meant."""
+    found = []
+    for item in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in (prefix, *item["loc"]) if part != "")
+        if item["type"] != "extra_forbidden":
+            message = item["msg"].removeprefix("Value error, ")
+            found.append(f"{place}: {message}" if place else message)
+            continue
+        model: type[BaseModel] | None = RefreshOptions if prefix else RefreshConfig
+        for part in item["loc"][:-1]:
+            field = model.model_fields.get(str(part)) if model is not None else None
+            kind = field.annotation if field is not None else None
+            model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+        known = [field.alias or name for name, field in model.model_fields.items()] if model is not None else []
+        near = difflib.get_close_matches(str(item["loc"][-1]), known, 1)
+        found.append(
+            f"{place}: unknown" + (f", did you mean {near[0]}?" if near else f", known are {', '.join(known)}")
+        )
+    return "; ".join(found)

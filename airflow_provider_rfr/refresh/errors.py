@@ -1,4 +1,4 @@
-"""Errors on their way from a task to the driver and into a log."""
+"""Errors that travel from a task to the driver and into a log: what they reveal, and whether a repeat may help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseException:
-    """The error if it can travel and names no secret; else a :class:`SourceError` that says the same."""
+    """The error if it can be pickled and names no secret; else a :class:`SourceError` with the same text, redacted."""
     text = redact(str(error), secrets)
     if isinstance(error, RfrError) and text == str(error) and _travels(error):
         return error
@@ -29,9 +29,10 @@ def portable_error(error: BaseException, secrets: Iterable[str] = ()) -> BaseExc
 
 
 def refuses_generation(error: BaseException) -> bool:
-    """Whether the same rows would meet this error of a publish again.
+    """Whether a publish of the same rows would fail with this error again.
 
-    Of errors that are not of this package, what the machine and the network do passes; all else is about the rows.
+    Errors of the machine and the network pass; any other error that is not of this package is taken to be about the
+    rows.
     """
     if isinstance(error, RfrError):
         return error.refuses_generation
@@ -39,31 +40,29 @@ def refuses_generation(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a task that met this error may do better when Spark runs it again: the network, a store, memory.
-
-    An object store's error has no number; the number of a local disk's (full, read-only) comes again.
-    """
+    """Whether a task that failed with this error may succeed when Spark repeats it: network, object store, memory."""
     if isinstance(error, RfrError):
         return False
+    # PyArrow's errors of an object store have no errno; those of a local disk (full, read-only) have, and come again.
     return isinstance(error, (ConnectionError, TimeoutError, EOFError, MemoryError)) or (
         isinstance(error, OSError) and error.errno is None
     )
 
 
 def task_error(error: BaseException) -> BaseException:
-    """A task's error as it travels to the driver, which takes the secrets out of what it tells."""
+    """A task's error, fit to travel to the driver; secrets are taken out there."""
     if isinstance(error, RfrError):
         return portable_error(error)
     return error if _travels(error) else SparkJobError(f"a task failed: {type(error).__name__}: {error}")
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """``text`` with every secret value taken out, also as it looks in an address, in JSON and in basic auth."""
+    """``text`` without secret values, also as they look in an address, in JSON and in basic auth."""
     return Redactor(list(secrets)).text(text)
 
 
 def secret_values(*containers: Any) -> list[str]:
-    """Every text of some length in the values of nested mappings and lists."""
+    """Every value of at least four characters in nested mappings and lists, as text."""
     found: list[str] = []
     for container in containers:
         if isinstance(container, Mapping):
@@ -76,7 +75,7 @@ def secret_values(*containers: Any) -> list[str]:
 
 
 def secrets_of(config: RefreshConfig) -> list[str]:
-    """Every secret value that a refresh knows: of its source and of its catalog."""
+    """Every secret value in the document: of the source and of the catalog."""
     lake = config.lake
     return secret_values(config.source.secrets, secrets_in(lake.plain_properties()), lake.referred_secrets())
 
@@ -84,5 +83,5 @@ def secrets_of(config: RefreshConfig) -> list[str]:
 def _travels(error: BaseException) -> bool:
     try:
         return str(pickle.loads(pickle.dumps(error))) == str(error)
-    except Exception:  # noqa: BLE001 - whatever goes wrong, it does not travel
+    except Exception:  # noqa: BLE001 - however pickling fails, the error can't travel
         return False

@@ -12,15 +12,14 @@ import json
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
-from typing import Protocol
-
-import pyarrow as pa
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.pages import PageRow, rows_to_table
+from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 
-STATISTICS = ("generation", "epoch", "partition_ordinal", "chain", "page")
+if TYPE_CHECKING:
+    from airflow_provider_rfr.refresh.chains import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +37,13 @@ class FlushLabel:
     sequence: int
     previous: str | None = None
 
-    def file_name(self) -> str:
-        """A name nobody else uses: a late writer can't replace a file that a commit names."""
-        place = f"e{self.epoch}-r{self.round}-t{self.task}-a{self.attempt}-s{self.sequence}"
-        return f"{place}-{uuid.uuid4().hex[:12]}.parquet"
-
-    def to_footer(self) -> str:
-        """As the file's footer carries it."""
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_footer(cls, text: str) -> FlushLabel | None:
-        """Read :meth:`to_footer`; None for what is not ours."""
+        """The label in a file's footer; None for any other footer."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             return None
-
-
-def generation_folder(table_location: str, generation: int) -> str:
-    """Where a generation's files lie, committed or not."""
-    return f"{table_location.rstrip('/')}/data/generation={generation}"
 
 
 @dataclass(slots=True)
@@ -71,71 +56,40 @@ class FlushWriter:
 
     store: FileStore
     folder: str
-    schema: pa.Schema
     label: FlushLabel
-    files: list[str]
+    files: list[str] = field(default_factory=list)
 
     def write(self, rows: list[PageRow]) -> None:
         """Write the rows as the next file of the sequence."""
         if not rows:
             return
-        name = self.label.file_name()
-        table = rows_to_table(rows, self.schema)
-        self.store.write_parquet(f"{self.folder}/{name}", table, footer=self.label.to_footer(), statistics=STATISTICS)
+        label = self.label
+        place = f"e{label.epoch}-r{label.round}-t{label.task}-a{label.attempt}-s{label.sequence}"
+        # The random part keeps a late writer from replacing a file that a commit names.
+        name = f"{place}-{uuid.uuid4().hex[:12]}.parquet"
+        write_rows(self.store, f"{self.folder}/{name}", rows, footer=json.dumps(asdict(label)))
         self.files.append(name)
-        self.label = FlushLabel(**{**asdict(self.label), "sequence": self.label.sequence + 1, "previous": name})
+        self.label = replace(label, sequence=label.sequence + 1, previous=name)
 
 
-_PATIENCE_SECONDS = 0.05
+_WAIT_SECONDS = 0.05
 _SHARE_OF_SECONDS = 0.02
 _SHARE_OF_PAGES = 0.02
 _YOUNG_SHARE_OF_PAGES = 0.005
 _YOUNG_PAGES = 5_000
 
 
-def _pages_due(done: float) -> float:
-    """So many waiting pages are flushed.
-
-    Near 2 % of those done in a long refresh. Half a percent of the first thousands: there the pages in flight and the
-    overlap checks take the larger part of what a kill may cost.
-    """
-    return max(_YOUNG_SHARE_OF_PAGES * done, _SHARE_OF_PAGES * (done - _YOUNG_PAGES))
-
-
-class _WaitingPages(Protocol):
-    """Pages that were read and are in no file yet.
-
-    :ivar full: set when they should not wait any longer
-    :ivar taken: pages that the task has read, those that were taken included
-    """
-
-    full: threading.Event
-
-    def close(self) -> None:
-        """Ask for no more pages."""
-
-    @property
-    def taken(self) -> int: ...
-
-    @property
-    def waiting(self) -> int:
-        """Pages that :meth:`take_ready` would return."""
-
-    def take_ready(self) -> list[PageRow]:
-        """The pages that wait; they wait no more."""
-
-
 class Flusher(threading.Thread):
     """Flushes when it is due, until stopped; then flushes the rest.
 
-    The threads that read do most of it, in passing: a thread of its own would first have to win the interpreter from
-    all of them, which takes longer than the flush. It is there for the times when no page arrives.
-
-    :param read_seconds: that the attempt had read before this task began
+    :param read_seconds: seconds that the attempt had read before this task began
     :param read_pages: this task's share of the pages that the attempt had read before
     """
 
-    def __init__(self, writer: FlushWriter, pages: _WaitingPages, *, read_seconds: float, read_pages: float) -> None:
+    # Most flushes are done by the threads that read, between two pages: a thread of its own would first have to get
+    # the interpreter from all of them, which takes longer than the flush. This one is for times when no page arrives.
+
+    def __init__(self, writer: FlushWriter, pages: Scheduler, *, read_seconds: float, read_pages: float) -> None:
         super().__init__(name="rfr-flush", daemon=True)
         self._writer = writer
         self._pages = pages
@@ -154,22 +108,23 @@ class Flusher(threading.Thread):
             if rest > 0 and not self._pages.full.wait(min(rest, 0.1)):
                 continue
             self.flush_if_due()
-            # Somebody else may be at it: look again soon, but don't stand in the way.
+            # A reader may be flushing: look again soon, but leave it the interpreter.
             time.sleep(0.002)
 
     def flush_if_due(self) -> None:
-        """Flush if it is due. Who finds another at it goes on reading, or waits a little where too much is at risk.
+        """Flush if it is due and no other thread does; where too many pages wait, first wait a little for that thread.
 
-        An error ends the reading, since what is read from then on would be lost; :meth:`finish` raises it.
+        An error ends the reading, since pages read from then on would be lost; :meth:`finish` raises it.
         """
         if not self._due() or self._over or self.error is not None:
             return
-        if not self._busy.acquire(timeout=_PATIENCE_SECONDS if self._at_risk() else 0):
+        at_risk = self._pages.waiting + self._in_write > 2 * self._most_waiting()
+        if not self._busy.acquire(timeout=_WAIT_SECONDS if at_risk else 0):
             return
         try:
             if self._due():
                 self._flush()
-        except BaseException as error:  # noqa: BLE001 - told by finish()
+        except BaseException as error:  # noqa: BLE001 - raised by finish()
             self.error = error
             self._pages.close()
         finally:
@@ -187,17 +142,21 @@ class Flusher(threading.Thread):
     def _interval(self) -> float:
         return _SHARE_OF_SECONDS * (self._seconds_before + time.monotonic() - self._began)
 
-    def _share(self) -> float:
-        return _pages_due(self._pages_before + self._pages.taken)
+    def _most_waiting(self) -> float:
+        """Pages that may wait for a flush: near 2 % of those read, half a percent of the first thousands.
+
+        A young attempt gets the smaller share because its pages in flight and its overlap checks already take the
+        larger part of what a kill may cost.
+        """
+        read = self._pages_before + self._pages.taken
+        return max(_YOUNG_SHARE_OF_PAGES * read, _SHARE_OF_PAGES * (read - _YOUNG_PAGES))
 
     def _due(self) -> bool:
         waiting = self._pages.waiting
         if not waiting:
             return False
-        return waiting >= self._share() or self._pages.full.is_set() or self._last + self._interval() < time.monotonic()
-
-    def _at_risk(self) -> bool:
-        return self._pages.waiting + self._in_write > 2 * self._share()
+        by_clock = self._last + self._interval() < time.monotonic()
+        return waiting >= self._most_waiting() or self._pages.full.is_set() or by_clock
 
     def _flush(self) -> None:
         rows = self._pages.take_ready()

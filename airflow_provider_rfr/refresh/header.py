@@ -1,14 +1,13 @@
-"""What every ledger commit says of the refresh as a whole: its snapshot summary.
+"""The header: state of the refresh as a whole, in the snapshot summary of every ledger commit.
 
-The newest snapshot's header is the state of the refresh; the rows only hold what is per partition. A header is
-written by each commit, so trimming old snapshots loses nothing.
+The newest snapshot's header is the state; page rows only hold what is per partition. Each commit writes all of it, so
+trimming old snapshots loses nothing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -34,10 +33,10 @@ class LedgerHeader:
     :ivar epoch: the attempt that may commit
     :ivar read_fingerprint: of what decides which requests are made
     :ivar publish_fingerprint: of what decides how rows are typed
-    :ivar progressed_at: when pages were last added; a take-over alone is no progress
-    :ivar refused_under: digest of what the publish was refused under; while that stays, so does the refusal. None
-        where it was not refused
-    :ivar ended_at: when the attempt ended, None while it works or where it was killed
+    :ivar progressed_at: when pages were last added; a take-over alone does not count
+    :ivar refused_under: fingerprint of the rules under which the publish was refused; under the same rules it would be
+        refused again. None if it was not refused
+    :ivar ended_at: when the attempt ended, None while it works, and if it was killed
     :ivar error: what it ended with, without secrets
     :ivar run_key: the run that holds the generation
     :ivar replace_where: the part of the target, as its last attempt wrote it; None for the whole
@@ -79,25 +78,32 @@ class LedgerHeader:
     published_rows: int | None = None
     snapshot_id: int | None = None
 
+    @property
+    def last_published_rows(self) -> int | None:
+        """Rows of the last published generation, which may be this one; None before the first."""
+        return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows
+
     def to_summary(self) -> dict[str, str]:
         """Snapshot summary properties."""
-        values = {key: _to_text(value) for key, value in asdict(self).items() if value is not None}
-        return {
-            PREFIX + "format": str(_FORMAT),
-            **{PREFIX + key.replace("_", "-"): text for key, text in values.items()},
-        }
+        summary = {PREFIX + "format": str(_FORMAT)}
+        for name, value in asdict(self).items():
+            if isinstance(value, Enum):
+                value = value.value
+            if value is not None:
+                summary[_key(name)] = value.isoformat() if isinstance(value, datetime) else str(value)
+        return summary
 
     def advanced(self, **changes: Any) -> LedgerHeader:
-        """The header of the next commit; who commits has not ended, unless that is what it says."""
+        """The header of the next commit. It clears ``ended_at`` and ``error``, unless ``changes`` set them."""
         now = datetime.now(timezone.utc)
         progress = now if changes.get("pages", self.pages) > self.pages else self.progressed_at
         return replace(self, committed_at=now, progressed_at=progress, **{"ended_at": None, "error": None, **changes})
 
 
 def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
-    """The header in a summary, None where there is none.
+    """The header in a summary, None if it has none.
 
-    :raises LedgerError: it was written by a version of this package that is too new, or by hand
+    :raises LedgerError: it has another format, or can't be parsed
     """
     if summary is None or GENERATION_KEY not in summary:
         return None
@@ -112,25 +118,18 @@ def read_header(summary: Mapping[str, str] | None) -> LedgerHeader | None:
         raise LedgerError(f"the ledger's header can't be read: {error}") from error
 
 
-def _to_text(value: Any) -> str:
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return value if isinstance(value, str) else json.dumps(value)
+def _key(name: str) -> str:
+    return PREFIX + name.replace("_", "-")
 
 
-_TEXTS = ("read_fingerprint", "publish_fingerprint", "run_key", "replace_where", "dag_id", "dag_run_id", "task_id")
-_PARSERS: dict[str, Any] = {
+_TEXTS = (
+    *("read_fingerprint", "publish_fingerprint", "refused_under", "error", "run_key", "replace_where"),
+    *("dag_id", "dag_run_id", "task_id"),
+)
+_TIMES = ("opened_at", "committed_at", "progressed_at", "ended_at")
+_PARSERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_TIMES, datetime.fromisoformat),
     "state": RefreshState,
-    "opened_at": datetime.fromisoformat,
-    "committed_at": datetime.fromisoformat,
-    "progressed_at": datetime.fromisoformat,
-    "refused_under": str,
-    "ended_at": datetime.fromisoformat,
-    "error": str,
 }
-_FIELDS = {
-    name: (PREFIX + name.replace("_", "-"), _PARSERS.get(name, int)) for name in LedgerHeader.__dataclass_fields__
-}
+_FIELDS = {each.name: (_key(each.name), _PARSERS.get(each.name, int)) for each in fields(LedgerHeader)}

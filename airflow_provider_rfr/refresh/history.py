@@ -1,9 +1,9 @@
-"""What a refresh tells of itself in the package's own tables: how each attempt ended, and what was committed."""
+"""History tables of refreshes: how each attempt ended, and what was committed to the target."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_rfr.refresh.messages import RefreshFigures
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _REFRESHES: Final = "rfr_system.refresh_history"
 _COMMITS: Final = "rfr_system.commit_history"
-_MOST_FAILURES: Final = 1000
+_MAX_FAILURES: Final = 1000
 
 
 def record_attempt(
@@ -38,36 +38,30 @@ def record_attempt(
     error: BaseException | None,
     secrets: Sequence[str] = (),
 ) -> None:
-    """Tell how the attempt ended; a history that can't be written is a warning and no reason to fail.
-
-    Nothing is told of an attempt that never held its refresh: it has no epoch, and others' rows are not its own.
+    """Record how an attempt ended; a history that can't be written is logged as a warning.
 
     :param header: of the ledger, which may be a later attempt's by now
     :param secrets: values that no error's text may show
     """
     if not figures.epoch:
+        # The attempt never held its refresh: it has no epoch, and the header is another attempt's.
         return
     try:
-        row = _attempt(config, figures, header, began, error, secrets)
-        append_once(catalog, _REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=_scope(row))
-        if error is None:
-            _record_commits(catalog, figures.target)
+        row = _attempt_row(config, figures, header, began, error, secrets)
+        scope = {name: row[name] for name in ("target", "generation", "epoch")}
+        append_once(catalog, _REFRESHES, [row], keys=("target", "part", "generation", "epoch"), scope=scope)
+        if error is not None:
+            return
+        # Every commit of the target that the history lacks, also those whose driver died before it got here.
+        found = CommitLog.load(catalog, figures.target)
+        commits = (_commit_row(figures.target, each) for each in (found.commits() if found else []))
+        rows = [each for each in commits if each is not None]
+        append_once(catalog, _COMMITS, rows, keys=("commit_id",), scope={"target": figures.target})
     except Exception as failure:  # noqa: BLE001 - each catalog refuses in its own way
-        log.warning("%s: its history can't be written (%s); the refresh is not affected", figures.target, failure)
+        _log.warning("%s: its history can't be written (%s); the refresh is not affected", figures.target, failure)
 
 
-def _record_commits(catalog: Catalog, target: str) -> int:
-    """Tell of every commit of the target that its history lacks, also of those whose driver died; returns how many."""
-    found = CommitLog.load(catalog, target)
-    rows = [row for each in (found.commits() if found else []) if (row := _commit(target, each)) is not None]
-    return append_once(catalog, _COMMITS, rows, keys=("commit_id",), scope={"target": target})
-
-
-def _scope(row: Mapping[str, Any]) -> dict[str, str | int]:
-    return {name: row[name] for name in ("target", "generation", "epoch")}
-
-
-def _attempt(
+def _attempt_row(
     config: RefreshConfig,
     figures: RefreshFigures,
     header: LedgerHeader | None,
@@ -75,23 +69,28 @@ def _attempt(
     error: BaseException | None,
     secrets: Sequence[str],
 ) -> dict[str, Any]:
-    failures = list(_failures(error, secrets))
+    failures = list(error.failures.items())[:_MAX_FAILURES] if isinstance(error, RefreshFailedError) else []
     run = config.run.airflow
     ours = header is not None and (header.generation, header.epoch) == (figures.generation, figures.epoch)
-    known = header if ours else figures
+    if ours and header is not None and header.refused_under is not None:
+        outcome = "refused"
+    elif error is None:
+        outcome = "published"
+    else:
+        outcome = error.outcome if isinstance(error, RfrError) else RfrError.outcome
     return {
-        **{name: getattr(known, name, None) for name in _OF_THE_HEADER},
+        **{name: getattr(header if ours else figures, name, None) for name in _OF_THE_HEADER},
         "target": figures.target,
         "part": config.options.replace_where or "",
         "stream": figures.stream,
         "epoch": figures.epoch,
-        "outcome": outcome(error, refused=ours and header is not None and header.refused_under is not None),
+        "outcome": outcome,
         "error_type": type(error).__name__ if error is not None else None,
         "error": redact(str(error), secrets) if error is not None else None,
         "started_at": began,
         "ended_at": datetime.now(timezone.utc),
         "pages_skipped": figures.pages_skipped,
-        "failures": failures or None,
+        "failures": [{"partition": key, "reason": redact(reason, secrets)} for key, reason in failures] or None,
         "dag_id": run.dag_id if run else None,
         "dag_run_id": run.dag_run_id if run else None,
         "task_id": run.task_id if run else None,
@@ -106,32 +105,16 @@ _OF_THE_HEADER: Final = (
 )
 
 
-def outcome(error: BaseException | None, *, refused: bool) -> str:
-    """``published``, ``fenced``, ``stopped``, ``refused`` or ``failed``.
-
-    :param refused: the ledger says that the publish refused what was read
-    """
-    if error is None or refused:
-        return "refused" if refused else "published"
-    return error.outcome if isinstance(error, RfrError) else RfrError.outcome
-
-
-def _failures(error: BaseException | None, secrets: Sequence[str]) -> Iterator[dict[str, str]]:
-    if isinstance(error, RefreshFailedError):
-        for key, reason in list(error.failures.items())[:_MOST_FAILURES]:
-            yield {"partition": key, "reason": redact(reason, secrets)}
-
-
-def _commit(target: str, record: CommitRecord) -> dict[str, Any] | None:
+def _commit_row(target: str, record: CommitRecord) -> dict[str, Any] | None:
     event = CommitEvent.from_summary(target, record.snapshot_id, record.sequence, record.timestamp_ms, record.summary)
     if event is None:
         return None
-    said = {name: record.summary.get(PREFIX + name.replace("_", "-")) for name in (*_TEXTS, *_COUNTS, "opened_at")}
-    opened = said.pop("opened_at")
+    stated = {name: record.summary.get(PREFIX + name.replace("_", "-")) for name in (*_TEXTS, *_COUNTS, "opened_at")}
+    opened = stated["opened_at"]
     return {
         **{name: getattr(event, name) or None for name in _OF_THE_EVENT},
-        **{name: said[name] for name in _TEXTS},
-        **{name: int(value) for name in _COUNTS if (value := said[name]) is not None},
+        **{name: stated[name] for name in _TEXTS},
+        **{name: int(value) for name in _COUNTS if (value := stated[name]) is not None},
         "collection_names": list(event.collection_names),
         "bindings": [
             {"table": each.table, "collection": each.collection, "documents": each.documents, "bytes": each.bytes}

@@ -1,11 +1,11 @@
-"""Newline-delimited JSON to typed Arrow columns, in whole blocks: all rows fit, or none is returned.
+"""Newline-delimited JSON to typed Arrow columns: whole blocks by Arrow's reader, and single records value by value.
 
-Arrow's JSON reader does the work. Dates and times are read as strings and cast by column, because its own parsing wants
-every value to carry a zone, or none. Columns of JSON text are filled before Arrow reads.
+A block is read whole, or not at all if some row does not fit. Dates and times are read as strings and cast by column,
+because Arrow's own parsing wants every value to carry a zone, or none. Columns of JSON text are filled before that.
 
 Value by value, what is kept without loss is taken: 1.0 in an integer column, an integer in a number column, a number or
 boolean as its JSON text in a string column, a number as text in a decimal column. A number that a double can't hold is
-rounded in a number column, and noted. Text that looks like a number is wrong in an integer column.
+rounded in a number column, and noted. Text that looks like a number does not fit an integer column.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime, time, timezone
 from decimal import Context, Decimal
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.lake.types import is_json_text
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads
+from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits
 
 _MAX_BLOCK = 2**31 - 1
 _FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
@@ -38,63 +39,85 @@ _TIME_OF_DAY = r"^(\d\d(?::\d\d){0,2})(?:(\.\d{1,6})\d*)?(?:[Zz]|[+-]00:?00)?$"
 _ZONELESS = r"^(.{10}T[0-9:.]+)$"
 
 
-class MisfitError(Exception):
-    """Some row of the block does not fit; which one is for others to find out."""
+class BlockMismatchError(Exception):
+    """Some row of a block does not fit the schema; the error does not say which."""
+
+
+class BlockReader:
+    """Reads blocks of records into the columns of a schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._write_texts = _text_writer(schema)
+        self._doubles = [field.name for field in schema if _some_leaf(field.type, _is_double)]
+
+    def read(self, block: bytes, rows: int) -> pa.Table:
+        """The rows of one block, as :func:`read_columns`, if no number in it is rounded.
+
+        :raises BlockMismatchError: some value does not fit its column, a number is rounded, or a line is not an object
+        """
+        if self._doubles and loses_digits(block):
+            raise BlockMismatchError("a number that a double can't hold")
+        if self._write_texts is not None:
+            block = self._write_texts(block)
+        table = read_columns(block, rows, self._schema)
+        chunks = (chunk for name in self._doubles for chunk in table.column(name).chunks)
+        if any(map(_holds_large_double, chunks)) and _LONG_INTEGER.search(block) is not None:
+            raise BlockMismatchError("an integer that a double can't hold")
+        return table
 
 
 def read_columns(block: bytes, rows: int, schema: pa.Schema) -> pa.Table:
     """The rows of one block as a table of ``schema``; fields that it lacks are dropped.
 
-    :param rows: that the block must hold, at least one
-    :raises MisfitError: some value does not fit its column, or a line is not a JSON object
+    :param rows: number of lines in the block, at least one
+    :raises BlockMismatchError: some value does not fit its column, or a line is not a JSON object
     """
-    _check_lines(block, rows)
+    # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
+    if block[:1] != b"{" or block.count(b"\n{") != rows - 1 or block.count(b"\n") != rows - 1:
+        raise BlockMismatchError("a line is not an object")
+    reading = pa.schema([pa.field(field.name, _reading_type(field.type)) for field in schema])
     try:
-        table = _read(block, schema)
+        table = pj.read_json(
+            pa.BufferReader(pa.py_buffer(block)),
+            read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, _MAX_BLOCK)),
+            parse_options=pj.ParseOptions(explicit_schema=reading, unexpected_field_behavior="ignore"),
+            # A task reads few blocks, and Arrow's default pool takes twice as long for the first.
+            memory_pool=pa.system_memory_pool(),
+        )
+        if table.num_rows != rows:
+            raise BlockMismatchError(f"{table.num_rows} rows instead of {rows}")
+        columns = [
+            pa.chunked_array([_finished(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
+            for field in schema
+        ]
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise MisfitError(str(error)) from error
-    if table.num_rows != rows:
-        raise MisfitError(f"{table.num_rows} rows instead of {rows}")
-    columns = [_finished_column(table.column(field.name), field.type) for field in schema]
+        raise BlockMismatchError(str(error)) from error
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def has_doubles(kind: pa.DataType) -> bool:
-    """Whether some column, or a part of one, is a double."""
+def _some_leaf(kind: pa.DataType, holds: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or some type inside of its structs and lists, is of this kind."""
     if pa.types.is_struct(kind):
-        return any(has_doubles(field.type) for field in kind)
-    return has_doubles(kind.value_type) if pa.types.is_list(kind) else kind == pa.float64()
+        return any(_some_leaf(field.type, holds) for field in kind)
+    return _some_leaf(kind.value_type, holds) if pa.types.is_list(kind) else holds(kind)
 
 
-def rounds_integers(table: pa.Table, block: bytes) -> bool:
-    """Whether some integer of the block may have become another double."""
-    large = any(_is_large(chunk) for column in table.columns if has_doubles(column.type) for chunk in column.chunks)
-    return large and _LONG_INTEGER.search(block) is not None
+def _is_double(kind: pa.DataType) -> bool:
+    return bool(kind == pa.float64())
 
 
-def _is_large(array: pa.Array) -> bool:
+def _is_unfinished(kind: pa.DataType) -> bool:
+    """Whether what Arrow's reader gives for a type has to be cast or checked."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or _is_double(kind))
+
+
+def _holds_large_double(array: pa.Array) -> bool:
     if pa.types.is_struct(array.type):
-        return any(_is_large(array.field(number)) for number in range(array.type.num_fields))
+        return any(_holds_large_double(array.field(number)) for number in range(array.type.num_fields))
     if pa.types.is_list(array.type):
-        return _is_large(array.values)
-    return array.type == pa.float64() and pc.any(pc.greater_equal(pc.abs(array), _EXACT_INTEGERS)).as_py() is True
-
-
-def _check_lines(block: bytes, rows: int) -> None:
-    # Arrow 26 crashes the process on a record that is a bare null, so every line has to begin an object.
-    if block[:1] != b"{" or block.count(b"\n{") != rows - 1 or block.count(b"\n") != rows - 1:
-        raise MisfitError("a line is not an object")
-
-
-def _read(block: bytes, schema: pa.Schema) -> pa.Table:
-    reading = pa.schema([pa.field(field.name, _reading_type(field.type)) for field in schema])
-    return pj.read_json(
-        pa.BufferReader(pa.py_buffer(block)),
-        read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, _MAX_BLOCK)),
-        parse_options=pj.ParseOptions(explicit_schema=reading, unexpected_field_behavior="ignore"),
-        # A task reads few blocks, and Arrow's default pool takes twice as long for the first.
-        memory_pool=pa.system_memory_pool(),
-    )
+        return _holds_large_double(array.values)
+    return _is_double(array.type) and pc.any(pc.greater_equal(pc.abs(array), _EXACT_INTEGERS)).as_py() is True
 
 
 def _reading_type(kind: pa.DataType) -> pa.DataType:
@@ -105,26 +128,9 @@ def _reading_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
-def _finished_column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    if not _has_work(wanted):
-        return column
-    try:
-        return pa.chunked_array([_finished(chunk, wanted) for chunk in column.chunks], wanted)
-    except pa.ArrowInvalid as error:
-        raise MisfitError(str(error)) from error
-
-
-def _has_work(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_work(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return _has_work(kind.value_type)
-    return kind in _LEAVES or pa.types.is_decimal(kind)
-
-
 def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The values as read, in the wanted type and checked."""
-    if not _has_work(wanted):
+    """The values as read, in the wanted type and checked; raises :class:`pyarrow.ArrowInvalid`."""
+    if not _some_leaf(wanted, _is_unfinished):
         return array
     if pa.types.is_struct(wanted):
         children = [_finished(array.field(number), field.type) for number, field in enumerate(wanted)]
@@ -135,53 +141,31 @@ def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(wanted):
         array.validate(full=True)  # Arrow 26 reads 1000 into a decimal(5,2)
         return array
-    return _LEAVES[wanted](array)
-
-
-def _finite(numbers: pa.Array) -> pa.Array:
-    # Arrow reads an integer beyond the doubles as infinity, and takes the literal NaN.
-    if pc.all(pc.is_finite(numbers)).as_py() is False:
-        raise pa.ArrowInvalid("a number beyond the doubles")
-    return numbers
-
-
-def _dates(text: pa.Array) -> pa.Array:
-    return pc.cast(text, pa.date32())
+    if _is_double(wanted):
+        # Arrow reads an integer beyond the doubles as infinity, and takes the literal NaN.
+        if pc.all(pc.is_finite(array)).as_py() is False:
+            raise pa.ArrowInvalid("a number beyond the doubles")
+        return array
+    if pa.types.is_time(wanted):
+        # Of zones only UTC has a meaning without a date.
+        bare = pc.replace_substring_regex(array, pattern=_TIME_OF_DAY, replacement=r"\1\2")
+        full = pc.binary_join_element_wise(pa.scalar("1970-01-01T"), bare, pa.scalar(""))
+        return pc.cast(pc.cast(full, pa.timestamp("us")), wanted)
+    return _in_range(pc.cast(array, wanted) if pa.types.is_date(wanted) else _instants(array).view(wanted))
 
 
 def _instants(text: pa.Array) -> pa.Array:
     """RFC 3339 to microseconds in UTC; without a zone it is UTC, finer fractions are cut off, a date is midnight."""
-    for attempt in (_zoned, _zoneless):
+    utc = pa.timestamp("us", "UTC")
+    # Arrow casts a column whose values all carry a zone, or none of them. Others are brought into one form first.
+    for uniform in (utc, pa.timestamp("us")):
         try:
-            return attempt(text)
+            return pc.cast(text, uniform).view(utc)
         except pa.ArrowInvalid:
             continue
-    return _zoned(_normalised(text))
-
-
-def _zoned(text: pa.Array) -> pa.Array:
-    return pc.cast(text, pa.timestamp("us", "UTC"))
-
-
-def _zoneless(text: pa.Array) -> pa.Array:
-    return pc.cast(text, pa.timestamp("us")).view(pa.timestamp("us", "UTC"))
-
-
-def _normalised(text: pa.Array) -> pa.Array:
     text = pc.replace_substring_regex(text, pattern=_DATE_ONLY, replacement=r"\1T00:00:00Z")
     text = pc.replace_substring_regex(text, pattern=_PARTS, replacement=r"\1T\2\3\5")
-    return pc.replace_substring_regex(text, pattern=_ZONELESS, replacement=r"\1Z")
-
-
-def _naive_instants(text: pa.Array) -> pa.Array:
-    return _instants(text).view(pa.timestamp("us"))
-
-
-def _times(text: pa.Array) -> pa.Array:
-    """Times of day; of zones only UTC has a meaning without a date."""
-    bare = pc.replace_substring_regex(text, pattern=_TIME_OF_DAY, replacement=r"\1\2")
-    full = pc.binary_join_element_wise(pa.scalar("1970-01-01T"), bare, pa.scalar(""))
-    return pc.cast(pc.cast(full, pa.timestamp("us")), pa.time64("us"))
+    return pc.cast(pc.replace_substring_regex(text, pattern=_ZONELESS, replacement=r"\1Z"), utc)
 
 
 def _in_range(values: pa.Array) -> pa.Array:
@@ -192,22 +176,14 @@ def _in_range(values: pa.Array) -> pa.Array:
     return values
 
 
-_LEAVES: dict[pa.DataType, Callable[[pa.Array], pa.Array]] = {
-    pa.float64(): _finite,
-    pa.date32(): lambda text: _in_range(_dates(text)),
-    pa.time64("us"): _times,
-    pa.timestamp("us"): lambda text: _in_range(_naive_instants(text)),
-    pa.timestamp("us", tz="UTC"): lambda text: _in_range(_instants(text)),
-}
-
 _Write = Callable[[Any], Any]
 
 
-def text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
+def _text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
     """A function that replaces, in a block of lines, each value of a JSON text column by its text.
 
-    None where the schema has no such column. The function raises :class:`MisfitError` for a line that is not JSON, and
-    leaves values of a wrong shape as they are, for others to find.
+    None where the schema has no such column. The function raises :class:`BlockMismatchError` for a line that is not
+    JSON, and leaves values of a wrong shape as they are: Arrow's reader refuses them.
     """
     write = _struct_writer(list(schema))
     if write is None:
@@ -217,23 +193,26 @@ def text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
         try:
             return b"\n".join([dumps(write(loads(line))) for line in block.split(b"\n")])
         except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-            raise MisfitError(str(error)) from error
+            raise BlockMismatchError(str(error)) from error
 
     return rewrite
 
 
 def _writer(field: pa.Field) -> _Write | None:
     if is_json_text(field):
-        return _text
+        return lambda value: dumps(value).decode()
     if pa.types.is_struct(field.type):
         return _struct_writer(list(field.type))
-    if pa.types.is_list(field.type):
-        return _list_writer(_writer(field.type.value_field))
-    return None
+    if not pa.types.is_list(field.type):
+        return None
+    write = _writer(field.type.value_field)
+    if write is None:
+        return None
 
+    def write_items(value: Any) -> Any:
+        return [None if item is None else write(item) for item in value] if isinstance(value, list) else value
 
-def _text(value: Any) -> str:
-    return dumps(value).decode()
+    return write_items
 
 
 def _struct_writer(fields: list[pa.Field]) -> _Write | None:
@@ -251,27 +230,18 @@ def _struct_writer(fields: list[pa.Field]) -> _Write | None:
     return write_fields
 
 
-def _list_writer(write: _Write | None) -> _Write | None:
-    if write is None:
-        return None
+class Loss(NamedTuple):
+    """A value that can't be kept as it is.
 
-    def write_items(value: Any) -> Any:
-        return [None if item is None else write(item) for item in value] if isinstance(value, list) else value
+    :ivar expected: what its column takes, where the value becomes null; None for a number that is rounded to a double
+    """
 
-    return write_items
-
-
-class _Report(Protocol):
-    """Takes what can't be kept as it is."""
-
-    def __call__(self, path: str, value: Any, expected: str) -> None:
-        """A value that does not fit its column and becomes null."""
-
-    def rounded(self, path: str, value: Any) -> None:
-        """A number that becomes its nearest double."""
+    path: str
+    value: Any
+    expected: str | None
 
 
-_Coercer = Callable[[Any, _Report], Any]
+_Coercer = Callable[[Any, list[Loss]], Any]
 
 _INFINITE = (float("inf"), float("-inf"))  # what Python reads a number beyond the doubles as
 _BEYOND_INT64 = 2.0**64
@@ -284,13 +254,16 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ]00:00(?::00)?(?:\.0+)?(?:[Zz]|[+-]
 
 
 def record_coercer(schema: pa.Schema) -> _Coercer:
-    """A function that brings one parsed record into the schema's columns; undeclared fields are left out."""
+    """A function that brings one parsed record into the schema's columns, and appends what is lost to a list.
+
+    Undeclared fields are left out, and not counted as lost.
+    """
     columns = _struct(list(schema), "")
 
-    def coerce(record: Any, report: _Report) -> Any:
+    def coerce(record: Any, losses: list[Loss]) -> Any:
         if isinstance(record, dict):
-            return columns(record, report)
-        report("$", record, "object")
+            return columns(record, losses)
+        losses.append(Loss("$", record, "object"))
         return {}
 
     return coerce
@@ -305,79 +278,73 @@ def json_text(value: Any) -> str:
 
 
 def _coercer(field: pa.Field, path: str) -> _Coercer:
-    if is_json_text(field):
-        return _json
     kind = field.type
+    if is_json_text(field):
+        return lambda value, losses: json_text(value)
     if pa.types.is_struct(kind):
         return _struct(list(kind), path)
     if pa.types.is_list(kind):
         return _list(_coercer(kind.value_field, f"{path}[]"), path)
-    if kind == pa.float64():
+    if _is_double(kind):
         return _number(path)
     convert, expected = _decimal(kind) if pa.types.is_decimal(kind) else _SCALARS[kind]
-    return _scalar(convert, expected, path)
+
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        try:
+            return convert(value)
+        except (TypeError, ValueError, ArithmeticError):
+            losses.append(Loss(path, value, expected))
+            return None
+
+    return coerce
 
 
 def _struct(fields: list[pa.Field], path: str) -> _Coercer:
     prefix = f"{path}." if path else ""
     columns = [(field.name, _coercer(field, prefix + field.name)) for field in fields]
 
-    def coerce(value: Any, report: _Report) -> Any:
+    def coerce(value: Any, losses: list[Loss]) -> Any:
         if not isinstance(value, dict):
-            return report(path, value, "object")
-        return {name: column(inner, report) for name, column in columns if (inner := value.get(name)) is not None}
+            losses.append(Loss(path, value, "object"))
+            return None
+        return {name: column(inner, losses) for name, column in columns if (inner := value.get(name)) is not None}
 
     return coerce
 
 
 def _list(element: _Coercer, path: str) -> _Coercer:
-    def coerce(value: Any, report: _Report) -> Any:
+    def coerce(value: Any, losses: list[Loss]) -> Any:
         if not isinstance(value, list):
-            return report(path, value, "array")
-        return [None if item is None else element(item, report) for item in value]
+            losses.append(Loss(path, value, "array"))
+            return None
+        return [None if item is None else element(item, losses) for item in value]
 
     return coerce
-
-
-def _scalar(convert: Callable[[Any], Any], expected: str, path: str) -> _Coercer:
-    def coerce(value: Any, report: _Report) -> Any:
-        try:
-            return convert(value)
-        except (TypeError, ValueError, ArithmeticError):
-            return report(path, value, expected)
-
-    return coerce
-
-
-def _json(value: Any, report: _Report) -> Any:
-    return json_text(value)
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    def convert(value: Any) -> int:
-        number = value
-        if isinstance(value, float) and abs(value) < _BEYOND_INT64 and exact(value) == int(exact(value)):
-            number = int(exact(value))
-        if type(number) is int and low <= number <= high:
-            return number
-        raise TypeError
-
-    return convert
 
 
 def _number(path: str) -> _Coercer:
-    def coerce(value: Any, report: _Report) -> Any:
-        try:
-            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _INFINITE[0]
-        except OverflowError:
-            number = _INFINITE[0]
-        if number in _INFINITE:
-            return report(path, value, "number")
+    def coerce(value: Any, losses: list[Loss]) -> Any:
+        number = None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):
+                number = float(value)
+        if number is None or number in _INFINITE:
+            losses.append(Loss(path, value, "number"))
+            return None
         if isinstance(value, LongNumber) or value != number:
-            report.rounded(path, value)
+            losses.append(Loss(path, value, None))
         return number
 
     return coerce
+
+
+def _integer(value: Any) -> int:
+    number = value
+    if isinstance(value, float) and abs(value) < _BEYOND_INT64 and exact(value) == int(exact(value)):
+        number = int(exact(value))
+    if type(number) is int and -(2**63) <= number < 2**63:
+        return number
+    raise TypeError
 
 
 def _decimal(kind: pa.Decimal128Type) -> tuple[Callable[[Any], str], str]:
@@ -413,42 +380,37 @@ def _string(value: Any) -> str:
     raise TypeError
 
 
-def _instant(value: Any) -> str:
-    found = _INSTANT.fullmatch(value)
+def _matched(pattern: re.Pattern[str], value: str) -> re.Match[str]:
+    found = pattern.fullmatch(value)
     if found is None:
         raise ValueError
-    day, *clock, zone = found.groups()
-    instant = datetime.fromisoformat(f"{day}T{_clock(*clock)}{_offset(zone)}")
+    return found
+
+
+def _instant(value: str) -> str:
+    day, *clock, zone = _matched(_INSTANT, value).groups()
+    offset = "+00:00"
+    if zone is not None and zone not in "Zz":
+        offset = f"{zone[:3]}:{zone[-2:] if len(zone) > 3 else '00'}"
+    instant = datetime.fromisoformat(f"{day}T{_clock(*clock)}{offset}")
     return instant.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
-def _date(value: Any) -> str:
-    found = _DATE.fullmatch(value)
-    if found is None:
-        raise ValueError
-    return date.fromisoformat(found[1]).isoformat()
+def _date(value: str) -> str:
+    return date.fromisoformat(_matched(_DATE, value)[1]).isoformat()
 
 
-def _time(value: Any) -> str:
-    found = _TIME.fullmatch(value)
-    if found is None:
-        raise ValueError
-    return time.fromisoformat(_clock(*found.groups())).isoformat(timespec="microseconds")
+def _time(value: str) -> str:
+    return time.fromisoformat(_clock(*_matched(_TIME, value).groups())).isoformat(timespec="microseconds")
 
 
 def _clock(hour: str | None, minute: str | None, second: str | None, fraction: str | None) -> str:
     return f"{hour or '00'}{minute or ':00'}{second or ':00'}.{(fraction or '')[:6]:0<6}"
 
 
-def _offset(zone: str | None) -> str:
-    if zone is None or zone in "Zz":
-        return "+00:00"
-    return f"{zone[:3]}:{zone[-2:] if len(zone) > 3 else '00'}"
-
-
 _SCALARS: dict[pa.DataType, tuple[Callable[[Any], Any], str]] = {
     pa.bool_(): (_boolean, "boolean"),
-    pa.int64(): (_integer(-(2**63), 2**63 - 1), "integer of 64 bits"),
+    pa.int64(): (_integer, "integer of 64 bits"),
     pa.string(): (_string, "string"),
     pa.date32(): (_date, "date as YYYY-MM-DD"),
     pa.time64("us"): (_time, "time of day as HH:MM:SS without an offset"),

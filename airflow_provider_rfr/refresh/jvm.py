@@ -17,8 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _SWITCH = "RFR_CLASS_ARCHIVE"
@@ -35,11 +33,15 @@ def driver_java_options() -> list[str]:
 
 
 def _archive_path() -> Path | None:
-    """Where this Java's and this Spark's class archive lies or would lie; None without Java or Spark, or if off."""
+    """Path of the class archive for this Java and this Spark, existing or not; None without them, or if turned off."""
     if os.environ.get(_SWITCH, "").lower() in ("off", "0", "false"):
         return None
-    java, jars = _java(), _spark_jars()
-    if java is None or jars is None:
+    java_home, spark_home = os.environ.get("JAVA_HOME"), os.environ.get("SPARK_HOME")
+    java = Path(java_home) / "bin" / "java" if java_home else Path(shutil.which("java") or "/")
+    if spark_home is None and (spec := importlib.util.find_spec("pyspark")) is not None:
+        spark_home = next(iter(spec.submodule_search_locations or ()), None)
+    java, jars = java.resolve(), Path(spark_home or "") / "jars"
+    if not java.is_file() or spark_home is None or not jars.is_dir():
         return None
     digest = hashlib.blake2b(digest_size=8)
     digest.update(str(java).encode())
@@ -50,33 +52,18 @@ def _archive_path() -> Path | None:
     return cache / "airflow-provider-rfr" / f"spark-{digest.hexdigest()}.jsa"
 
 
-def _java() -> Path | None:
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    path = Path(found).resolve() if found else None
-    return path if path is not None and path.is_file() else None
-
-
-def _spark_jars() -> Path | None:
-    home = os.environ.get("SPARK_HOME")
-    if home is None:
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or not spec.submodule_search_locations:
-            return None
-        home = spec.submodule_search_locations[0]
-    jars = Path(home) / "jars"
-    return jars if jars.is_dir() else None
-
-
 def _write_archive() -> Path | None:
-    """Write it where it is missing; returns its path, or None where Java or Spark is missing."""
+    """Write it where it is missing; returns its path, or None if Java or Spark is missing or another process writes."""
     archive = _archive_path()
     if archive is None or archive.is_file():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
     draft = archive.with_suffix(".draft")
-    with _alone(archive.with_suffix(".lock")) as alone:
-        if not alone:
+    # The lock ends with its process, however that ends.
+    with archive.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return None
         _run_small_job([*_FAST_START, f"-XX:ArchiveClassesAtExit={draft}"])
         if not draft.is_file():
@@ -86,7 +73,7 @@ def _write_archive() -> Path | None:
 
 
 def write_in_background() -> subprocess.Popen[bytes] | None:
-    """Have another process write it where it is missing; None where there is nothing to do."""
+    """Start a process that writes the archive where it is missing; None where there is nothing to do."""
     archive = _archive_path()
     if archive is None or archive.is_file():
         return None
@@ -101,18 +88,6 @@ def write_in_background() -> subprocess.Popen[bytes] | None:
     )
 
 
-@contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    """Whether no other process writes it now; the lock goes with its process."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
 def _run_small_job(options: list[str]) -> None:
     from pyspark import SparkConf, SparkContext
 
@@ -125,6 +100,7 @@ def _run_small_job(options: list[str]) -> None:
     context.parallelize(range(4), 2).map(lambda number: (number % 2, number)).groupByKey().collect()
     gateway = context._gateway
     context.stop()
+    # Java writes the archive when it exits, and it exits when its input is closed.
     process = getattr(gateway, "proc", None)
     if process is not None:
         process.stdin.close()

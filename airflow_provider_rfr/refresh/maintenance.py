@@ -1,4 +1,4 @@
-"""What is tidied up after a publish: old snapshots of the target, and ledgers of parts that nobody resumes."""
+"""Maintenance after a publish: expire snapshots of the target, and drop ledgers of parts that will not be resumed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from airflow_provider_rfr.refresh.messages import RefreshFigures
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _LEDGER_SECONDS: Final = 7 * 86400.0
-"""For how long a part's ledger is kept after its last commit, or for ``resume_within`` where that is longer."""
-_LOOKS: Final = 20
+"""Seconds for which a part's ledger is kept after its last commit, or for ``resume_within`` where that is longer."""
+_SAMPLE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,58 +40,47 @@ class PartLedger:
     header: LedgerHeader | None
     idle: float
 
-    def may_go(self, seconds: float, resume_within: float = _LEDGER_SECONDS) -> bool:
-        """Whether it has been idle for so long, and an unfinished one for so long that nobody resumes it."""
+    def is_expired(self, seconds: float, resume_within: float = _LEDGER_SECONDS) -> bool:
+        """Whether it has been idle for ``seconds``, and one that is not published for ``resume_within``, too."""
         published = self.header is not None and self.header.state is RefreshState.PUBLISHED
         return self.idle > (seconds if published else max(seconds, resume_within))
 
 
 def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
-    """After a publish. It is done whatever comes: what fails here is a warning, and the next publish tries again."""
+    """Expire snapshots and drop ledgers after a publish; what fails is a warning, and the next publish tries again."""
     if options.expire is False:
         return
+    target = figures.target
     try:
-        _expire(catalog, options, figures)
+        table = load_table(catalog, target)
+        if table is not None and (options.expire or is_ours(table.properties)):
+            done = expire_table(catalog, target)
+            figures.snapshots_expired = done.snapshots
+            figures.files_deleted, figures.files_undeleted = done.files, done.undeleted
+            if done.snapshots:
+                _log.info("%s: %s snapshots expired, %s files deleted", target, done.snapshots, done.files)
+            for holder, count in done.held.items():
+                _log.warning(
+                    "%s: %s snapshots past their age are kept for %s, which has not read them; if it does not exist any"
+                    " more: airflow rfr tables expire --release %s %s",
+                    *(target, count, holder, holder, target),
+                )
         seconds = max(_LEDGER_SECONDS, options.resume_within)
         if options.replace_where is not None:
-            drop_part_ledgers(catalog, figures.target, seconds, seconds, looks=_LOOKS)
-    except Exception as error:
-        # Catalogs and stores fail in ways of their own, and their texts may name secrets.
-        told = str(error) if isinstance(error, RfrError) else type(error).__name__
-        log.warning("%s is published, but could not be tidied up: %s", figures.target, told)
-        log.debug("tidying up failed", exc_info=error)
+            drop_part_ledgers(catalog, target, seconds, seconds, sample=_SAMPLE)
+    except Exception as error:  # noqa: BLE001 - catalogs and stores fail in their own ways
+        # Texts of their errors may name secrets.
+        reason = str(error) if isinstance(error, RfrError) else type(error).__name__
+        _log.warning("%s is published, but could not be tidied up: %s", target, reason)
+        _log.debug("tidying up failed", exc_info=error)
 
 
-def _expire(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures) -> None:
-    table = load_table(catalog, figures.target)
-    if table is None or not (options.expire or is_ours(table.properties)):
-        return
-    done = expire_table(catalog, figures.target)
-    figures.snapshots_expired, figures.files_deleted, figures.files_undeleted = (
-        done.snapshots,
-        done.files,
-        done.undeleted,
-    )
-    if done.snapshots:
-        log.info("%s: %s snapshots expired, %s files deleted", figures.target, done.snapshots, done.files)
-    for holder, count in done.held.items():
-        log.warning(
-            "%s: %s snapshots past their age are kept for %s, which has not read them;"
-            " if it is gone for good: airflow rfr tables expire --release %s %s",
-            figures.target,
-            count,
-            holder,
-            holder,
-            figures.target,
-        )
+def part_ledgers(catalog: Catalog, target: str, sample: int | None = None) -> Iterator[PartLedger]:
+    """The ledgers of the target's parts; each is loaded from the catalog.
 
-
-def part_ledgers(catalog: Catalog, target: str, looks: int | None = None) -> Iterator[PartLedger]:
-    """The ledgers of the target's parts; each one is loaded, so it takes its time.
-
-    :param looks: at most so many of them, chosen by chance
+    :param sample: load at most so many, chosen at random
     """
-    for _, found in _loaded(catalog, target, looks):
+    for _, found in _loaded(catalog, target, sample):
         yield found
 
 
@@ -101,28 +90,28 @@ def drop_part_ledgers(
     seconds: float,
     resume_within: float = _LEDGER_SECONDS,
     *,
-    looks: int | None = None,
+    sample: int | None = None,
 ) -> list[PartLedger]:
     """Drop ledgers of parts with their files; returns them.
 
-    A refresh of a part whose ledger is gone begins anew, with generation 1.
+    The next refresh of such a part begins with generation 1.
 
     :param seconds: since its last commit, for which a ledger is kept
     :param resume_within: likewise, for one whose refresh did not finish
-    :param looks: as for :func:`part_ledgers`
+    :param sample: as for :func:`part_ledgers`
     """
     dropped = []
-    for ledger, found in _loaded(catalog, target, looks):
-        if found.may_go(seconds, resume_within):
+    for ledger, found in _loaded(catalog, target, sample):
+        if found.is_expired(seconds, resume_within):
             ledger.drop()
-            log.info("%s: dropped, nothing was committed to it for %.1f days", found.table, found.idle / 86400)
+            _log.info("%s: dropped, nothing was committed to it for %.1f days", found.table, found.idle / 86400)
             dropped.append(found)
     return dropped
 
 
-def _loaded(catalog: Catalog, target: str, looks: int | None) -> Iterator[tuple[LedgerTable, PartLedger]]:
+def _loaded(catalog: Catalog, target: str, sample: int | None) -> Iterator[tuple[LedgerTable, PartLedger]]:
     parts = LedgerTable.parts(catalog, target)
-    for part in parts if looks is None else random.sample(parts, min(looks, len(parts))):
+    for part in parts if sample is None else random.sample(parts, min(sample, len(parts))):
         ledger = LedgerTable.load(catalog, target, part)
         if ledger is not None:
             idle = max(0.0, time.time() - ledger.changed_ms / 1000)

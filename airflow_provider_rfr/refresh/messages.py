@@ -1,22 +1,34 @@
-"""What the driver hands to a round's task, and what it gets back."""
+"""Values that travel between the driver and the tasks of a round, and the figures of a refresh."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.flush import FlushLabel
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Position in a partition: its live chain, and the last page read of it.
+
+    :ivar pages: number of the last page, 0 before the first
+    :ivar token: JSON of the next page's token, None for the first page
+    :ivar records: records on the chain
+    """
+
+    chain: int = 0
+    pages: int = 0
+    token: str | None = None
+    complete: bool = False
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapCheck:
-    """The last committed page of a chain, to be read once more before the chain goes on."""
+    """The last committed page of a chain, to be read once more before the chain continues."""
 
     token_in: str | None
     checksum: str
@@ -26,20 +38,16 @@ class OverlapCheck:
 class PartitionWork:
     """One open partition as a task gets it.
 
-    :ivar token: JSON text of the token to go on from, None for the first page
-    :ivar pages: pages that the chain has
-    :ivar seen: eight bytes each of the tokens and page contents that the chain had
+    :ivar seen: marks (eight bytes each) of the tokens and page contents that the chain had
     :ivar overlap: set once an attempt, on addressable chains that have pages
-    :ivar asked: the next page was empty when it was asked for first; what comes now counts
+    :ivar restarts: chains that this attempt opened for the partition
+    :ivar asked: the next page was empty when it was first requested; the second answer counts
     """
 
     ordinal: int
     key: str
     slice: Mapping[str, Any]
-    chain: int = 0
-    pages: int = 0
-    token: str | None = None
-    records: int = 0
+    cursor: Cursor = Cursor()
     seen: bytes = b""
     overlap: OverlapCheck | None = None
     restarts: int = 0
@@ -48,20 +56,15 @@ class PartitionWork:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Where a task left a partition.
+    """Where a task left a partition; fields that :class:`PartitionWork` has, too, mean the same.
 
-    :ivar records: records on the live chain, earlier rounds included
-    :ivar error: why the partition can't go on in this attempt, None if it can
-    :ivar overran: the round ended while a page of it was on its way
-    :ivar asked: its next page was empty, and is to be asked for once more
+    :ivar checked: no overlap check is due any more
+    :ivar error: why the partition can't continue in this attempt, None if it can
+    :ivar overran: the round ended while a page of it was in flight
     """
 
     ordinal: int
-    chain: int
-    pages: int
-    token: str | None
-    complete: bool
-    records: int
+    cursor: Cursor
     seen: bytes
     restarts: int
     checked: bool
@@ -72,12 +75,13 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """When a task stops taking new pages.
+    """When a task stops requesting pages.
 
-    :ivar seconds: of reading; None for "until told"
-    :ivar read_seconds: that this attempt had read before
+    :ivar seconds: of reading; None until the round is closed
+    :ivar bytes: of records
+    :ivar read_seconds: seconds that this attempt had read before
     :ivar read_pages: this task's share of the pages that this attempt had read before
-    :ivar linger: seconds that a page on its way gets after the round's end
+    :ivar linger: seconds that a page in flight gets after the round's end
     """
 
     threads: int
@@ -92,7 +96,8 @@ class RoundLimits:
 class TaskFigures:
     """Counts of one task.
 
-    :ivar refetched: pages that an earlier request of this refresh had brought already
+    :ivar refetched: pages that an earlier request of this refresh had already fetched
+    :ivar skipped: pages without records, because their error was ignored
     """
 
     pages: int = 0
@@ -108,10 +113,10 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What one task did: its files are named by a commit, or never."""
+    """What one task did; ``files`` are names in the generation's folder, which the driver commits."""
 
-    files: tuple[str, ...]
-    progress: tuple[PartitionProgress, ...]
+    files: tuple[str, ...] = ()
+    progress: tuple[PartitionProgress, ...] = ()
     figures: TaskFigures = field(default_factory=TaskFigures)
 
 
@@ -132,7 +137,7 @@ class RoundTask:
 
 @dataclass(slots=True)
 class RefreshFigures:
-    """What a refresh ends with; seconds by phase."""
+    """What a refresh reports at its end; ``seconds`` by phase."""
 
     stream: str
     target: str
@@ -154,19 +159,3 @@ class RefreshFigures:
     files_undeleted: int = 0
     resumed: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-class Phase:
-    """Adds the seconds spent inside to one phase."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self._seconds = seconds
-        self._name = name
-        self._began = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *exc: object) -> None:
-        spent = time.monotonic() - self._began
-        self._seconds[self._name] = round(self._seconds.get(self._name, 0.0) + spent, 3)

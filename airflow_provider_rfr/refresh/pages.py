@@ -1,4 +1,4 @@
-"""Page rows: how a fetched page becomes a row of the ledger, and rows an Arrow table.
+"""Page rows: how a fetched page becomes a row of the ledger, and how rows are written.
 
 Columns are built from buffers: ``pa.array(list)`` imports pandas where it is installed, which stops every reading
 thread for more than a second.
@@ -9,21 +9,24 @@ from __future__ import annotations
 import hashlib
 import time
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.streams.core import NextPage, Page
 from airflow_provider_rfr.streams.json_numbers import dumps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageRow:
-    """One line of the ledger; ``fetched_at`` in microseconds since the epoch, tokens as JSON text."""
+    """One row of the ledger; ``fetched_at`` in microseconds since 1970, tokens as JSON text."""
 
     generation: int
     epoch: int
@@ -31,21 +34,21 @@ class PageRow:
     partition_key: str
     chain: int
     page: int
-    token_in: str | None
-    token_out: str | None
-    complete: bool
-    record_count: int
-    checksum: str | None
-    request: str | None
-    status: int | None
-    skipped: str | None
     fetched_at: int
-    slice: str | None
-    records: bytes | None
+    token_in: str | None = None
+    token_out: str | None = None
+    complete: bool = False
+    record_count: int = 0
+    checksum: str | None = None
+    request: str | None = None
+    status: int | None = None
+    skipped: str | None = None
+    slice: str | None = None
+    records: bytes | None = None
 
 
 def encode_token(token: Any) -> str | None:
-    """A token as the ledger keeps it; None, the first page's absence of a token, stays None."""
+    """A token as the ledger keeps it; None, for the first page, stays None."""
     if token is None:
         return None
     try:
@@ -61,30 +64,28 @@ def decode_token(text: str | None) -> Any:
 
 def encode_records(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Records as newline-delimited JSON in one value: a list of texts costs many times more in Arrow."""
-    try:
-        return b"\n".join(map(dumps, records))
-    except TypeError:
-        return b"\n".join(_encode(record, number) for number, record in enumerate(records, start=1))
-
-
-def _encode(record: Mapping[str, Any], number: int) -> bytes:
-    try:
-        return dumps(record)
-    except TypeError as error:
-        raise SourceError(f"record {number} of the page can't be written as JSON: {error}") from None
+    lines = []
+    for number, record in enumerate(records, start=1):
+        try:
+            lines.append(dumps(record))
+        except TypeError as error:
+            raise SourceError(f"record {number} of the page can't be written as JSON: {error}") from None
+    return b"\n".join(lines)
 
 
 def checksum_of(records: bytes) -> str:
-    """A page's checksum; of its content only, so that a page that moved is recognised."""
+    """A page's checksum; of its records only, so that a page that moved is recognised."""
     return hashlib.blake2b(records, digest_size=12).hexdigest()
 
 
 def page_row(
     page: Page, *, generation: int, epoch: int, ordinal: int, key: str, chain: int, number: int, token: Any
 ) -> PageRow:
-    """The row of a fetched page."""
+    """The row of a fetched page.
+
+    :param token: that the page was requested with
+    """
     records = encode_records(page.records)
-    following = encode_token(page.next.token) if isinstance(page.next, NextPage) else None
     return PageRow(
         generation=generation,
         epoch=epoch,
@@ -93,7 +94,7 @@ def page_row(
         chain=chain,
         page=number,
         token_in=encode_token(token),
-        token_out=following,
+        token_out=encode_token(page.next.token) if isinstance(page.next, NextPage) else None,
         complete=not isinstance(page.next, NextPage),
         record_count=len(page.records),
         checksum=checksum_of(records),
@@ -101,7 +102,6 @@ def page_row(
         status=page.status,
         skipped=page.skipped,
         fetched_at=time.time_ns() // 1000,
-        slice=None,
         records=records,
     )
 
@@ -117,66 +117,35 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
             partition_key=key,
             chain=0,
             page=0,
-            token_in=None,
-            token_out=None,
-            complete=False,
-            record_count=0,
-            checksum=None,
-            request=None,
-            status=None,
-            skipped=None,
             fetched_at=now,
             slice=dumps(value, orjson.OPT_SORT_KEYS).decode(),
-            records=None,
         )
 
 
-def rows_to_table(rows: Sequence[PageRow], schema: pa.Schema) -> pa.Table:
-    """The rows as a table of ``schema``, whose columns are named as the row's fields."""
-    columns = [_BUILDERS[str(field.type)]([getattr(row, field.name) for row in rows], field.type) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
+def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str) -> None:
+    """Write rows as one ledger file."""
+    schema = ledger_arrow_schema()
+    columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
+    table = pa.Table.from_arrays(columns, schema=schema)
+    statistics = ("generation", "epoch", "partition_ordinal", "chain", "page")
+    store.write_parquet(location, table, footer=footer, statistics=statistics)
 
 
-def _integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    code = "q" if kind.bit_width == 64 else "i"
-    data = array(code, [0 if value is None else value for value in values])
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(data)])
+def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of integers, microseconds, booleans, or (large) strings; None is null, bytes are UTF-8."""
+    valid = None if None not in values else _bits([value is not None for value in values])
+    if pa.types.is_boolean(kind):
+        buffers = [_bits([bool(value) for value in values])]
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        data = [b"" if value is None else value if isinstance(value, bytes) else value.encode() for value in values]
+        offsets = np.zeros(len(data) + 1, np.int64 if pa.types.is_large_string(kind) else np.int32)
+        np.cumsum([len(item) for item in data], out=offsets[1:])
+        buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+    else:
+        code = "q" if kind.bit_width == 64 else "i"
+        buffers = [pa.py_buffer(array(code, [0 if value is None else value for value in values]))]
+    return pa.Array.from_buffers(kind, len(values), [valid, *buffers])
 
 
-def _booleans(values: Sequence[bool | None], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(_bits(map(bool, values)))])
-
-
-def _texts(values: Sequence[str | bytes | None], kind: pa.DataType) -> pa.Array:
-    data = [b"" if v is None else v if isinstance(v, bytes) else v.encode() for v in values]
-    code = "q" if kind == pa.large_string() else "i"
-    offsets, end = array(code, [0]), 0
-    for item in data:
-        end += len(item)
-        offsets.append(end)
-    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(kind, len(values), buffers)
-
-
-def _validity(values: Sequence[Any]) -> pa.Buffer | None:
-    if None not in values:
-        return None
-    return pa.py_buffer(_bits(value is not None for value in values))
-
-
-def _bits(flags: Any) -> bytes:
-    number, length = 0, 0
-    for flag in flags:
-        number |= bool(flag) << length
-        length += 1
-    return number.to_bytes((length + 7) // 8 or 1, "little")
-
-
-_BUILDERS: dict[str, Callable[[Any, pa.DataType], pa.Array]] = {
-    "int64": _integers,
-    "int32": _integers,
-    "timestamp[us, tz=UTC]": _integers,
-    "bool": _booleans,
-    "string": _texts,
-    "large_string": _texts,
-}
+def _bits(flags: Sequence[bool]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))

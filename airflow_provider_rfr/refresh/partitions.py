@@ -1,13 +1,13 @@
-"""The driver's view of a refresh's partitions: the frozen list, and where each of them stands.
+"""The driver's view of a refresh's partitions: the frozen list, and the position in each.
 
-Of a partition that was read only its last cursor is kept, so that memory follows the list, not the pages.
+Of a partition that was read only its last cursor is kept, so that memory grows with the list and not with the pages.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_rfr.exceptions import LedgerError, ReconciliationError
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, Cursor
-from airflow_provider_rfr.refresh.chains import marks_of_rows
-from airflow_provider_rfr.refresh.messages import OverlapCheck, PartitionProgress, PartitionWork
-
-OPENING_COLUMNS = ("partition_ordinal", "page", "partition_key", "slice")
+from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.refresh.chains import seen_marks
+from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork
 
 
 @dataclass(slots=True)
 class PartitionBook:
-    """Every partition of one generation.
+    """Every partition of one generation; all fields are by ordinal.
 
-    :ivar keys: canonical keys, by ordinal
-    :ivar cursors: of partitions that have pages, by ordinal
-    :ivar failed: why a partition can't go on in this attempt
+    :ivar keys: canonical JSON of the partition keys
+    :ivar slices: JSON of the slices
+    :ivar cursors: of partitions that have pages
+    :ivar failed: why a partition can't continue in this attempt
+    :ivar overran: partitions that had a page in flight when the last round ended
     """
 
     keys: Sequence[str]
@@ -53,7 +53,7 @@ class PartitionBook:
 
     @property
     def live_chains(self) -> dict[int, int]:
-        """The chain that counts, of every partition that was started again."""
+        """The chain that counts, by ordinal; partitions that never started again are left out."""
         return {ordinal: cursor.chain for ordinal, cursor in self.cursors.items() if cursor.chain}
 
     def open_ordinals(self) -> list[int]:
@@ -64,15 +64,11 @@ class PartitionBook:
 
     def work(self, ordinal: int) -> PartitionWork:
         """The partition as a task gets it."""
-        cursor = self.cursors.get(ordinal, Cursor())
         return PartitionWork(
             ordinal=ordinal,
             key=self.keys[ordinal],
             slice=orjson.loads(self.slices[ordinal]),
-            chain=cursor.chain,
-            pages=cursor.pages,
-            token=cursor.token,
-            records=cursor.records,
+            cursor=self.cursors.get(ordinal, Cursor()),
             seen=self.seen.get(ordinal, b""),
             overlap=self.overlaps.get(ordinal),
             restarts=self.restarts.get(ordinal, 0),
@@ -80,55 +76,54 @@ class PartitionBook:
         )
 
     def apply(self, progress: PartitionProgress) -> None:
-        """Move a partition on."""
+        """Take over where a task left a partition."""
         ordinal = progress.ordinal
-        if progress.pages or progress.chain:
-            self._move(
-                ordinal, Cursor(progress.chain, progress.pages, progress.token, progress.complete, progress.records)
-            )
+        # A partition of which no page came has no cursor: it is still to be begun.
+        if progress.cursor.pages or progress.cursor.chain:
+            self.move({ordinal: progress.cursor})
         self.restarts[ordinal] = progress.restarts
         self.seen[ordinal] = progress.seen
         if progress.checked:
             self.overlaps.pop(ordinal, None)
-        if progress.complete:
+        if progress.cursor.complete:
             self.seen.pop(ordinal, None)
         if progress.error is not None:
             self.failed[ordinal] = progress.error
         (self.overran.add if progress.overran else self.overran.discard)(ordinal)
         (self.asked.add if progress.asked else self.asked.discard)(ordinal)
 
-    def adopt(self, moved: Mapping[int, Cursor]) -> None:
-        """Move partitions on to where adopted files end."""
-        for ordinal, cursor in moved.items():
-            self._move(ordinal, cursor)
+    def move(self, cursors: Mapping[int, Cursor]) -> None:
+        """Set these cursors."""
+        for ordinal, cursor in cursors.items():
+            before = self.cursors.get(ordinal)
+            self.done += int(cursor.complete) - int(before is not None and before.complete)
+            self.cursors[ordinal] = cursor
 
     def remember(self, table: pa.Table, *, addressable: bool) -> None:
-        """Take the marks of open chains, and their last page for the overlap check, from the page rows."""
+        """After a take-over: set the marks of open chains, and the overlap check of their last page.
+
+        :param table: cursor columns of all committed page rows
+        """
         open_ones = [n for n, cursor in self.cursors.items() if not cursor.complete]
         if not open_ones:
             return
         rows = table.filter(pc.is_in(table["partition_ordinal"], pa.array(np.array(open_ones))))
-        by_ordinal: dict[int, list[dict[str, Any]]] = {}
+        by_ordinal: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for row in rows.to_pylist():
             if row["page"] and row["chain"] == self.cursors[row["partition_ordinal"]].chain:
-                by_ordinal.setdefault(row["partition_ordinal"], []).append(row)
+                by_ordinal[row["partition_ordinal"]].append(row)
         for ordinal, own in by_ordinal.items():
-            self.seen[ordinal] = marks_of_rows(own)
-            last = max(own, key=lambda row: int(row["page"]))
+            self.seen[ordinal] = seen_marks(own)
             if addressable:
+                last = max(own, key=lambda row: int(row["page"]))
                 self.overlaps[ordinal] = OverlapCheck(last["token_in"], last["checksum"])
 
-    def _move(self, ordinal: int, cursor: Cursor) -> None:
-        before = self.cursors.get(ordinal)
-        self.done += int(cursor.complete) - int(before is not None and before.complete)
-        self.cursors[ordinal] = cursor
 
-
-def open_book(openings: Iterable[pa.Table]) -> PartitionBook:
-    """The frozen list, from the opening rows."""
+def open_book(store: FileStore, openings: Iterable[str]) -> PartitionBook:
+    """The frozen list, from the files with the opening rows."""
     found: dict[int, tuple[str, str]] = {}
-    for table in openings:
-        for row in table.to_pylist():
+    for location in openings:
+        for row in store.read_table(location, ("partition_ordinal", "page", "partition_key", "slice")).to_pylist():
             if row["page"] == 0:
                 found[row["partition_ordinal"]] = (row["partition_key"], row["slice"])
     if sorted(found) != list(range(len(found))):
@@ -137,71 +132,40 @@ def open_book(openings: Iterable[pa.Table]) -> PartitionBook:
 
 
 def cursors_of(table: pa.Table) -> dict[int, Cursor]:
-    """Where the page rows leave each partition: its highest chain, and there its highest page."""
+    """Cursors behind the page rows: of each partition its highest chain, and there its highest page."""
     ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
     order = np.lexsort((page, chain, ordinal))
-    last = order[np.append(np.diff(ordinal[order]) != 0, True)] if len(order) else order
-    last = last[page[last] > 0]
-    live = dict(zip(ordinal[last].tolist(), chain[last].tolist(), strict=True))
-    records = _records_by_partition(ordinal, chain, table["record_count"].to_numpy(), live)
+    last = order[np.append(np.diff(ordinal[order]) != 0, True)[: len(order)]]
+    _, place = np.unique(ordinal, return_inverse=True)
+    live = chain == chain[last][place]
+    records = np.bincount(place, weights=table["record_count"].to_numpy() * live, minlength=len(last))
     ends = table.select(["token_out", "complete"]).take(pa.array(last))
+    positions = (values[last].tolist() for values in (ordinal, chain, page))
+    columns = (*positions, ends["token_out"].to_pylist(), ends["complete"].to_pylist(), records.tolist())
     return {
-        number: Cursor(chain_number, pages, token, complete, records[number])
-        for (number, chain_number), pages, token, complete in zip(
-            live.items(), page[last].tolist(), ends["token_out"].to_pylist(), ends["complete"].to_pylist(), strict=True
-        )
+        number: Cursor(chain_number, pages, token, complete, int(count))
+        for number, chain_number, pages, token, complete, count in zip(*columns, strict=True)
+        if pages
     }
 
 
-def check_gapless(table: pa.Table, cursors: Mapping[int, Cursor]) -> None:
-    """Every live chain has each page once; raises :class:`ReconciliationError` naming the first that has not."""
-    counts: dict[int, int] = {}
-    columns = [table[name].to_pylist() for name in ("partition_ordinal", "chain", "page")]
-    for ordinal, chain, page in zip(*columns, strict=True):
-        if page and chain == cursors[ordinal].chain:
-            counts[ordinal] = counts.get(ordinal, 0) + 1
-    for ordinal, cursor in cursors.items():
-        if counts.get(ordinal) != cursor.pages:
-            raise ReconciliationError(
-                f"partition {ordinal}, chain {cursor.chain}: {counts.get(ordinal)} page rows up to page {cursor.pages}"
-            )
-
-
-def skipped_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> int:
-    """Pages of live chains that an ignored error left without records."""
-    rows = table.filter(pc.is_valid(table["skipped"])).select(["partition_ordinal", "chain"]).to_pylist()
-    return sum(row["chain"] == cursors[row["partition_ordinal"]].chain for row in rows)
-
-
-def fetched_span(table: pa.Table, cursors: Mapping[int, Cursor]) -> tuple[datetime | None, datetime | None]:
-    """When the earliest and the latest page of live chains was fetched; None for no pages."""
+def live_pages(table: pa.Table, cursors: Mapping[int, Cursor]) -> pa.Table:
+    """The page rows that count: no opening rows, and none of superseded chains."""
     ordinal, chain, page = (table[name].to_numpy() for name in ("partition_ordinal", "chain", "page"))
-    live_chain = np.zeros(int(ordinal.max()) + 1 if len(ordinal) else 0, dtype=np.int64)
+    live_chain = np.zeros(ordinal.max(initial=-1) + 1, dtype=np.int64)
     for number, cursor in cursors.items():
         live_chain[number] = cursor.chain
-    found = pc.min_max(table["fetched_at"].filter(pa.array((page > 0) & (chain == live_chain[ordinal]))))
-    return found["min"].as_py(), found["max"].as_py()
+    return table.filter(pa.array((page > 0) & (chain == live_chain[ordinal])))
 
 
-def _records_by_partition(
-    ordinal: np.ndarray[Any, Any], chain: np.ndarray[Any, Any], count: np.ndarray[Any, Any], live: Mapping[int, int]
-) -> dict[int, int]:
-    size = int(ordinal.max()) + 1 if len(ordinal) else 0
-    live_chain = np.zeros(size, dtype=np.int64)
-    for number, chain_number in live.items():
-        live_chain[number] = chain_number
-    counts = np.where(chain == live_chain[ordinal], count, 0) if size else count
-    sums = np.bincount(ordinal, weights=counts, minlength=size) if size else np.zeros(0)
-    return {number: int(sums[number]) for number in live}
+def check_gapless(pages: pa.Table, cursors: Mapping[int, Cursor]) -> None:
+    """Check that every live chain has as many rows as pages; raises :class:`ReconciliationError` for the first other.
 
-
-__all__ = [
-    "CURSOR_COLUMNS",
-    "OPENING_COLUMNS",
-    "PartitionBook",
-    "check_gapless",
-    "cursors_of",
-    "fetched_span",
-    "open_book",
-    "skipped_pages",
-]
+    :param pages: as of :func:`live_pages`
+    """
+    counts = Counter(pages["partition_ordinal"].to_pylist())
+    for ordinal, cursor in cursors.items():
+        if counts[ordinal] != cursor.pages:
+            raise ReconciliationError(
+                f"partition {ordinal}, chain {cursor.chain}: {counts[ordinal]} page rows up to page {cursor.pages}"
+            )

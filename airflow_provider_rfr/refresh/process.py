@@ -1,12 +1,12 @@
-"""A driver whose parent died ends by itself.
+"""What ends a driver: signals, and the death of its supervisor.
 
 When a worker is killed for its memory, its Spark driver lives on as an orphan, beside the driver of the retry. The
-ledger's epoch keeps the table right; this keeps the API and the machine from double work.
+ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports only the
+standard library, because the operator uses it, too.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -14,13 +14,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-log = logging.getLogger(__name__)
-
 _POLL_SECONDS = 1.0
 
 
 def process_started(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot, which tells it from a later one of its number; None if gone."""
+    """Start of a process in clock ticks since boot, which with its number identifies it; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -30,14 +28,20 @@ def process_started(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether that very process lives; True where the machine can't tell."""
-    if not Path("/proc/self/stat").exists():
-        return _answers(pid)
-    return process_started(pid) == started
+    """Whether that very process lives; where there is no /proc, whether a process of that number does."""
+    if Path("/proc/self/stat").exists():
+        return process_started(pid) == started
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def watch_supervisor(pid: int, started: int, host: str, stop: Callable[[str], None]) -> None:
-    """Call ``stop`` once when the supervisor is gone; does nothing on another host, where it can't be seen."""
+    """Call ``stop`` with a reason once the supervisor has ended; does nothing on another host, which can't see it."""
     if host != socket.gethostname():
         return
 
@@ -45,22 +49,12 @@ def watch_supervisor(pid: int, started: int, host: str, stop: Callable[[str], No
         waiting = threading.Event()
         while is_alive(pid, started):
             waiting.wait(_POLL_SECONDS)
-        stop(f"the process {pid} that this refresh ran for is gone")
+        stop(f"the process {pid}, for which this refresh ran, has ended")
 
     threading.Thread(target=poll, name="rfr-watchdog", daemon=True).start()
 
 
 def stop_on_signals(stop: Callable[[str], None]) -> None:
-    """Let SIGTERM and SIGINT end the round at hand, commit it, and end."""
+    """Call ``stop`` with a reason on SIGTERM and SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stop(f"received {signal.Signals(received).name}"))
-
-
-def _answers(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

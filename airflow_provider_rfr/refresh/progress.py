@@ -1,4 +1,4 @@
-"""How far a refresh is: what its log says of a round, and the checkpoint that Airflow's UI shows."""
+"""Progress of a refresh: the log line of a round, and the checkpoint that Airflow's UI shows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CHECKPOINT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where this attempt began: what earlier ones did is not part of its pace.
+    """Where this attempt began: what earlier attempts did does not count for its pace.
 
-    :ivar at: when; of the ledger's clock, as all times here
+    :ivar at: by the ledger's clock, as all times here
     """
 
     generation: int
@@ -29,7 +29,10 @@ class Start:
 
     @classmethod
     def of(cls, status: RefreshStatus, before: RefreshStatus | None) -> Start:
-        """:param before: what the ledger said before the attempt"""
+        """The start of the attempt that ``status`` shows.
+
+        :param before: the ledger's state before the attempt
+        """
         if before is not None and before.generation == status.generation:
             same_epoch = before.epoch == status.epoch
             at = before.committed_at if same_epoch else status.committed_at
@@ -42,8 +45,8 @@ class Start:
 class Progress:
     """One table's state, with its pace in this attempt.
 
-    :ivar pages_per_second: None before there is anything to measure
-    :ivar seconds_left: estimate, None where nothing tells how much there is
+    :ivar pages_per_second: None before the attempt has read pages
+    :ivar seconds_left: estimate; None where the amount of work left is unknown
     """
 
     status: RefreshStatus
@@ -54,12 +57,19 @@ class Progress:
     def of(cls, status: RefreshStatus, start: Start) -> Progress:
         """Measured from the attempt's start to the ledger's last commit."""
         seconds = (status.committed_at - start.at).total_seconds()
-        pages = status.pages - start.pages
-        pace = pages / seconds if seconds > 0 and pages > 0 else None
-        return cls(status, pace, _seconds_left(status, start, seconds))
+        pages, records = status.pages - start.pages, status.records - start.records
+        done, open_ones = status.partitions_done - start.partitions_done, status.partitions - status.partitions_done
+        left = None
+        if open_ones and seconds > 0:
+            # By partitions where some are done; else by the records of the last refresh, if there was one.
+            if done > 0:
+                left = seconds / done * open_ones
+            elif records > 0 and status.previous_rows is not None and status.previous_rows > status.records:
+                left = seconds / records * (status.previous_rows - status.records)
+        return cls(status, pages / seconds if seconds > 0 and pages > 0 else None, left)
 
     def line(self, table: str) -> str:
-        """One round for a person."""
+        """The log line of a round."""
         now = self.status
         parts = [
             f"{now.pages:,} pages",
@@ -71,10 +81,7 @@ class Progress:
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
 
     def checkpoint(self) -> dict[str, Any]:
-        """The same for Airflow's task state: numbers and times alone, so that nothing secret can be in it.
-
-        The snapshot id is text: Airflow's pages round a number of its size.
-        """
+        """The same for Airflow's task state: numbers and times alone, so that it can't hold a secret."""
         now = self.status
         return {
             "generation": now.generation,
@@ -89,6 +96,7 @@ class Progress:
             "pages_refetched": now.pages_refetched,
             "pages_per_second": _rounded(self.pages_per_second),
             "seconds_left": _rounded(self.seconds_left),
+            # As text: JavaScript in Airflow's UI rounds a number of its size.
             "snapshot_id": None if now.snapshot_id is None else str(now.snapshot_id),
             "committed_at": now.committed_at.isoformat(),
         }
@@ -96,7 +104,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoint:
-    """How far a table's refresh was at some moment, small enough to travel with a deferred task."""
+    """Progress of one table's refresh at some moment, small enough to travel with a deferred task."""
 
     generation: int
     epoch: int
@@ -106,25 +114,25 @@ class ProgressPoint:
 
     @classmethod
     def of(cls, status: RefreshStatus) -> ProgressPoint:
-        """The mark of a ledger's state."""
+        """The progress in a ledger's state."""
         return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
 
 
 class ProgressBook:
-    """What one attempt has brought each table.
+    """Progress of one attempt in each table.
 
-    :param tell: takes one line for each round that is over
+    :param log: takes one line for each round that ended
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
         self._before: dict[str, RefreshStatus | None] = {}
         self._starts: dict[str, Start] = {}
         self._shown: dict[str, Progress] = {}
 
     @property
     def before(self) -> Mapping[str, RefreshStatus | None]:
-        """What the attempt found, by table."""
+        """The state that the attempt found, by table."""
         return self._before
 
     @property
@@ -133,11 +141,11 @@ class ProgressBook:
         return {table: progress.status for table, progress in self._shown.items()}
 
     def begin(self, table: str, status: RefreshStatus | None) -> None:
-        """Note what the attempt finds."""
+        """Record the state that the attempt finds."""
         self._before[table] = status
 
     def take(self, table: str, status: RefreshStatus | None) -> bool:
-        """Whether this is news of the attempt; tells a round that is over."""
+        """Take a table's state; returns whether this attempt changed it. Logs a round that ended."""
         before = self._before.get(table)
         last = self._shown[table].status if table in self._shown else before
         if status is None or (last is not None and status.committed_at == last.committed_at):
@@ -148,29 +156,15 @@ class ProgressBook:
         progress = self._shown[table] = Progress.of(status, start)
         same = last is not None and last.generation == status.generation
         if status.rounds > (last.rounds if same and last is not None else 0):
-            self._tell(progress.line(table))
+            self._log(progress.line(table))
         return True
 
     def checkpoint(self) -> dict[str, Any]:
-        """All tables that this attempt changed."""
+        """The checkpoint of all tables that this attempt changed."""
         return {
             "version": CHECKPOINT_VERSION,
             "tables": {table: progress.checkpoint() for table, progress in self._shown.items()},
         }
-
-
-def _seconds_left(status: RefreshStatus, start: Start, seconds: float) -> float | None:
-    """By partitions where there are several; else by the records of the last refresh, if there was one."""
-    open_ones = status.partitions - status.partitions_done
-    if not open_ones or seconds <= 0:
-        return None
-    done = status.partitions_done - start.partitions_done
-    if done > 0:
-        return seconds / done * open_ones
-    records = status.records - start.records
-    if records > 0 and status.previous_rows is not None and status.previous_rows > status.records:
-        return seconds / records * (status.previous_rows - status.records)
-    return None
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """The publish: ledger to typed rows to one commit on the target, or nothing at all.
 
-Fetched, staged and published counts are equal, or nothing is published; nor is a result that is empty or shrunken
+Fetched, staged and published counts are equal, or nothing is published; nor is a result that is empty or has shrunk
 beyond what is allowed. Publishing a generation twice is a no-op that returns the first commit.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import reduce
 
-import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import (
@@ -27,34 +29,34 @@ from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, collect
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
-from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema
+from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
 from airflow_provider_rfr.lake.target import Publication, RowFilter, TargetTable
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.partitions import (
-    CURSOR_COLUMNS,
-    PartitionBook,
-    check_gapless,
-    cursors_of,
-    fetched_span,
-    skipped_pages,
-)
+from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.publish_task import (
-    InferTask,
     KeySearch,
+    LedgerFiles,
     PublishResult,
     PublishTask,
     WrittenFile,
     drop_rows,
     find_losers,
+    infer_columns,
     key_columns,
-    merge_schemas,
-    run_infer_task,
     run_publish_task,
 )
 from airflow_provider_rfr.streams.core import Stream
+
+_log = logging.getLogger(__name__)
+
+_IMAGE = f"airflow-provider-rfr:{__version__}"
+_TRIES = 10
+_KEYS_A_BUCKET = 4_000_000
+_BYTES_A_TASK = 64 * 1024 * 1024
 
 
 def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -> None:
@@ -77,24 +79,6 @@ def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -
         )
 
 
-def _type_mismatch(offenders: Sequence[Mapping[str, object]], count: int) -> TypeMismatchError:
-    """The error that lists the first offenders."""
-    lines = [
-        f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
-        f" {item['value']}, expected {item['expected']}"
-        for item in offenders
-    ]
-    more = f" (and {count - len(lines)} more)" if count > len(lines) else ""
-    return TypeMismatchError(
-        f"{count} values do not fit their columns: " + "; ".join(lines) + more + ". Correct the schema and run again,"
-        " nothing is fetched again; or set on_type_error to null. A fix by a transformation fetches all pages again",
-        offenders,
-    )
-
-
-_IMAGE = f"airflow-provider-rfr:{__version__}"
-
-
 def _commit_summary(
     ledger: str,
     header: LedgerHeader,
@@ -105,13 +89,8 @@ def _commit_summary(
     removed: int,
     skipped: int,
     event: CommitEvent,
-) -> Mapping[str, str]:
-    """Properties of the commit that publishes ``header``'s generation; the commit id is the same for every try.
-
-    :param removed: rows dropped because a later one has the same primary key
-    :param skipped: pages without records, because an error of theirs was ignored
-    :param event: what the webhooks tell of the commit
-    """
+) -> dict[str, str]:
+    """Snapshot properties of the commit that publishes ``header``'s generation; counts are as in PublishOutcome."""
     values = {
         "ledger": ledger,
         "generation": header.generation,
@@ -139,10 +118,11 @@ def _commit_event(
     binding: Binding,
     fetched: tuple[datetime | None, datetime | None],
 ) -> CommitEvent:
-    """What the webhooks tell of the generation; what the snapshot itself tells is left out.
+    """The webhook event of the generation, without what the snapshot itself holds.
 
     :param fetched: when its earliest and its latest page were fetched
     """
+    # The same for every try, so that receivers recognise a repeat.
     commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
     begin, end = published_span([fetched] if binding.documents else [])
     run = config.run.airflow
@@ -168,11 +148,10 @@ def _commit_event(
 
 @dataclass(frozen=True, slots=True)
 class PublishOutcome:
-    """What readers see now.
+    """The published generation.
 
-    :ivar rows: in this generation
     :ivar duplicates_removed: rows dropped because a later one has the same primary key
-    :ivar pages_skipped: pages without records, because an error of theirs was ignored
+    :ivar pages_skipped: pages without records, because their error was ignored
     """
 
     snapshot_id: int
@@ -182,19 +161,18 @@ class PublishOutcome:
 
 
 def outcome_of(publication: Publication, header: LedgerHeader) -> PublishOutcome:
-    """The outcome of a publication that is there already."""
-    rows = publication.summary.get("rfr.rows")
-    removed = publication.summary.get("rfr.duplicates-removed")
+    """The outcome of an earlier publication; counts that its summary lacks are the header's."""
+    summary = publication.summary
     return PublishOutcome(
         publication.snapshot_id,
-        int(rows) if rows else header.published_rows or header.records,
-        int(removed or 0),
-        int(publication.summary.get("rfr.pages-skipped", 0)),
+        int(summary.get("rfr.rows") or header.published_rows or header.records),
+        int(summary.get("rfr.duplicates-removed") or 0),
+        int(summary.get("rfr.pages-skipped") or 0),
     )
 
 
 def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -> PublishOutcome | None:
-    """What the target shows of this generation, None where it is not published.
+    """The earlier publication of this generation; None if it is not published.
 
     :raises FencedError: a newer attempt published it, or a newer generation
     """
@@ -210,13 +188,6 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
             newer_epoch=max(epoch, header.epoch + 1),
         )
     return outcome_of(found, header)
-
-
-log = logging.getLogger(__name__)
-
-_TRIES = 10
-_KEYS_A_BUCKET = 4_000_000
-_BYTES_A_TASK = 64 * 1024 * 1024
 
 
 class Publisher:
@@ -242,8 +213,14 @@ class Publisher:
         self._fetched: tuple[datetime | None, datetime | None] = (None, None)
 
     def publish(self) -> PublishOutcome:
-        """Check, type, write, commit; raises before the commit, or not at all."""
-        header = self._header()
+        """Check, type, write, commit; raises before the commit, or not at all.
+
+        :raises PublishRefusedError: the rows are refused: too few, or outside of ``replace_where``
+        :raises TypeMismatchError: values do not fit their columns
+        :raises ReconciliationError: counts differ
+        :raises FencedError: a newer attempt or generation was published
+        """
+        header = self._ledger.held
         staged = self._check_staged()
         _check_guards(self._options, rows=staged, previous=header.previous_rows)
         if (found := _published_already(self._target, self._ledger.id, header)) is not None:
@@ -252,47 +229,26 @@ class Publisher:
             try:
                 outcome = self._write_and_commit(header, staged)
             except TargetChangedError as error:
-                log.info("%s; they are written again", error)
+                _log.info("%s; they are written again", error)
                 continue
-            log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
+            _log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
             return outcome
-        raise LedgerError(f"the columns of {self._target.name} change all the time; the retry publishes what was read")
-
-    def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
-        tasks, target = self._plan(staged)
-        try:
-            written, removed = self._write(tasks, staged)
-        except BaseException:
-            target.discard()
-            raise
-        try:
-            return self._commit(header, target, written, staged - removed, removed)
-        except TargetChangedError:
-            target.discard()
-            raise
-        finally:
-            self._ledger.store.delete_folder(self._scratch())
-
-    def _write(self, tasks: Sequence[PublishTask], staged: int) -> tuple[list[WrittenFile], int]:
-        """Write the data files and check all that can be checked; returns them, and the rows dropped as duplicates."""
-        results = self._cluster.run(_run_publish, tasks)
-        self._check_results(results, staged)
-        written = [file for result in results for file in result.written]
-        written, removed = self._without_duplicates(tasks, written, staged)
-        _check_guards(self._options, rows=staged - removed, previous=self._header().previous_rows)
-        self._ledger.check_epoch()
-        return written, removed
+        raise LedgerError(
+            f"schema of {self._target.name} changed concurrently {_TRIES} times; the retry publishes what was read"
+        )
 
     def _check_staged(self) -> int:
-        """Every partition complete, every page there once, and the counts those that were fetched."""
+        """Every partition complete, every page there once, and the counts those that were fetched; returns the rows."""
         table = self._ledger.read_pages((*CURSOR_COLUMNS, "skipped", "fetched_at"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
-            check_gapless(table, cursors)
-            self._skipped = skipped_pages(table, cursors)
-            self._fetched = fetched_span(table, cursors)
+            pages = live_pages(table, cursors)
+            check_gapless(pages, cursors)
+            self._skipped = pages.num_rows - pages["skipped"].null_count
+            span = pc.min_max(pages["fetched_at"])
+            self._fetched = span["min"].as_py(), span["max"].as_py()
         if self._skipped:
-            log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
+            _log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
         unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
         if unfinished:
             raise ReconciliationError(
@@ -306,68 +262,91 @@ class Publisher:
                 )
         return sum(cursor.records for cursor in cursors.values())
 
-    def _plan(self, rows: int) -> tuple[list[PublishTask], FileTarget]:
+    def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
+        tasks, target = self._plan(header, staged)
+        try:
+            results = self._cluster.run(run_publish_task, tasks)
+            self._check_results(results, staged)
+            written = [file for result in results for file in result.written]
+            written, removed = self._without_duplicates(tasks, written, staged)
+            _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
+            self._ledger.check_epoch()
+        except BaseException:
+            target.discard()
+            raise
+        try:
+            return self._commit(header, target, written, staged - removed, removed)
+        except TargetChangedError:
+            # Of no other error: the commit may have happened, and then the table names these files.
+            target.discard()
+            raise
+        finally:
+            self._ledger.store.delete_folder(self._scratch(header))
+
+    def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
+        shares, options = self._shares(), self._options
         schema = self._stream.json_schema
-        wanted = arrow_schema(schema, "json_schema") if schema is not None else self._inferred()
-        options = self._options
+        if schema is not None:
+            wanted = arrow_schema(schema, "json_schema")
+        else:
+            wanted = reduce(merge, self._cluster.run(infer_columns, shares), InferredSchema()).to_arrow()
         rows_stay = options.mode is PublishMode.APPEND or options.replace_where is not None
         target = self._target.prepare(
             wanted, options.on_schema_change.value, inferred=schema is None, rows_stay=rows_stay
         )
-        header = self._header()
         family = f"rfr-{self._ledger.id[:8]}-g{header.generation}-"
         target = replace(target, family=family, label=f"e{header.epoch}-")
-        where = self._options.replace_where
-        base = PublishTask(
-            store=self._ledger.store,
-            files=(),
-            live_chains=self._book.live_chains,
+        where = options.replace_where
+        task = PublishTask(
+            source=LedgerFiles(self._ledger.store, (), {}),
             target=target,
             schema=target.rows,
             generation=header.generation,
-            on_type_error=self._options.on_type_error.value,
-            max_offenders=self._options.max_offenders,
+            on_type_error=options.on_type_error.value,
+            max_offenders=options.max_offenders,
             # Columns inferred from no rows lack the key's.
             key_columns=key_columns(self._stream.primary_key, target.rows) if rows else (),
             row_filter=RowFilter(where, target.layout.schema) if where else None,
-            scratch=self._scratch(),
+            scratch=self._scratch(header),
         )
-        return [replace(base, files=group) for group in self._groups()], target
+        return [replace(task, source=share) for share in shares], target
 
-    def _inferred(self) -> pa.Schema:
-        """The columns that the records of the whole generation have."""
-        base = InferTask(self._ledger.store, (), self._book.live_chains)
-        tasks = [replace(base, files=group) for group in self._groups()]
-        return merge_schemas(self._cluster.run(_run_infer, tasks))
-
-    def _groups(self) -> list[tuple[str, ...]]:
-        """Ledger files in groups of about equal size: one a core, more when there is much."""
+    def _shares(self) -> list[LedgerFiles]:
+        """The ledger files in shares of about equal size: one a core, more when there is much."""
         sizes = sorted(((self._ledger.store.size(name), name) for name in self._ledger.page_files()), reverse=True)
-        total = sum(size for size, _ in sizes)
-        count = min(len(sizes), max(self._cluster.cores, total // _BYTES_A_TASK))
-        groups: list[tuple[int, list[str]]] = [(0, []) for _ in range(count)]
+        count = min(len(sizes), max(self._cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
+        totals = [0] * count
+        groups: list[tuple[str, ...]] = [()] * count
         for size, name in sizes:
-            lightest = min(range(count), key=lambda index: groups[index][0])
-            groups[lightest] = (groups[lightest][0] + size, [*groups[lightest][1], name])
-        return [tuple(names) for _, names in groups]
+            lightest = totals.index(min(totals))
+            totals[lightest] += size
+            groups[lightest] += (name,)
+        return [LedgerFiles(self._ledger.store, files, self._book.live_chains) for files in groups]
 
     def _check_results(self, results: Sequence[PublishResult], staged: int) -> None:
-        offenders = [item for result in results for item in result.offenders]
         count = sum(result.offender_count for result in results)
         if count and self._options.on_type_error.value == "fail":
-            raise _type_mismatch(offenders[: self._options.max_offenders], count)
+            offenders = [item for result in results for item in result.offenders][: self._options.max_offenders]
+            named = "; ".join(
+                f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
+                f" {item['value']}, expected {item['expected']}"
+                for item in offenders
+            )
+            more = f" (and {count - len(offenders)} more)" if count > len(offenders) else ""
+            raise TypeMismatchError(
+                f"{count} values do not fit their columns: {named}{more}. Correct the schema and run again, nothing is"
+                " fetched again; or set on_type_error to null. A fix by a transformation fetches all pages again",
+                offenders,
+            )
         outside = sum(result.outside_filter for result in results)
         if outside:
             raise PublishRefusedError(
                 f"{outside} rows do not match replace_where ({self._options.replace_where});"
                 " published, they would double at the next run; nothing is published"
             )
-        rows: dict[int, int] = {}
-        for result in results:
-            for ordinal, number in result.rows_by_partition.items():
-                rows[ordinal] = rows.get(ordinal, 0) + number
+        rows = sum((Counter(result.rows_by_partition) for result in results), Counter[int]())
         written = sum(file.file.rows for result in results for file in result.written)
-        wrong = [n for n, cursor in self._book.cursors.items() if rows.get(n, 0) != cursor.records]
+        wrong = [n for n, cursor in self._book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
             place = f", first in partition {self._book.keys[wrong[0]]}" if wrong else ""
             raise ReconciliationError(
@@ -375,22 +354,23 @@ class Publisher:
             )
 
     def _without_duplicates(
-        self, tasks: Sequence[PublishTask], written: Sequence[WrittenFile], staged: int
+        self, tasks: Sequence[PublishTask], written: list[WrittenFile], staged: int
     ) -> tuple[list[WrittenFile], int]:
+        """Write files that hold duplicates of a primary key again without them; returns the files, and rows dropped."""
         companions = tuple(file.keys for file in written if file.keys is not None)
         if not companions:
-            return list(written), 0
+            return written, 0
         buckets = max(1, staged // _KEYS_A_BUCKET)
         searches = [KeySearch(self._ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
         losers: dict[str, list[int]] = {}
-        for found in self._cluster.run(_run_search, searches):
+        for found in self._cluster.run(find_losers, searches):
             for companion, rows in found.items():
                 losers.setdefault(companion, []).extend(rows)
         if not losers:
-            return list(written), 0
+            return written, 0
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
-        again = [file for files in self._cluster.run(_run_drop, hit) for file in files]
+        again = [file for files in self._cluster.run(lambda item: drop_rows(*item), hit) for file in files]
         self._ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
@@ -404,9 +384,9 @@ class Publisher:
         counts = {"rows": rows, "removed": removed, "skipped": self._skipped}
         summary = _commit_summary(self._ledger.id, header, stream=stream, mode=mode, event=event, **counts)
         for attempt in range(_TRIES):
-            # Whoever took over meanwhile may not have published yet, so that the target can't tell.
+            # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
             self._ledger.check_epoch()
-            # What was loaded before the files were written may have expired.
+            # The snapshot that was loaded before the files were written may have expired.
             self._target.reload()
             if (found := _published_already(self._target, self._ledger.id, header)) is not None:
                 return found
@@ -415,42 +395,19 @@ class Publisher:
                     snapshot_id = self._target.commit(
                         files,
                         (self._ledger.id, header.generation),
-                        mode=self._options.mode.value,
+                        mode=mode,
                         replace_where=self._options.replace_where,
                         summary=summary,
                     )
-                self._collect(target, written)
-                return PublishOutcome(snapshot_id, rows, removed, self._skipped)
             except CommitConflictError:
                 time.sleep(0.05 * 2**attempt)
+                continue
+            try:
+                target.collect(file.file for file in written)
+            except OSError as error:
+                _log.warning("published; files of earlier attempts could not be collected: %s", error)
+            return PublishOutcome(snapshot_id, rows, removed, self._skipped)
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 
-    def _collect(self, target: FileTarget, written: Sequence[WrittenFile]) -> None:
-        try:
-            target.collect(file.file for file in written)
-        except OSError as error:
-            log.warning("published; files of earlier attempts could not be collected: %s", error)
-
-    def _scratch(self) -> str:
-        header = self._header()
+    def _scratch(self, header: LedgerHeader) -> str:
         return f"{self._ledger.folder}/publish-{header.epoch}"
-
-    def _header(self) -> LedgerHeader:
-        assert self._ledger.header is not None
-        return self._ledger.header
-
-
-def _run_publish(place: object, task: PublishTask) -> PublishResult:
-    return run_publish_task(task)
-
-
-def _run_infer(place: object, task: InferTask) -> InferredSchema:
-    return run_infer_task(task)
-
-
-def _run_search(place: object, search: KeySearch) -> dict[str, list[int]]:
-    return find_losers(search)
-
-
-def _run_drop(place: object, item: tuple[PublishTask, WrittenFile, list[int]]) -> list[WrittenFile]:
-    return drop_rows(*item)

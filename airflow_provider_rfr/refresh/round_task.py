@@ -1,4 +1,4 @@
-"""One task of a round: reads pages of its partitions on threads, flushes them, and reports where each stands.
+"""One task of a round: reads pages of its partitions on threads, flushes them, and reports where each partition ends.
 
 The same function runs in an executor's Python worker and, while Spark starts or for a partition that overran a round,
 in the driver.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 import orjson
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ReadInterrupted
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.adoption import adopt_predecessor
-from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetLimiter
-from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, PageRequest, Scheduler
+from airflow_provider_rfr.refresh.budget import BEAT_SECONDS, Beat, Budget, BudgetAddress, BudgetLimiter
+from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, Scheduler
+from airflow_provider_rfr.refresh.cluster import task_attempt
 from airflow_provider_rfr.refresh.errors import secret_values
 from airflow_provider_rfr.refresh.flush import Flusher, FlushWriter
 from airflow_provider_rfr.refresh.messages import RoundTask, TaskResult
@@ -28,163 +28,147 @@ from airflow_provider_rfr.streams.loader import load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
 
 _UNWIND_SECONDS = 0.5
-
-
-def _read_pages(
-    task: RoundTask,
-    stream: PagedStream,
-    scheduler: Scheduler,
-    budget: Budget,
-    closing: threading.Event,
-    flush: Callable[[], None],
-) -> None:
-    """Read until nothing is left, the time is up, or somebody closes the round.
-
-    A page on its way at the end gets ``linger`` seconds; then its reader is told to stop, and a reader that hangs in
-    the network is left behind: what it may still bring no longer counts.
-
-    :param flush: called after each page; writes what waits, if it is time
-    """
-    stop = threading.Event()
-    limiter = BudgetLimiter(budget, stop)
-    context = ReadContext(limiter=limiter, stop=stop)
-    stream.bind(context)
-    reader = _Reader(task, stream, scheduler, context, flush)
-    threads = [
-        threading.Thread(target=reader.run, name=f"rfr-read-{number}", daemon=True)
-        for number in range(task.limits.threads)
-    ]
-    for thread in threads:
-        thread.start()
-    _watch(task, scheduler, _Command(budget, limiter, closing, stop), threads)
-    stop.set()
-    _join(threads, time.monotonic() + _UNWIND_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """Who may end a task's reading: the driver, its own process, and a sleep in which the refresh was lost."""
-
-    budget: Budget
-    limiter: BudgetLimiter
-    closing: threading.Event
-    stop: threading.Event
-
-    def says_over(self, beat: Beat) -> bool:
-        self.limiter.look()
-        return self.stop.is_set() or self.budget.beat(beat) or self.closing.is_set()
-
-
-def _watch(task: RoundTask, scheduler: Scheduler, command: _Command, threads: list[threading.Thread]) -> None:
-    began = time.monotonic()
-    seconds = task.limits.seconds if task.limits.seconds is not None else float("inf")
-    while not scheduler.closing:
-        if _join(threads, time.monotonic() + BEAT_SECONDS, command.closing):
-            return
-        queued, idle = scheduler.load()
-        if command.says_over(Beat(task.label.task, queued, idle)) or time.monotonic() - began >= seconds:
-            scheduler.close()
-    end = time.monotonic() + task.limits.linger
-    while not _join(threads, min(end, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < end:
-        command.says_over(Beat(task.label.task, 0, 0))
-
-
-def _join(threads: list[threading.Thread], until: float, closing: threading.Event | None = None) -> bool:
-    """Whether all threads have ended by then; returns early when the round is closed."""
-    for thread in threads:
-        while thread.is_alive() and (rest := until - time.monotonic()) > 0:
-            if closing is not None and closing.is_set():
-                return False
-            thread.join(min(rest, 0.05))
-    return not any(thread.is_alive() for thread in threads)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    task: RoundTask
-    stream: PagedStream
-    scheduler: Scheduler
-    context: ReadContext
-    flush: Callable[[], None]
-
-    def run(self) -> None:
-        last: Chain | None = None
-        while (request := self.scheduler.next_request(last)) is not None:
-            last = request.chain
-            try:
-                self._read(request)
-            except BackoffInterrupted:
-                self.scheduler.release(request, overran=True)
-            except ReadInterrupted:
-                self.scheduler.release(request)
-                if self.context.stop.is_set():
-                    self.scheduler.close()
-            except Exception as error:  # noqa: BLE001 - told by name when the attempt ends
-                self.scheduler.fail(request, error)
-
-    def _read(self, request: PageRequest) -> None:
-        if not self.stream.paces_itself:
-            self.context.limiter.acquire()
-        work = request.chain.work
-        page = self.stream.read_page(work.slice, request.token)
-        if request.number == 0:
-            self.scheduler.overlap(request, page)
-            return
-        label = self.task.label
-        row = page_row(
-            page,
-            generation=label.generation,
-            epoch=label.epoch,
-            ordinal=work.ordinal,
-            key=work.key,
-            chain=request.chain_number,
-            number=request.number,
-            token=request.token,
-        )
-        self.scheduler.deliver(request, FetchedPage(row, page))
-        self.flush()
-
-
 _MAX_SOURCES_KEPT = 8
 _idle_streams: dict[bytes, list[PagedStream]] = {}
 
 
+def run_remote_task(address: BudgetAddress, task: RoundTask) -> TaskResult:
+    """Run a task in an executor, with the driver's budget."""
+    budget = address.connect()
+    try:
+        return run_round_task(replace(task, label=replace(task.label, attempt=task_attempt())), budget)
+    finally:
+        budget.close()
+
+
 def run_round_task(task: RoundTask, budget: Budget, closing: threading.Event | None = None) -> TaskResult:
-    """Read until the partitions are complete, the limits are reached, or somebody says it's time.
+    """Read until the partitions are complete, the limits are reached, or the round is closed.
 
-    :param closing: set by whoever wants the task to end
+    :param closing: set where this process wants the task to end
     """
+    task, adopted = adopt_predecessor(task)
     with _borrowed_stream(task) as stream:
-        return _read_and_flush(task, stream, budget, closing or threading.Event())
+        writer = FlushWriter(task.store, task.folder, task.label, list(adopted.files))
+        token_at = stream.token_at if stream.addressable else None
+        scheduler = Scheduler(
+            [
+                Chain(work, token_at, accept_repeats=task.accept_repeats, page_size=stream.page_size)
+                for work in task.partitions
+            ],
+            window=task.limits.threads,
+            max_bytes=task.limits.bytes,
+            on_source_change=task.on_source_change,
+            secrets=secret_values(task.source.get("secrets")),
+        )
+        flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
+        flusher.start()
+        _Reading(task, stream, scheduler, flusher, budget, closing or threading.Event()).run()
+        # Before the last flush: what a reader that was left behind still delivers must be in no file.
+        progress = scheduler.progress()
+        flusher.finish()
+    by_ordinal = {each.ordinal: each for each in (*adopted.progress, *progress)}
+    return TaskResult(tuple(writer.files), tuple(by_ordinal.values()), scheduler.figures + adopted.figures)
 
 
-def _read_and_flush(task: RoundTask, stream: PagedStream, budget: Budget, closing: threading.Event) -> TaskResult:
-    left = adopt_predecessor(task)
-    writer = FlushWriter(task.store, task.folder, ledger_arrow_schema(), left.label, list(left.files))
-    token_at = stream.token_at if stream.addressable else None
-    scheduler = Scheduler(
-        [
-            Chain(work, token_at, accept_repeats=task.accept_repeats, page_size=stream.page_size)
-            for work in left.partitions
-        ],
-        window=task.limits.threads,
-        max_bytes=task.limits.bytes,
-        on_source_change=task.on_source_change,
-        secrets=secret_values(task.source.get("secrets")),
-    )
-    flusher = Flusher(writer, scheduler, read_seconds=task.limits.read_seconds, read_pages=task.limits.read_pages)
-    flusher.start()
-    _read_pages(task, stream, scheduler, budget, closing, flusher.flush_if_due)
-    progress = scheduler.progress()
-    flusher.finish()
-    return TaskResult(tuple(writer.files), left.merged(progress), scheduler.figures + left.figures)
+class _Reading:
+    """The threads of one task that read pages, and what ends them."""
+
+    def __init__(
+        self,
+        task: RoundTask,
+        stream: PagedStream,
+        scheduler: Scheduler,
+        flusher: Flusher,
+        budget: Budget,
+        closing: threading.Event,
+    ) -> None:
+        self._task = task
+        self._stream = stream
+        self._scheduler = scheduler
+        self._flusher = flusher
+        self._budget = budget
+        self._closing = closing
+        self._stop = threading.Event()
+        self._limiter = BudgetLimiter(budget, self._stop)
+        self._threads = [
+            threading.Thread(target=self._read_pages, name=f"rfr-read-{number}", daemon=True)
+            for number in range(task.limits.threads)
+        ]
+
+    def run(self) -> None:
+        """Read until nothing is left, the time is up, or the round is closed.
+
+        A page in flight at the end gets ``linger`` seconds; then its reader is stopped, and a reader that hangs in the
+        network is left behind: what it may still deliver does not count.
+        """
+        limits, task = self._task.limits, self._task.label.task
+        self._stream.bind(ReadContext(limiter=self._limiter, stop=self._stop))
+        for thread in self._threads:
+            thread.start()
+        until = float("inf") if limits.seconds is None else time.monotonic() + limits.seconds
+        while not self._scheduler.closing and not self._join(time.monotonic() + BEAT_SECONDS, or_closed=True):
+            if self._is_over(Beat(task, *self._scheduler.load())) or time.monotonic() >= until:
+                self._scheduler.close()
+        until = time.monotonic() + limits.linger
+        while not self._join(min(until, time.monotonic() + BEAT_SECONDS)) and time.monotonic() < until:
+            # The beats continue: they bring the penalties that readers in flight have to keep.
+            self._is_over(Beat(task, 0, 0))
+        self._stop.set()
+        self._join(time.monotonic() + _UNWIND_SECONDS)
+
+    def _read_pages(self) -> None:
+        last: Chain | None = None
+        while (request := self._scheduler.next_request(last)) is not None:
+            last = request.chain
+            try:
+                if not self._stream.paces_itself:
+                    self._limiter.acquire()
+                page = self._stream.read_page(last.work.slice, request.token)
+                if request.number == 0:
+                    self._scheduler.overlap(request, page)
+                    continue
+                row = page_row(
+                    page,
+                    generation=self._task.label.generation,
+                    epoch=self._task.label.epoch,
+                    ordinal=last.work.ordinal,
+                    key=last.work.key,
+                    chain=request.chain_number,
+                    number=request.number,
+                    token=request.token,
+                )
+                self._scheduler.deliver(request, FetchedPage(row, page))
+                self._flusher.flush_if_due()
+            except BackoffInterrupted:
+                self._scheduler.release(request, backed_off=True)
+            except ReadInterrupted:
+                self._scheduler.release(request)
+                if self._stop.is_set():
+                    self._scheduler.close()
+            except Exception as error:  # noqa: BLE001 - the attempt reports it with its partition at its end
+                self._scheduler.fail(request, error)
+
+    def _is_over(self, beat: Beat) -> bool:
+        """Whether the driver, this process, or a sleep in which the refresh was lost ends the reading."""
+        self._limiter.look()
+        return self._stop.is_set() or self._budget.beat(beat) or self._closing.is_set()
+
+    def _join(self, until: float, *, or_closed: bool = False) -> bool:
+        """Whether all threads have ended by then; with ``or_closed``, return early when this process ends the task."""
+        for thread in self._threads:
+            while thread.is_alive() and (rest := until - time.monotonic()) > 0:
+                if or_closed and self._closing.is_set():
+                    return False
+                thread.join(min(rest, 0.05))
+        return not any(thread.is_alive() for thread in self._threads)
 
 
 @contextmanager
 def _borrowed_stream(task: RoundTask) -> Iterator[PagedStream]:
-    """The task's stream, kept by the process for the next round; tasks side by side must not share one.
+    """The task's stream, which the process keeps for the next round.
 
-    A stream is bound to the task that reads it: a second one would take its stop signal away.
+    A stream is bound to the task that reads it, so tasks side by side get streams of their own: a second one would
+    replace the first one's stop signal.
     """
     key = orjson.dumps((task.source, task.stream), option=orjson.OPT_SORT_KEYS)
     try:

@@ -2,43 +2,42 @@
 
 A round ends when its time or size is up, when a task has been idle for a second while another has partitions to share,
 when new executors have none of the work, or when the driver is asked to stop. A page that is in flight then gets two
-more seconds; after that its partition moves to a side lane in the driver, so that one slow answer keeps no executor
-core waiting. Head start and side lane have request budgets of their own kind.
+more seconds; after that its partition moves to a side lane in the driver, so that no executor core waits for one slow
+answer. Before the first round, the driver reads a head start while Spark starts.
 """
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.refresh.budget import (
     BEAT_SECONDS,
-    SLEPT_SECONDS,
     Beat,
     BudgetAddress,
     BudgetServer,
     DriverBudget,
     SleepClock,
 )
-from airflow_provider_rfr.refresh.cluster import Cluster, TaskPlace
+from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.messages import RoundLimits, RoundTask, TaskFigures, TaskResult
 from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.round_task import run_round_task
+from airflow_provider_rfr.refresh.round_task import run_remote_task, run_round_task
 
 
 class _SideLaneBudget:
-    """Without the round's end: the side lane outlives rounds."""
+    """The driver's budget without the round's end: the side lane outlives rounds."""
 
     def __init__(self, budget: DriverBudget) -> None:
         self.reserve = budget.reserve
@@ -51,12 +50,12 @@ class _SideLaneBudget:
 
 
 class _HeadStartBudget(_SideLaneBudget):
-    """Ends when Spark is ready; where every partition has its reader by then, it may take as long again.
+    """Ends the head start when Spark is ready; where every partition has its reader by then, after twice that time.
 
-    The first job of a Spark application takes a second. It would take it from readers who are about to end by
-    themselves, and it could give them no partition that nobody has begun.
+    Spark's first job takes a second of processor time. Readers that are about to end need it more, and there is no
+    partition left that the job could begin.
 
-    :param ready: set when Spark is
+    :param ready: set when Spark is ready
     :param rest: whether there are partitions that the head start was not given
     """
 
@@ -76,8 +75,7 @@ class _HeadStartBudget(_SideLaneBudget):
         return self._rest or beat.queued > 0 or now >= self._until
 
 
-log = logging.getLogger(__name__)
-
+# Task numbers far from those of a Spark round: by its number a flushed file belongs to one task.
 _SIDE_LANE = 1_000_000
 _HEAD_START = 1_000_001
 _MAX_PARTITIONS_A_TASK = 5_000
@@ -86,11 +84,10 @@ _SIDE_LANE_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """What a commit added, for whoever shows progress.
+    """Progress after a commit; all but the header is of this attempt so far.
 
-    :ivar figures: of this attempt so far
-    :ivar partitions: completed in this attempt so far
-    :ivar seconds: that it has read so far
+    :ivar partitions: partitions completed
+    :ivar seconds: seconds of reading
     """
 
     header: LedgerHeader
@@ -98,12 +95,26 @@ class RoundReport:
     partitions: int
     seconds: float
 
+    def line(self, stream: str) -> str:
+        """The log line of a round; the operator recognises it by ``: round N: ``."""
+        header, seconds = self.header, max(self.seconds, 1e-6)
+        line = (
+            f"{stream}: round {header.rounds}: {header.pages:,} pages, {header.records:,} records,"
+            f" {header.partitions_done:,} of {header.partitions:,} partitions,"
+            f" {self.figures.pages / seconds:,.0f} pages/s"
+        )
+        open_ones = header.partitions - header.partitions_done
+        if self.partitions and open_ones:
+            line += f", about {seconds / self.partitions * open_ones:,.0f} s left"
+        return line
+
 
 class Rounds:
     """Reads one generation to its end.
 
     :param report: called after each commit
-    :param stopping: set when the driver has to end: the round at hand is committed, and no other begins
+    :param stopping: set when the driver has to end: the current round is committed, and no other begins
+    :ivar figures: of this attempt so far
     """
 
     def __init__(
@@ -136,80 +147,72 @@ class Rounds:
         self.figures = TaskFigures()
 
     def read_all(self) -> None:
-        """Read until nothing is left that this attempt can read, or until told to stop."""
-        if self._options.head_start:
-            self._head_start()
+        """Read until nothing is left that this attempt can read, or until it has to stop."""
+        ordinals = self._book.open_ordinals()
+        # The head start: a first round in the driver, while Spark starts.
+        if self._options.head_start and ordinals and not self._cluster.ready.is_set():
+            task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], threads=self._options.concurrency)
+            budget = _HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
+            self._commit([run_round_task(task, budget, self._stopping)])
         server: BudgetServer | None = None
         try:
-            while not self._stopping.is_set() and self._pending():
-                server = server or self._serve_budget()
+            while not self._stopping.is_set() and (self._lane is not None or self._book.open_ordinals()):
+                if server is None:
+                    # Not before: the address is known when Spark is ready, and a head start may have read all.
+                    host, bind = self._cluster.driver_host, self._cluster.bind_address
+                    server = BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
                 self._spark_round(server.address)
         finally:
             if server is not None:
                 server.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _serve_budget(self) -> BudgetServer:
-        host, bind = self._cluster.driver_host, self._cluster.bind_address
-        return BudgetServer(self._budget, host, secrets.token_bytes(32), bind=bind)
-
-    def _head_start(self) -> None:
-        """The first round, in the driver, while Spark starts."""
-        ordinals = self._book.open_ordinals()
-        if not ordinals or self._cluster.ready.is_set():
-            return
-        limits = self._limits(self._options.concurrency, 1, seconds=None)
-        task = self._task(_HEAD_START, ordinals[:_MAX_PARTITIONS_A_TASK], limits)
-        budget = _HeadStartBudget(self._budget, self._cluster.ready, rest=len(ordinals) > _MAX_PARTITIONS_A_TASK)
-        self._commit([run_round_task(task, budget, self._stopping)])
-
     def _spark_round(self, address: BudgetAddress) -> None:
         self._round += 1
         self._budget.open_round()
-        self._commit_lane()
-        self._send_to_lane()
+        if self._lane is not None and self._lane.done():
+            # Before anything is planned, or tasks would begin where the lane began.
+            self._commit([self._lane_result()])
+        overran = sorted(n for n in self._book.overran if n not in self._book.failed)[:_SIDE_LANE_THREADS]
+        if self._lane is None and overran:
+            # Only for the page that is due, which the driver waits for: those behind it are read in rounds again.
+            task = self._task(_SIDE_LANE, overran, threads=len(overran), seconds=BEAT_SECONDS, linger=float("inf"))
+            self._lane_ordinals = frozenset(overran)
+            self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget))
         results: list[TaskResult] = []
         tasks = self._plan()
         if tasks:
             done = threading.Event()
             threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
             try:
-                results += self._cluster.run(_run_remote(address), tasks)
+                results = self._cluster.run(partial(run_remote_task, address), tasks)
             finally:
                 done.set()
         elif self._lane is not None:
-            results = [self._lane.result()]
-            self._lane, self._lane_ordinals = None, frozenset()
+            results = [self._lane_result()]
         self._commit(results)
 
     def _plan(self) -> list[RoundTask]:
         ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
-        count = min(self._cluster.cores, self._options.concurrency, len(ordinals))
-        if not count:
-            return []
-        threads = [len(range(index, self._options.concurrency, count)) for index in range(count)]
-        shares = [ordinals[index::count][:_MAX_PARTITIONS_A_TASK] for index in range(count)]
+        threads = self._options.concurrency
+        count = min(self._cluster.cores, threads, len(ordinals))
         return [
-            self._task(index, share, self._limits(threads[index], count, seconds=self._options.round_seconds))
-            for index, share in enumerate(shares)
+            self._task(
+                index,
+                ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
+                threads=len(range(index, threads, count)),
+                tasks=count,
+                seconds=self._options.round_seconds,
+            )
+            for index in range(count)
         ]
 
-    def _send_to_lane(self) -> None:
-        """Partitions whose page overran the last round: the driver waits for it, and no executor does."""
-        ordinals = sorted(n for n in self._book.overran if n not in self._book.failed)[:_SIDE_LANE_THREADS]
-        if self._lane is not None or not ordinals:
-            return
-        limits = replace(self._limits(len(ordinals), 1, seconds=BEAT_SECONDS), linger=float("inf"))
-        task = self._task(_SIDE_LANE, ordinals, limits)
-        self._lane_ordinals = frozenset(ordinals)
-        self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget), None)
-
-    def _commit_lane(self) -> None:
-        """Commit what the side lane has read, before anything is planned from where it began."""
-        if self._lane is not None and self._lane.done():
-            result = self._lane.result()
-            self._lane, self._lane_ordinals = None, frozenset()
-            self._commit([result])
+    def _lane_result(self) -> TaskResult:
+        """Wait for the side lane's end, and free the lane."""
+        assert self._lane is not None
+        result = self._lane.result()
+        self._lane, self._lane_ordinals = None, frozenset()
+        return result
 
     def _commit(self, results: Sequence[TaskResult]) -> None:
         figures = sum((result.figures for result in results), TaskFigures())
@@ -219,9 +222,9 @@ class Rounds:
         files = [name for result in results for name in result.files]
         self.figures += figures
         if not files and not figures.overlap_checks:
+            # Nothing that the next attempt could use: failures and empty answers are found again.
             return
-        header = self._ledger.header
-        assert header is not None
+        header = self._ledger.held
         header = self._ledger.commit(
             files,
             rounds=header.rounds + 1,
@@ -234,27 +237,31 @@ class Rounds:
         done = self._book.done - self._done_before
         self._report(RoundReport(header, self.figures, done, time.monotonic() - self._began))
 
-    def _pending(self) -> bool:
-        return self._lane is not None or bool(self._book.open_ordinals())
-
-    def _limits(self, threads: int, tasks: int, *, seconds: float | None) -> RoundLimits:
-        return RoundLimits(
+    def _task(
+        self,
+        number: int,
+        ordinals: Sequence[int],
+        *,
+        threads: int,
+        tasks: int = 1,
+        seconds: float | None = None,
+        linger: float = 2.0,
+    ) -> RoundTask:
+        header = self._ledger.held
+        limits = RoundLimits(
             threads=threads,
             seconds=seconds,
             bytes=max(1, self._options.round_bytes // tasks),
             read_seconds=time.monotonic() - self._began,
             read_pages=self.figures.pages / tasks,
+            linger=linger,
         )
-
-    def _task(self, index: int, ordinals: Sequence[int], limits: RoundLimits) -> RoundTask:
-        header = self._ledger.header
-        assert header is not None
         return RoundTask(
             source=self._source,
             stream=self._stream,
             store=self._ledger.store,
             folder=self._ledger.folder,
-            label=FlushLabel(header.generation, header.epoch, self._round, index, 0, 0),
+            label=FlushLabel(header.generation, header.epoch, self._round, number, 0, 0),
             limits=limits,
             partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
             on_source_change=self._options.on_source_change.value,
@@ -266,25 +273,13 @@ class Rounds:
         most = min(self._options.concurrency, sum(len(task.partitions) for task in tasks))
         clock = SleepClock()
         while not done.wait(BEAT_SECONDS):
-            lost = clock.slept() > SLEPT_SECONDS and not self._ledger.is_ours()
-            if lost or self._stopping.is_set() or len(tasks) < min(most, self._cores()):
-                self._budget.close_round()
-                return
-
-    def _cores(self) -> int:
-        """As the cluster has now; of one that died, which the round itself finds out, none."""
-        try:
-            return self._cluster.cores
-        except SparkJobError:
-            return 0
-
-
-def _run_remote(address: BudgetAddress) -> Callable[[TaskPlace, RoundTask], TaskResult]:
-    def run(place: TaskPlace, task: RoundTask) -> TaskResult:
-        budget = address.connect()
-        try:
-            return run_round_task(replace(task, label=replace(task.label, attempt=place.attempt)), budget)
-        finally:
-            budget.close()
-
-    return run
+            lost = clock.slept() and not self._ledger.is_ours()
+            if not lost and not self._stopping.is_set():
+                try:
+                    if len(tasks) >= min(most, self._cluster.cores):
+                        continue
+                except SparkJobError:
+                    # The cluster died, which the round's job reports.
+                    continue
+            self._budget.close_round()
+            return

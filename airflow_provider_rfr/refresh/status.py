@@ -1,4 +1,7 @@
-"""How a refresh stands, for whoever watches it: read from the ledger's newest snapshot summary alone."""
+"""The state of a refresh, read from the ledger's newest snapshot summary alone.
+
+Its own module, so that what only shows progress (a trigger, the UI) imports nothing of the engine.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,6 @@ def read_status(settings: LakeSettings, target: str, replace_where: str | None =
 
 
 def status_in(catalog: Catalog, target: str, replace_where: str | None = None) -> RefreshStatus | None:
-    """The same in a catalog that is open already."""
+    """As :func:`read_status`, in a catalog that is open already."""
     table = LedgerTable.load(catalog, target, part_of(replace_where))
     return None if table is None else read_header(table.summary(GENERATION_KEY))

@@ -1,14 +1,14 @@
 """Pages of the ledger to typed rows with system columns; and which values do not fit.
 
-Whole batches go through Arrow's JSON reader. Where a batch does not fit, it is read in smaller steps until the misfit
-is one page, and that page record by record; then the steps grow again.
+Whole batches go through Arrow's JSON reader. A batch that does not fit is read in smaller steps until the mismatch is
+one page, and that page record by record; then the steps grow again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,18 +18,21 @@ import pyarrow as pa
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS
 from airflow_provider_rfr.refresh.json_columns import (
-    MisfitError,
-    has_doubles,
+    BlockMismatchError,
+    BlockReader,
+    Loss,
     json_text,
     read_columns,
     record_coercer,
-    rounds_integers,
-    text_writer,
 )
-from airflow_provider_rfr.streams.json_numbers import LongNumber, loses_digits, read_number
+from airflow_provider_rfr.refresh.pages import arrow_column
+from airflow_provider_rfr.streams.json_numbers import LongNumber, read_number
 
+_MAX_BATCH_BYTES = 256 * 1024 * 1024
+_SHRINK, _GROW = 8, 2
 _SHOWN = 80
 _KINDS = {
+    type(None): "null",
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -38,6 +41,23 @@ _KINDS = {
     dict: "object",
     list: "array",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """One page as the ledger holds it.
+
+    :ivar partition: key of its partition
+    :ivar page: its number in the chain, from 1
+    :ivar records: newline-delimited JSON objects (bytes or anything with their buffer), with no integer beyond 64 bits
+    :ivar extracted_at_us: when the page arrived, in microseconds since the epoch
+    """
+
+    partition: str
+    page: int
+    records: Any
+    record_count: int
+    extracted_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,115 +77,8 @@ class _Offender:
     expected: str
 
 
-class _PageReader:
-    """Rewrites pages so that they fit, and keeps what did not.
-
-    :ivar offenders: the first of them
-    :ivar changes: by row, the JSON of what was rounded there and, where ``note_changes`` says so, of what became null
-    """
-
-    def __init__(self, schema: pa.Schema, max_offenders: int, *, note_changes: bool) -> None:
-        self._coerce = record_coercer(schema)
-        self._max_offenders = max_offenders
-        self.note_changes = note_changes
-        self.offenders: list[_Offender] = []
-        self.offender_count = 0
-        self.changes: dict[int, str] = {}
-
-    def rewrite(self, lines: Sequence[bytes], partition: str, page: int, first_row: int) -> bytes:
-        """The lines as newline-delimited JSON that fits the schema for certain, a line for a line.
-
-        :param first_row: number of the first line among all rows
-        """
-        return b"\n".join(
-            orjson.dumps(self._record(line, partition, page, number, first_row + number - 1))
-            for number, line in enumerate(lines, start=1)
-        )
-
-    def _record(self, line: bytes, partition: str, page: int, number: int, row: int) -> dict[str, Any]:
-        report = _RecordReport(self, partition, page, number)
-        record = self._parsed(line, report)
-        if report.changes:
-            self.changes[row] = orjson.dumps({"changes": report.changes}).decode()
-        return record
-
-    def _parsed(self, line: bytes, report: _RecordReport) -> dict[str, Any]:
-        try:
-            value = _DECODER.decode(line.decode())
-        except (ValueError, RecursionError):
-            report("$", line.decode(errors="replace"), "a JSON object")
-            return {}
-        record: dict[str, Any] = self._coerce(value, report)
-        return record
-
-    def offend(self, offender: _Offender) -> None:
-        """Count a value that does not fit, and keep it if it is one of the first."""
-        self.offender_count += 1
-        if len(self.offenders) < self._max_offenders:
-            self.offenders.append(offender)
-
-
-@dataclass(slots=True)
-class _RecordReport:
-    """What could not be kept of one record; see :class:`~.json_coercion.Report`."""
-
-    reader: _PageReader
-    partition: str
-    page: int
-    record: int
-    changes: list[dict[str, str]] = field(default_factory=list)
-
-    def __call__(self, path: str, value: Any, expected: str) -> None:
-        self.reader.offend(_Offender(self.partition, self.page, self.record, path, _shortened(value), expected))
-        if self.reader.note_changes:
-            reason = f"expected {expected}, got {_kind(value)}"
-            self.changes.append({"field": path, "change": "NULLED", "reason": reason})
-
-    def rounded(self, path: str, value: Any) -> None:
-        reason = f"a double can't hold {json_text(value)}"
-        self.changes.append({"field": path, "change": "ROUNDED", "reason": reason})
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=read_number)
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else _KINDS[type(value)]
-
-
-def _shortened(value: Any) -> str:
-    text = json_text(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
-_MAX_BATCH_BYTES = 256 * 1024 * 1024
-_SHRINK, _GROW = 8, 2
-
-
 @dataclass(frozen=True, slots=True)
-class LedgerPage:
-    """One page as the ledger holds it.
-
-    :ivar partition: key of its partition
-    :ivar page: its number in the chain, from 1
-    :ivar records: newline-delimited JSON objects (bytes or anything with their buffer), as orjson writes them: no
-        integer beyond 64 bits, and long decimals with all their digits
-    :ivar extracted_at_us: when the page arrived, in microseconds since the epoch
-    """
-
-    partition: str
-    page: int
-    records: Any
-    record_count: int
-    extracted_at_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class TypedRows:
+class _TypedRows:
     """The pages' rows in their order, every record as one row.
 
     :ivar table: the schema's columns and the system columns; a value that did not fit is null. Under ``fail`` a table
@@ -186,7 +99,7 @@ def type_pages(
     generation: int,
     on_type_error: Literal["fail", "null"] = "fail",
     max_offenders: int = 10,
-) -> TypedRows:
+) -> _TypedRows:
     """Read pages into the schema's columns; fields that the schema lacks are dropped (the ledger keeps them).
 
     ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
@@ -196,63 +109,110 @@ def type_pages(
         take any value as JSON text
     :raises LedgerError: a page does not hold as many lines as it says
     """
-    typist = _Typist(schema, _PageReader(schema, max_offenders, note_changes=on_type_error == "null"))
-    pieces = [piece for batch in _batches(pages) for piece in typist.read(batch)]
-    found = pa.concat_tables(pieces) if pieces else _empty(schema)
-    system = _system_columns(pages, generation, typist.reader.changes, typist.rows)
+    reader = _PageReader(schema, max_offenders, note_changes=on_type_error == "null")
+    pieces = [piece for batch in _batches(pages) for piece in reader.read(batch)]
+    # Not empty_table(), which imports pandas.
+    empty = pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
+    found = pa.concat_tables(pieces) if pieces else empty
+    generations, extracted_at, meta = (column.type for column in SYSTEM_COLUMNS)
+    counts = np.fromiter((page.record_count for page in pages), np.int64, len(pages))
+    times = np.fromiter((page.extracted_at_us for page in pages), np.int64, len(pages))
+    notes = [reader.changes.get(row) for row in range(reader.rows)] if reader.changes else None
+    system = (
+        # From buffers: pa.array(list) imports pandas, which takes longer than all the rest.
+        pa.Array.from_buffers(
+            generations, reader.rows, [None, pa.py_buffer(np.full(reader.rows, generation, np.int64))]
+        ),
+        pa.Array.from_buffers(extracted_at, reader.rows, [None, pa.py_buffer(np.repeat(times, counts))]),
+        pa.nulls(reader.rows, meta) if notes is None else arrow_column(notes, meta),
+    )
     table = pa.Table.from_arrays([*found.columns, *system], schema=pa.schema([*schema, *SYSTEM_COLUMNS]))
-    return TypedRows(table, tuple(typist.reader.offenders), typist.reader.offender_count)
+    return _TypedRows(table, tuple(reader.offenders), reader.offender_count)
 
 
-@dataclass(slots=True)
-class _Typist:
-    schema: pa.Schema
-    reader: _PageReader
-    write_texts: Any = field(init=False)
-    doubles: bool = field(init=False)
-    rows: int = 0
+class _PageReader:
+    """Reads pages one after another, and keeps what did not fit.
 
-    def __post_init__(self) -> None:
-        self.write_texts = text_writer(self.schema)
-        self.doubles = has_doubles(pa.struct(list(self.schema)))
+    :ivar rows: read so far
+    :ivar offenders: the first of them
+    :ivar changes: by row, the JSON of what was rounded there and, where ``note_changes`` says so, of what became null
+    """
+
+    def __init__(self, schema: pa.Schema, max_offenders: int, *, note_changes: bool) -> None:
+        self._schema = schema
+        self._blocks = BlockReader(schema)
+        self._coerce = record_coercer(schema)
+        self._max_offenders = max_offenders
+        self._note_changes = note_changes
+        self.rows = 0
+        self.offenders: list[_Offender] = []
+        self.offender_count = 0
+        self.changes: dict[int, str] = {}
 
     def read(self, pages: Sequence[LedgerPage]) -> Iterator[pa.Table]:
         """The pages' rows, in pieces."""
         step = len(pages)
         while pages:
-            done = step
+            batch = pages[:step]
+            # Not the table's own count: a table without columns has none.
+            rows = sum(page.record_count for page in batch)
             try:
-                table = self._read_whole(pages[:step])
-            except MisfitError:
+                table = self._blocks.read(b"\n".join(page.records for page in batch), rows)
+            except BlockMismatchError:
                 if step > 1:
                     step = max(1, step // _SHRINK)
                     continue
-                table = self._read_slowly(pages[0])
+                page = batch[0]
+                lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]
+                if len(lines) != rows:
+                    raise LedgerError(
+                        f"partition {page.partition}, page {page.page} holds {len(lines)} records, not {rows}"
+                    ) from None
+                table = read_columns(self.rewrite(lines, page.partition, page.page), rows, self._schema)
             else:
                 step *= _GROW
-            self.rows += _count(pages[:done])
-            pages = pages[done:]
+            self.rows += rows
+            pages = pages[len(batch) :]
             yield table
 
-    def _read_whole(self, pages: Sequence[LedgerPage]) -> pa.Table:
-        block = b"\n".join(page.records for page in pages)
-        if self.doubles and loses_digits(block):
-            raise MisfitError("a number that a double can't hold")
-        if self.write_texts is not None:
-            block = self.write_texts(block)
-        table = read_columns(block, _count(pages), self.schema)
-        if self.doubles and rounds_integers(table, block):
-            raise MisfitError("an integer that a double can't hold")
-        return table
+    def rewrite(self, lines: Sequence[bytes], partition: str, page: int) -> bytes:
+        """The next lines as newline-delimited JSON that fits the schema for certain, a line for a line."""
+        records = []
+        for number, line in enumerate(lines, start=1):
+            losses: list[Loss] = []
+            try:
+                value = _DECODER.decode(line.decode())
+            except (ValueError, RecursionError):
+                losses.append(Loss("$", line.decode(errors="replace"), "a JSON object"))
+                records.append(b"{}")
+            else:
+                records.append(orjson.dumps(self._coerce(value, losses)))
+            changes = [self._change(loss, partition, page, number) for loss in losses]
+            if any(changes):
+                noted = [change for change in changes if change is not None]
+                self.changes[self.rows + number - 1] = orjson.dumps({"changes": noted}).decode()
+        return b"\n".join(records)
 
-    def _read_slowly(self, page: LedgerPage) -> pa.Table:
-        lines = [line for line in bytes(page.records).split(b"\n") if line.strip()]
-        if len(lines) != page.record_count:
-            raise LedgerError(
-                f"partition {page.partition}, page {page.page} holds {len(lines)} records, not {page.record_count}"
-            )
-        block = self.reader.rewrite(lines, page.partition, page.page, self.rows)
-        return read_columns(block, len(lines), self.schema)
+    def _change(self, loss: Loss, partition: str, page: int, record: int) -> dict[str, str] | None:
+        """What ``_rfr_meta`` notes of a loss; a value that does not fit is counted, too."""
+        if loss.expected is None:
+            return {"field": loss.path, "change": "ROUNDED", "reason": f"a double can't hold {json_text(loss.value)}"}
+        self.offender_count += 1
+        if len(self.offenders) < self._max_offenders:
+            text = json_text(loss.value)
+            shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+            self.offenders.append(_Offender(partition, page, record, loss.path, shown, loss.expected))
+        if not self._note_changes:
+            return None
+        reason = f"expected {loss.expected}, got {_KINDS[type(loss.value)]}"
+        return {"field": loss.path, "change": "NULLED", "reason": reason}
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=read_number)
 
 
 def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
@@ -269,46 +229,3 @@ def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
         size += len(page.records)
     if batch:
         yield batch
-
-
-def _empty(schema: pa.Schema) -> pa.Table:
-    # Not empty_table(), which imports pandas.
-    return pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
-
-
-def _count(pages: Sequence[LedgerPage]) -> int:
-    # Not the tables' own counts: one without columns has none.
-    return sum(page.record_count for page in pages)
-
-
-def _system_columns(
-    pages: Sequence[LedgerPage], generation: int, changes: Mapping[int, str], rows: int
-) -> tuple[pa.Array, pa.Array, pa.Array]:
-    # From buffers: pa.array(list) imports pandas, which takes longer than all the rest.
-    counts = np.fromiter((page.record_count for page in pages), np.int64, len(pages))
-    times = np.fromiter((page.extracted_at_us for page in pages), np.int64, len(pages))
-    generations, extracted_at, meta = (item.type for item in SYSTEM_COLUMNS)
-    return (
-        _from_numpy(np.full(rows, generation, np.int64), generations),
-        _from_numpy(np.repeat(times, counts), extracted_at),
-        _texts(changes, rows, meta),
-    )
-
-
-def _from_numpy(values: np.ndarray[Any, np.dtype[np.int64]], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _texts(changes: Mapping[int, str], rows: int, kind: pa.DataType) -> pa.Array:
-    """A column of strings that is null except in a few rows."""
-    if not changes:
-        return pa.nulls(rows, kind)
-    numbers = sorted(changes)
-    data = [changes[number].encode() for number in numbers]
-    present = np.zeros(rows, np.bool_)
-    present[numbers] = True
-    lengths = np.zeros(rows + 1, np.int32)
-    lengths[np.array(numbers) + 1] = [len(text) for text in data]
-    valid = np.packbits(present, bitorder="little")
-    offsets = np.cumsum(lengths, dtype=np.int32)
-    return pa.Array.from_buffers(kind, rows, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))])

@@ -10,7 +10,7 @@ from airflow_provider_rfr.refresh.cluster import without_pandas
 
 
 def _preload() -> None:
-    """Import what every refresh's tasks need; a short one, read while Spark started, has no tasks but the publish's."""
+    """Import what the publish's tasks need: a short refresh, read while Spark started, has no others."""
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
     from airflow_provider_rfr.refresh import publish_task  # noqa: F401

@@ -62,6 +62,6 @@ def test_a_stop_that_takes_spark_along_ends_as_stopped(lake: Lake, runner: Runne
     outcome = ended(process)
     assert outcome.code == FAILED, outcome.output[-3000:]
     assert outcome.figures["error"]["type"] == "RefreshStoppedError", outcome.output[-3000:]
-    assert "the next attempt goes on" in outcome.figures["error"]["message"]
+    assert "the next attempt continues" in outcome.figures["error"]["message"]
     status = read_status(lake.settings, "raw.items")
     assert status is not None and status.ended_at is not None

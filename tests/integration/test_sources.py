@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, _ledger_name, ledger_arrow_schema
+from airflow_provider_rfr.lake.ledger_table import _LEDGER_PROPERTIES, LedgerTable, _ledger_name
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.pages import page_row
@@ -272,7 +272,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
     ledger.open_generation(slices, read_fingerprint="r", publish_fingerprint="p", run_key=None)
     sizes: list[LedgerSize] = []
     for number in range(1, ROUNDS + 1):
-        writer = FlushWriter(ledger.store, ledger.folder, ledger_arrow_schema(), FlushLabel(1, 1, number, 0, 0, 0), [])
+        writer = FlushWriter(ledger.store, ledger.folder, FlushLabel(1, 1, number, 0, 0, 0))
         for ordinal, (key, _) in enumerate(slices):
             page = Page([{"id": number}], number)
             token = number - 1 if number > 1 else None
@@ -300,7 +300,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
         ("missing.yaml", None, "missing.yaml can't be read"),
         ("broken.yaml", "source: {file: [", "broken.yaml is no YAML at line 1"),
         ("broken.json", '{"source": ', "broken.json is not JSON"),
-        ("list.yaml", "- a\n- b\n", "list.yaml: is not a mapping"),
+        ("list.yaml", "- a\n- b\n", "list.yaml: must be a mapping"),
         (
             "typo.yaml",
             "source: {file: x.yaml}\nstreams: [a]\ntarget: raw.a\nlake: {properties: {type: sql}}\n"

@@ -113,6 +113,6 @@ def test_a_number_that_is_too_large_to_be_one_stays_text(text: str) -> None:
 def test_a_refresh_is_read_by_it_too(tmp_path: Path) -> None:
     path = tmp_path / "refresh.yaml"
     path.write_text("lake: {name: canary, name: other}\n")
-    with pytest.raises(ConfigurationError, match=r"refresh\.yaml has the key 'name' twice at line 1") as told:
+    with pytest.raises(ConfigurationError, match=r"refresh\.yaml has a duplicate key 'name' at line 1") as told:
         read_config(str(path))
     assert "canary" not in str(told.value)

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.operators import _progress as progress
 from airflow_provider_rfr.operators._progress import LedgerReader
-from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from tests.unit.refresh.paged_sources import REQUESTS
 from tests.unit.refresh.test_rounds import TABLE, Bench
 

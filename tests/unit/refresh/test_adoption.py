@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
-from airflow_provider_rfr.refresh.adoption import Cursor, choose, left_files
+from airflow_provider_rfr.refresh.adoption import choose, left_files
 from airflow_provider_rfr.refresh.flush import FlushLabel, FlushWriter
+from airflow_provider_rfr.refresh.messages import Cursor
 from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
@@ -33,7 +33,7 @@ def row(page: int, *, ordinal: int = 0, chain: int = 0, last: int = 99) -> PageR
 
 def writer(folder: Path, *, attempt: int = 0, task: int = 0, **label: Any) -> FlushWriter:
     first = FlushLabel(1, 1, 0, task, attempt, label.get("sequence", 0), label.get("previous"))
-    return FlushWriter(STORE, str(folder), ledger_arrow_schema(), first, [])
+    return FlushWriter(STORE, str(folder), first)
 
 
 def adopt(folder: Path, cursors: dict[int, Cursor] | None = None, committed: tuple[str, ...] = ()) -> dict[int, Cursor]:

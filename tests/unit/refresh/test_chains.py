@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
-from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, PageRequest
-from airflow_provider_rfr.refresh.messages import OverlapCheck, PartitionWork
+from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, _PageRequest
+from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionWork
 from airflow_provider_rfr.refresh.pages import checksum_of, encode_records, page_row
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 
@@ -20,7 +20,7 @@ def token_at(position: int) -> Any:
 
 
 def fetched(
-    request: PageRequest,
+    request: _PageRequest,
     *,
     last: int,
     next_token: Any = "default",
@@ -37,15 +37,19 @@ def fetched(
     return FetchedPage(row, page)
 
 
-def chain(**work: Any) -> Chain:
-    return Chain(PartitionWork(ordinal=0, key="{}", slice={}, **work), None, accept_repeats=False)
+def work(pages: int = 0, token: str | None = None, **more: Any) -> PartitionWork:
+    return PartitionWork(ordinal=0, key="{}", slice={}, cursor=Cursor(pages=pages, token=token), **more)
 
 
-def addressable(**work: Any) -> Chain:
-    return Chain(PartitionWork(ordinal=0, key="{}", slice={}, **work), token_at, accept_repeats=False)
+def chain(**options: Any) -> Chain:
+    return Chain(work(**options), None, accept_repeats=False)
 
 
-def claim(source: Chain, window: int = 1) -> PageRequest:
+def addressable(**options: Any) -> Chain:
+    return Chain(work(**options), token_at, accept_repeats=False)
+
+
+def claim(source: Chain, window: int = 1) -> _PageRequest:
     request = source.claim(window)
     assert request is not None
     return request
@@ -102,7 +106,7 @@ def test_a_page_asked_for_ahead_does_not_count_when_the_page_before_names_anothe
     assert claim(subject).token == 60
 
 
-def empty(request: PageRequest) -> FetchedPage:
+def empty(request: _PageRequest) -> FetchedPage:
     page = Page([], Complete(), received=0, unconfirmed=True)
     row = page_row(
         page,
@@ -138,16 +142,15 @@ def test_what_a_page_was_asked_for_once_more_is_known_to_the_next_round() -> Non
     five = claim(subject)
     subject.deliver(five, empty(five))
     progress = subject.progress()
-    assert (progress.pages, progress.asked) == (4, True)
-    later = addressable(pages=progress.pages, token=progress.token, asked=progress.asked)
+    assert (progress.cursor.pages, progress.asked) == (4, True)
+    later = addressable(pages=progress.cursor.pages, token=progress.cursor.token, asked=progress.asked)
     again = claim(later)
     later.deliver(again, empty(again))
     assert later.complete and not later.progress().asked
 
 
 def test_an_empty_page_after_one_that_was_not_full_is_the_end() -> None:
-    work = PartitionWork(ordinal=0, key="{}", slice={})
-    subject = Chain(work, token_at, accept_repeats=False, page_size=2)
+    subject = Chain(work(), token_at, accept_repeats=False, page_size=2)
     first = claim(subject)
     page = fetched(first, last=9)
     subject.deliver(first, FetchedPage(page.row, Page(page.page.records, page.page.next, received=1)))
@@ -170,7 +173,7 @@ def test_an_error_in_its_turn_ends_the_partition_and_keeps_the_pages_before() ->
     subject.deliver(six, SourceError("500"))
     assert subject.error is None
     assert len(subject.deliver(five, fetched(five, last=9))) == 1
-    assert str(subject.error) == "500" and subject.progress().pages == 5
+    assert str(subject.error) == "500" and subject.progress().cursor.pages == 5
 
 
 def read(subject: Chain, *tokens: str) -> None:
@@ -195,7 +198,7 @@ def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_fo
     first = chain()
     read(first, "back-to-the-start")
     progress = first.progress()
-    resumed = chain(pages=progress.pages, token=progress.token, seen=progress.seen)
+    resumed = chain(pages=progress.cursor.pages, token=progress.cursor.token, seen=progress.seen)
     request = claim(resumed)
     resumed.deliver(request, fetched(request, last=99, next_token="back-to-the-start"))
     assert (resumed.number, resumed.error) == (1, None)
@@ -205,7 +208,7 @@ def test_a_wrong_token_that_an_earlier_attempt_kept_does_not_stop_the_refresh_fo
 
 def test_a_page_with_the_same_records_is_an_error_unless_accepted() -> None:
     for accept in (False, True):
-        subject = Chain(PartitionWork(ordinal=0, key="{}", slice={}), None, accept_repeats=accept)
+        subject = Chain(work(), None, accept_repeats=accept)
         for _ in range(4):
             if (request := subject.claim(1)) is not None:
                 subject.deliver(request, fetched(request, last=9, records=[{"same": 1}]))

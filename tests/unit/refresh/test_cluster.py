@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import SourceError, SparkJobError
-from airflow_provider_rfr.refresh.cluster import TaskPlace, _each, _spark_error, _TaskFailure
+from airflow_provider_rfr.refresh.cluster import _each, _spark_error, _TaskFailure
 
 
 def of_library(module: str, name: str, text: str) -> Exception:
@@ -38,8 +38,8 @@ def test_a_jvm_that_died_while_it_started_is_told_as_that() -> None:
     assert "Spark's JVM died while it started" in str(_spark_error(error))
 
 
-def results(function: Callable[[TaskPlace, Any], Any]) -> list[Any]:
-    return list(_each(function)(0, iter([1])))
+def results(function: Callable[[Any], Any]) -> list[Any]:
+    return list(_each(function)(iter([1])))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def results(function: Callable[[TaskPlace, Any], Any]) -> list[Any]:
     ids=lambda error: type(error).__name__,
 )
 def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error: Exception) -> None:
-    def fail(place: TaskPlace, item: Any) -> None:
+    def fail(item: Any) -> None:
         raise error
 
     [failure] = results(fail)
@@ -66,7 +66,7 @@ def test_what_a_task_would_meet_again_comes_back_instead_of_being_repeated(error
     [OSError("AWS Error NETWORK_CONNECTION"), ConnectionResetError(104, "reset"), TimeoutError(), MemoryError()],
 )
 def test_what_may_pass_is_left_to_spark_to_repeat(error: Exception) -> None:
-    def fail(place: TaskPlace, item: Any) -> None:
+    def fail(item: Any) -> None:
         raise error
 
     with pytest.raises(type(error)):
@@ -74,7 +74,7 @@ def test_what_may_pass_is_left_to_spark_to_repeat(error: Exception) -> None:
 
 
 def test_an_error_that_cant_travel_comes_back_by_its_words() -> None:
-    def fail(place: TaskPlace, item: Any) -> None:
+    def fail(item: Any) -> None:
         raise of_library("somewhere", "OddError", "it is odd")
 
     [failure] = results(fail)

@@ -13,10 +13,10 @@ import pytest
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding, CommitEvent
-from airflow_provider_rfr.refresh.adoption import Cursor
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.partitions import fetched_span
+from airflow_provider_rfr.refresh.messages import Cursor
+from airflow_provider_rfr.refresh.partitions import live_pages
 from airflow_provider_rfr.refresh.publish import _commit_event, _commit_summary
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
@@ -145,6 +145,6 @@ def test_times_are_those_of_pages_on_live_chains() -> None:
         (1, 0, 0, at(99)),
     )
     cursors = {0: Cursor(1, 2, None, True, 1), 2: Cursor(0, 2, None, True, 1)}
-    assert fetched_span(table, cursors) == (at(1), at(4))
-    assert fetched_span(pages(), {}) == (None, None)
-    assert fetched_span(pages((0, 0, 0, at(0))), {}) == (None, None)
+    assert live_pages(table, cursors)["fetched_at"].to_pylist() == [at(1), at(4), at(3), None]
+    assert live_pages(pages(), {}).num_rows == 0
+    assert live_pages(pages((0, 0, 0, at(0))), {}).num_rows == 0

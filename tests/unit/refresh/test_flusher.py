@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.refresh.flush import Flusher, FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page
@@ -59,7 +58,7 @@ class SlowStore(FileStore):
 
 def flusher(folder: Path, pages: Pages, store: FileStore | None = None, **options: float) -> Flusher:
     label = FlushLabel(1, 1, 1, 0, 0, 0)
-    writer = FlushWriter(store or FileStore({}), str(folder), ledger_arrow_schema(), label, [])
+    writer = FlushWriter(store or FileStore({}), str(folder), label)
     settings = {"read_seconds": 1e6, "read_pages": 0.0, **options}
     return Flusher(writer, pages, **settings)
 

@@ -10,7 +10,14 @@ import pyarrow as pa
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, target_schema
-from airflow_provider_rfr.refresh.publish_task import KeySearch, PublishTask, _write_files, drop_rows, find_losers
+from airflow_provider_rfr.refresh.publish_task import (
+    KeySearch,
+    LedgerFiles,
+    PublishTask,
+    _write_files,
+    drop_rows,
+    find_losers,
+)
 
 STORE = FileStore({})
 ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])
@@ -19,7 +26,7 @@ ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.strin
 def task(folder: Path, *key: tuple[str, ...]) -> PublishTask:
     target = FileTarget(FileLayout(target_schema(ROWS)), STORE, f"{folder}/data", ROWS)
     return PublishTask(
-        store=STORE, files=(), live_chains={}, target=target, schema=ROWS, generation=1, on_type_error="fail",
+        source=LedgerFiles(STORE, (), {}), target=target, schema=ROWS, generation=1, on_type_error="fail",
         max_offenders=10, key_columns=key, row_filter=None, scratch=f"{folder}/scratch",
     )  # fmt: skip
 

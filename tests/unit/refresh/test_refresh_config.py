@@ -74,7 +74,7 @@ def test_what_is_missing_is_named_with_its_place_and_all_at_once(file: Path, tmp
     for message in (
         "source.secrets.key: the environment variable NOBODY_SET_THIS is not set, or empty",
         f"source.secrets.other: the file {tmp_path / 'none'} can't be read: No such file or directory",
-        f"lake.properties.uri: the file {binary} can't be read: it is no UTF-8 text",
+        f"lake.properties.uri: the file {binary} can't be read: it is not UTF-8 text",
         f"lake.properties.token: the file {empty} is empty",
     ):
         assert message in str(error.value)
@@ -82,7 +82,7 @@ def test_what_is_missing_is_named_with_its_place_and_all_at_once(file: Path, tmp
 
 
 def test_a_catalog_property_that_is_no_text_says_what_to_write(file: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"lake\.properties: uri is not text; write text, \{env: NAME\}"):
+    with pytest.raises(ConfigurationError, match=r"lake\.properties: uri must be text, \{env: NAME\}"):
         parse_config(document({}, {"uri": {"host": "db", "port": 5432}}))
 
 

@@ -17,14 +17,14 @@ from airflow_provider_rfr.exceptions import FencedError, SourceError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.budget import DriverBudget
-from airflow_provider_rfr.refresh.cluster import TaskPlace
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.messages import RoundLimits, RoundTask
-from airflow_provider_rfr.refresh.partitions import CURSOR_COLUMNS, PartitionBook, check_gapless, cursors_of
+from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.refresh.round_task import run_round_task
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
 from airflow_provider_rfr.streams.loader import load_stream
@@ -43,9 +43,9 @@ class Threads:
         self.ready = threading.Event()
         self.ready.set()
 
-    def run(self, function: Callable[[TaskPlace, Any], Any], items: Sequence[Any]) -> list[Any]:
+    def run(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         with ThreadPoolExecutor(max(1, len(items))) as pool:
-            return list(pool.map(lambda pair: function(TaskPlace(pair[0], 0), pair[1]), enumerate(items)))
+            return list(pool.map(function, items))
 
 
 class Bench:
@@ -106,7 +106,7 @@ def assert_whole(ledger: Ledger, partitions: int, pages: int) -> None:
     table = ledger.read_pages(CURSOR_COLUMNS)
     assert table is not None
     cursors = cursors_of(table)
-    check_gapless(table, cursors)
+    check_gapless(live_pages(table, cursors), cursors)
     assert {n: (c.pages, c.complete, c.records) for n, c in cursors.items()} == dict.fromkeys(
         range(partitions), (pages, True, 3 * pages)
     )

@@ -20,8 +20,8 @@ from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, json_text_field
 from airflow_provider_rfr.refresh import typed_rows
-from airflow_provider_rfr.refresh.json_columns import MisfitError, read_columns, text_writer
-from airflow_provider_rfr.refresh.typed_rows import LedgerPage, TypedRows, _PageReader, type_pages
+from airflow_provider_rfr.refresh.json_columns import BlockMismatchError, _text_writer, read_columns
+from airflow_provider_rfr.refresh.typed_rows import LedgerPage, _PageReader, _TypedRows, type_pages
 from airflow_provider_rfr.streams.json_numbers import LongNumber
 from tests.profile import examples
 
@@ -37,16 +37,16 @@ def raw(text: bytes, count: int, partition: str = "{}", number: int = 1, at: int
     return LedgerPage(partition, number, memoryview(text), count, at)
 
 
-def typed(schema: pa.Schema, *pages: LedgerPage, on_type_error: Policy = "null", **options: Any) -> TypedRows:
+def typed(schema: pa.Schema, *pages: LedgerPage, on_type_error: Policy = "null", **options: Any) -> _TypedRows:
     return type_pages(pages, schema, generation=7, on_type_error=on_type_error, **options)
 
 
-def one_column(kind: pa.DataType | pa.Field, *values: Any) -> TypedRows:
+def one_column(kind: pa.DataType | pa.Field, *values: Any) -> _TypedRows:
     field = kind.with_name("a") if isinstance(kind, pa.Field) else pa.field("a", kind)
     return typed(pa.schema([field]), page(*({"a": value} for value in values)))
 
 
-def values(rows: TypedRows, name: str = "a") -> list[Any]:
+def values(rows: _TypedRows, name: str = "a") -> list[Any]:
     found: list[Any] = rows.table[name].to_pylist()
     return found
 
@@ -344,10 +344,10 @@ def test_a_value_reads_the_same_in_a_clean_batch_and_on_a_misfit_page(text: str,
         text = text[11:]
     line = orjson.dumps({"a": text})
     reader = _PageReader(schema, 1, note_changes=False)
-    slow = read_columns(reader.rewrite([line], "p", 1, 0), 1, schema)
+    slow = read_columns(reader.rewrite([line], "p", 1), 1, schema)
     try:
         fast = read_columns(line, 1, schema)
-    except MisfitError:
+    except BlockMismatchError:
         return
     assert fast.equals(slow)
 
@@ -425,11 +425,11 @@ def test_arrow_and_the_reading_by_value_agree_wherever_arrow_takes_a_value(field
     schema = pa.schema([field])
     line = f'{{"a":{text_of(value)}}}'.encode()
     reader = _PageReader(schema, 1, note_changes=False)
-    slow = read_columns(reader.rewrite([line], "p", 1, 0), 1, schema)
+    slow = read_columns(reader.rewrite([line], "p", 1), 1, schema)
     try:
-        write_texts = text_writer(schema) or bytes
+        write_texts = _text_writer(schema) or bytes
         fast = read_columns(write_texts(line), 1, schema)
-    except MisfitError:
+    except BlockMismatchError:
         return
     assert fast.equals(slow)
     assert reader.offender_count == 0

@@ -41,8 +41,8 @@ def publish(catalog: SqlCatalog, value: int) -> None:
 
 def ledger_of(catalog: SqlCatalog, where: str | None, *, published: bool = True) -> Ledger:
     ledger = Ledger(LedgerTable.load_or_create(catalog, NAME, part_of(where)))
-    words = {"replace_where": where, **TASK}
-    ledger.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=None, words=words)
+    labels = {"replace_where": where, **TASK}
+    ledger.open_generation([("{}", {})], read_fingerprint="r", publish_fingerprint="p", run_key=None, labels=labels)
     if published:
         ledger.commit([], state=RefreshState.PUBLISHED, published_rows=3, snapshot_id=1)
     return ledger
@@ -195,7 +195,7 @@ def test_each_publish_looks_at_a_few_of_many_ledgers(catalog: SqlCatalog, monkey
     for number in range(5):
         ledger_of(catalog, f"day = '{number}'")
     days_later(monkeypatch, 8)
-    monkeypatch.setattr(maintenance, "_LOOKS", 2)
+    monkeypatch.setattr(maintenance, "_SAMPLE", 2)
     tidied(catalog, replace_where="day = '1'")
     assert len(ledgers(catalog)) == 3
 
