@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 class CommitSensor(BaseSensorOperator):
-    """Wait until tables are committed to, or until they owe webhooks; no worker slot is held meanwhile.
+    """Wait until tables are committed to, or until they have pending webhooks; no worker slot is held meanwhile.
 
     Returns the newest commit by table: snapshot id, sequence, time, and the refresh's own figures if it was one. With
-    ``triggers`` it returns how many deliveries are owed.
+    ``triggers`` it returns the number of pending deliveries.
 
     Airflow's scheduler may fail a sensor in mode ``reschedule`` that looks very often, so deferring is the default.
 
     :param target: a table, several, or what a refresh returned, e.g. ``refresh.output`` (templated)
     :param after: commits later than this count: a time in ISO format (templated). Default: the time from which the
         run is due, so that a scheduled run waits for a commit of its own period
-    :param triggers: a triggers block, or the path of a file with one: wait until any of the tables owes a delivery to
-        one of its endpoints; ``after`` does not matter then
+    :param triggers: a triggers block, or the path of a file with one: wait until any of the tables has a delivery
+        pending to one of its endpoints; ``after`` does not matter then
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
     :param control_store_conn_id: connection of the control store, for ``triggers``; None for the usual one
     :param deferrable: wait in the triggerer
-    :param poke_interval: seconds between two looks
-    :raises ConfigurationError: ``after`` is not a time, or a table's name is none
+    :param poke_interval: seconds between two checks
+    :raises ConfigurationError: ``after`` is not a time, or the name of a table is invalid
     """
 
     template_fields: Sequence[str] = ("target", "after", "lake_conn_id")
@@ -70,25 +70,33 @@ class CommitSensor(BaseSensorOperator):
             table_names(target)
 
     def execute(self, context: Context) -> Any:
-        """Look once; then wait in the triggerer, or here."""
+        """Check once; then wait in the triggerer, or here."""
         if not self.deferrable:
             return super().execute(context)
         if self._triggers is not None:
+            # From here on the deadline is the whole wait's, whatever number of deferrals it takes.
             deadline = datetime.now(timezone.utc) + timedelta(seconds=self.timeout)
-            return self.look_again(context, None, deadline.isoformat())
-        found = self._found(context)
+            return self.check_again(context, None, deadline.isoformat())
+        found = self._newest_commits(context)
         if found is None:
-            self._wait(context)
+            trigger = CommitReachedTrigger(
+                table_names(self.target), self._after(context).isoformat(), self.lake_conn_id, self.poke_interval
+            )
+            timeout = timedelta(seconds=self.timeout)
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
         return found
 
-    def look_again(self, context: Context, event: Any, deadline: str) -> Any:
-        """Whether anything is owed by now."""
-        owed = self._owed()
-        if not owed:
-            if datetime.now(timezone.utc) >= datetime.fromisoformat(deadline):
-                raise AirflowSensorTimeout(f"nothing was owed within {self.timeout:.0f} seconds")
-            self._wait_for_debts(deadline)
-        return owed
+    def check_again(self, context: Context, event: Any, deadline: str) -> Any:
+        """The number of pending deliveries, or one more deferral."""
+        pending = self._count_pending()
+        if not pending:
+            now = datetime.now(timezone.utc)
+            if now >= datetime.fromisoformat(deadline):
+                raise AirflowSensorTimeout(f"no delivery was pending within {self.timeout:.0f} seconds")
+            # The block may hold secrets, and arguments of triggers are stored. So the task itself checks again.
+            again = DateTimeTrigger(moment=now + timedelta(seconds=max(self.poke_interval, 1.0)))
+            self.defer(trigger=again, method_name="check_again", kwargs={"deadline": deadline})
+        return pending
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """The commits that the trigger found."""
@@ -96,36 +104,15 @@ class CommitSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether every table has a commit late enough."""
-        found: Any = self._found(context) if self._triggers is None else self._owed()
+        found: Any = self._newest_commits(context) if self._triggers is None else self._count_pending()
         return PokeReturnValue(is_done=bool(found), xcom_value=found)
 
-    def _wait(self, context: Context) -> None:
-        self.defer(
-            trigger=CommitReachedTrigger(
-                table_names(self.target), self._after(context).isoformat(), self.lake_conn_id, self.poke_interval
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
-        )
-
-    def _wait_for_debts(self, deadline: str) -> None:
-        """The block may hold secrets, so no trigger gets it: the task itself looks, now and then."""
-        again = datetime.now(timezone.utc) + timedelta(seconds=max(self.poke_interval, 1.0))
-        self.defer(trigger=DateTimeTrigger(moment=again), method_name="look_again", kwargs={"deadline": deadline})
-
-    def _owed(self) -> int:
+    def _count_pending(self) -> int:
         assert self._triggers is not None
-        hook = WebhookHook(
-            self._triggers,
-            self.lake_conn_id,
-            self.control_store_conn_id,
-            folder=dag_folder(self),
-            dag_id=self.dag_id,
-            task_id=self.task_id,
-        )
-        return hook.owed(table_names(self.target))
+        hook = WebhookHook(self._triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
+        return hook.count_pending(table_names(self.target))
 
-    def _found(self, context: Context) -> dict[str, Any] | None:
+    def _newest_commits(self, context: Context) -> dict[str, Any] | None:
         reader = CommitsReader.of(read_connection(self.lake_conn_id))
         return reader.newest_after(table_names(self.target), self._after(context))
 

@@ -22,7 +22,7 @@ def write_triggers(path: Path, receiver: Receiver) -> None:
         "url": f"{receiver.url}/commits",
         "payload": {
             "event": "table.published",
-            "table": "{{materialization_name}}",
+            "table": "{{target_name}}",
             "rows": "{{totals.documents}}",
             "generation": "{{generation}}",
             "published": "{{committed_at}}",

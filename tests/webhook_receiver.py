@@ -234,15 +234,15 @@ def events(*sequences: int, table: str = TABLE, collections: Sequence[str] = ("o
             commit_id=f"commit-{number}",
             target=table,
             lake=LAKE,
-            materialization_name="shop/orders",
-            flow_run_id=f"run-{number}",
+            target_name="shop/orders",
+            run_id=f"run-{number}",
             sequence=number,
             snapshot_id=1000 + number,
             committed_at=datetime.fromtimestamp(1_700_000_000 + number, timezone.utc),
             collection_names=tuple(collections),
             bindings=tuple(Binding(table, each, 10, 1000) for each in collections),
-            flow_published_at_min=datetime.fromtimestamp(number, timezone.utc),
-            flow_published_at_max=datetime.fromtimestamp(number + 100, timezone.utc),
+            fetched_at_min=datetime.fromtimestamp(number, timezone.utc),
+            fetched_at_max=datetime.fromtimestamp(number + 100, timezone.utc),
         )
         for number in sequences
     ]

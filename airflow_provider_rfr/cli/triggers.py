@@ -91,7 +91,7 @@ def test_fire(args: Namespace) -> int:
     """Call an endpoint with an invented event; 1 if it does not accept it."""
     from airflow_provider_rfr.hooks.webhooks import configured_hosts, http_settings
     from airflow_provider_rfr.webhooks import operations
-    from airflow_provider_rfr.webhooks.fields import placeholder_events
+    from airflow_provider_rfr.webhooks.validation import placeholder_events
 
     block = _hook(args).block
     endpoint = block.config.get(args.trigger)

@@ -1,4 +1,4 @@
-"""Commits of lake tables, as events and sensors tell them."""
+"""Commits of lake tables, as JSON values for sensors and triggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "s
 
 
 class Position(NamedTuple):
-    """A place in a table's history; a table made anew has another uuid, and counts from 1 again."""
+    """A place in a table's history; a table that was dropped and made again has another uuid, and counts from 1."""
 
     table_uuid: str
     sequence: int
@@ -50,13 +50,13 @@ class CommitsReader:
         return Position(log.table_uuid, records[-1].sequence if records else 0)
 
     def commits(self, table: str, after: Position | None) -> list[tuple[Position, dict[str, Any]]]:
-        """The commits after the position, oldest first, as JSON values; all of them if the table was made anew."""
+        """The commits after the position, oldest first, as JSON values; all of them if it is of a dropped table."""
         log = self._log(table)
         if log is None:
             return []
         known = after is not None and after.table_uuid == log.table_uuid
         records = log.commits(after.sequence if after is not None and known else None)
-        return [(Position(log.table_uuid, each.sequence), _told(table, each)) for each in records]
+        return [(Position(log.table_uuid, each.sequence), _values(table, each)) for each in records]
 
     def newest_after(self, tables: Sequence[str], after: datetime) -> dict[str, Any] | None:
         """Each table's newest commit, if every table has one later than ``after``."""
@@ -66,7 +66,7 @@ class CommitsReader:
             records = log.commits() if log is not None else []
             if not records or _committed_at(records[-1]) <= after:
                 return None
-            found[table] = _told(table, records[-1])
+            found[table] = _values(table, records[-1])
         return found
 
     def _log(self, table: str) -> CommitLog | None:
@@ -76,7 +76,7 @@ class CommitsReader:
         return CommitLog.load(open_catalog(self._settings), table)
 
 
-def _told(table: str, record: CommitRecord) -> dict[str, Any]:
+def _values(table: str, record: CommitRecord) -> dict[str, Any]:
     summary: Mapping[str, str] = record.summary
     figures: dict[str, Any] = {name: summary[key] for key, name in _FIGURES.items() if key in summary}
     figures |= {name: int(figures[name]) for name in ("generation", "rows") if str(figures.get(name, "")).isdecimal()}

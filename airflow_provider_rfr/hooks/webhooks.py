@@ -1,4 +1,4 @@
-"""Commit webhooks with Airflow's connections: enqueues what commits call for, and delivers it."""
+"""Commit webhooks with Airflow's connections: enqueues the deliveries of commits, and makes them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.hooks.common import connection_named, extras_of, mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 
 if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.store.deliveries import EndpointKey, Selection
+    from airflow_provider_rfr.store.deliveries import EndpointKey
     from airflow_provider_rfr.store.engine import ControlStore
     from airflow_provider_rfr.webhooks.calls import ConnectionSettings
     from airflow_provider_rfr.webhooks.config import TriggerBlock
@@ -35,20 +37,10 @@ if TYPE_CHECKING:
 
 
 _TYPES = ("http", "https")
-_NO_HEADERS = frozenset(
+_REQUEST_OPTIONS = frozenset(
     {
-        "allow_redirects",
-        "cert",
-        "check_response",
-        "max_redirects",
-        "proxies",
-        "proxy",
-        "srv_lookup",
-        "stream",
-        "timeout",
-        "trust_env",
-        "verify",
-        "verify_ssl",
+        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
+        *("timeout", "trust_env", "verify", "verify_ssl"),
     }
 )
 """Extra fields that Airflow's HTTP hook reads as options of the request; the others are headers."""
@@ -73,22 +65,18 @@ def http_settings(conn_id: str) -> ConnectionSettings:
     if connection.port:
         base = f"{base.rstrip('/')}:{connection.port}"
     extras = extras_of(connection)
-    headers = {name: str(value) for name, value in extras.items() if name not in _NO_HEADERS}
+    headers = {name: str(value) for name, value in extras.items() if name not in _REQUEST_OPTIONS}
     login, password = connection.login or "", connection.password or ""
+    # Two names, as Airflow's HTTP hook has them; a form's field gives text.
+    verify = extras.get("verify", extras.get("verify_ssl", True))
+    if isinstance(verify, str):
+        verify = {"true": True, "false": False}.get(verify.lower(), verify)
     try:
-        return ConnectionSettings(base, login, password, headers, _verify(extras))
+        if not isinstance(verify, (bool, str)):
+            raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
+        return ConnectionSettings(base, login, password, headers, verify)
     except ConfigurationError as error:
         raise ConfigurationError(f"connection {conn_id}: {error.field}", error.problem, error.remedy) from None
-
-
-def _verify(extras: Mapping[str, Any]) -> bool | str:
-    """As Airflow's HTTP hook reads it; a form's field gives text."""
-    value = extras.get("verify", extras.get("verify_ssl", True))
-    if isinstance(value, str):
-        return {"true": True, "false": False}.get(value.lower(), value)
-    if not isinstance(value, bool):
-        raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
-    return value
 
 
 Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
@@ -98,7 +86,7 @@ Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
 def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlock:
     """Read a block and try its templates. Nothing is opened, asked or sent: for the parse of a DAG.
 
-    :param folder: where a relative path is looked for
+    :param folder: of a relative path
     :raises TriggerConfigError: with every problem
     :raises SealError: a sealed block holds something in plain text that must be sealed
     """
@@ -106,19 +94,15 @@ def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlo
     from airflow_provider_rfr.webhooks.sealing import check_sealed
 
     if isinstance(triggers, (str, Path)):
-        block = validation.check_file(_found(triggers, folder))
+        file = (folder or Path.cwd()) / Path(triggers).expanduser()
+        if not file.is_file():
+            raise TriggerConfigError([TriggerProblem("", str(triggers), "there is no such file")])
+        block = validation.check_file(file)
     else:
         block = validation.check_triggers(triggers)
     if block.is_sealed:
         check_sealed(block.dump())
     return block
-
-
-def _found(path: str | Path, folder: Path | None) -> Path:
-    file = (folder or Path.cwd()) / Path(path).expanduser()
-    if not file.is_file():
-        raise TriggerConfigError([TriggerProblem("", str(path), "there is no such file")])
-    return file
 
 
 class WebhookHook(BaseHook):
@@ -127,8 +111,7 @@ class WebhookHook(BaseHook):
     A file is read, and sealed values are opened, when they are needed first: after the task has begun, and never while
     a DAG is parsed. So a corrected file is used by the next attempt.
 
-    :param dag_id: of the DAG that has the block, ...
-    :param task_id: ... and of its task; none at a shell
+    :param task: that has the block; a relative path begins at its DAG's folder. None at a shell
     """
 
     def __init__(
@@ -137,15 +120,11 @@ class WebhookHook(BaseHook):
         lake_conn_id: str = LakeHook.default_conn_name,
         control_store_conn_id: str | None = None,
         *,
-        folder: Path | None = None,
-        dag_id: str = "",
-        task_id: str = "",
+        task: BaseOperator | None = None,
     ) -> None:
         super().__init__()
         self._triggers = triggers
-        self._folder = folder
-        self._dag_id = dag_id
-        self._task_id = task_id
+        self._task = task
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
         self._dispatcher: Dispatcher | None = None
@@ -156,7 +135,8 @@ class WebhookHook(BaseHook):
         """The block with its values in plain text; they are masked in this process's log."""
         from airflow_provider_rfr.webhooks.sealing import open_sealed
 
-        block = check_triggers(self._triggers, self._folder).opened(open_sealed)
+        folder = None if self._task is None else dag_folder(self._task)
+        block = check_triggers(self._triggers, folder).opened(open_sealed)
         mask_secrets(block.secret_texts())
         return block
 
@@ -187,26 +167,26 @@ class WebhookHook(BaseHook):
         return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
     def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
-        """Note what the tables' commits owe; returns how many deliveries are new.
+        """Make the deliveries of the tables' commits that are missing; returns how many there were.
 
-        A table that can't be read keeps nothing from the others: it is told by :meth:`raise_unread`.
+        A table that can't be read holds up no other: its error is kept for :meth:`raise_unread`.
         """
         from sqlalchemy.exc import DBAPIError
 
         from airflow_provider_rfr.webhooks.outbox import enqueue_commits
 
-        endpoints, catalog, lake = self._met(tables), self.catalog, self.lake
-        noted, self._unread = 0, {}
+        endpoints, catalog, lake = self._register_endpoints(tables), self.catalog, self.lake
+        enqueued, self._unread = 0, {}
         for table in tables:
             try:
-                noted += enqueue_commits(self.store, catalog, lake, table, endpoints, start_from=start_from)
+                enqueued += enqueue_commits(self.store, catalog, lake, table, endpoints, start_from=start_from)
             except DBAPIError:
                 # Of the store or of a catalog in SQL, and so of every table.
                 raise
             except Exception as error:  # noqa: BLE001 - each catalog and file store fails in its own way
                 self._unread[table] = str(error) if isinstance(error, RfrError) else type(error).__name__
                 self.log.error("The commits of %s can't be read: %s", table, self._unread[table])
-        return noted
+        return enqueued
 
     def raise_unread(self) -> None:
         """To be called once what is known has been delivered.
@@ -214,47 +194,61 @@ class WebhookHook(BaseHook):
         :raises DeliveryError: commits of some tables could not be read
         """
         if self._unread:
-            told = "; ".join(f"{table}: {problem}" for table, problem in self._unread.items())
-            raise DeliveryError(f"the commits of {len(self._unread)} table(s) can't be read: {told}")
+            problems = "; ".join(f"{table}: {problem}" for table, problem in self._unread.items())
+            raise DeliveryError(f"the commits of {len(self._unread)} table(s) can't be read: {problems}")
 
-    def owed(self, tables: Sequence[str]) -> int:
-        """How many deliveries the tables owe, those of commits that nobody noted yet included."""
+    def count_pending(self, tables: Sequence[str]) -> int:
+        """Pending deliveries of the tables, after those of new commits were made.
+
+        :raises DeliveryError: commits of some tables could not be read
+        """
+        from airflow_provider_rfr.store.deliveries import Selection
         from airflow_provider_rfr.webhooks import operations
 
         self.enqueue(tables)
         self.raise_unread()
-        return sum(operations.counts(self.store, _selection(key))["pending"] for key in self.endpoints(tables))
+        selections = (
+            Selection(lake=key.lake, table=key.table, trigger=key.trigger, block=key.block)
+            for key in self.endpoints(tables)
+        )
+        return sum(operations.counts(self.store, each)["pending"] for each in selections)
 
     def deliver(
-        self, tables: Sequence[str], *, patience: float | None = 0.0, leaves_telling: bool = False
+        self, tables: Sequence[str], *, patience: float | None = 0.0, notify_later: bool = False
     ) -> DeliverySummary:
         """Deliver what is due.
 
         :param patience: seconds for which retries are waited for; None for as long as it takes
-        :param leaves_telling: :meth:`tell` tells of what is given up, now or in another task
+        :param notify_later: leave dead letters to :meth:`notify`, here or in another task
         """
-        from airflow_provider_rfr.webhooks.delivery_history import host_of, record_deliveries
+        from airflow_provider_rfr.webhooks.delivery_history import record_deliveries
         from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+        from airflow_provider_rfr.webhooks.outbox import release_snapshots
 
-        endpoints = self._met(tables)
+        endpoints = self._register_endpoints(tables)
         dispatcher = self._dispatcher = Dispatcher(
             self.store,
             endpoints,
             connections=http_settings,
             allowed_hosts=configured_hosts(),
-            leaves_telling=leaves_telling,
+            notify_later=notify_later,
         )
         try:
             return dispatcher.deliver_due(until_empty=patience != 0.0, patience=patience)
         finally:
-            self._let_go(tables)
-            hosts = {key: host for key, each in endpoints.items() if (host := host_of(each)) is not None}
-            record_deliveries(self.store, self.catalog, self.lake, hosts)
+            # Also after a failure: some may have been sent. What can't be written now, the next delivery writes.
+            for table in tables:
+                try:
+                    release_snapshots(self.store, self.catalog, self.lake, table)
+                except Exception as error:  # noqa: BLE001 - each catalog and store fails in its own way
+                    problem = type(error).__name__
+                    self.log.warning("%s: the table's hold on sent snapshots can't be released: %s", table, problem)
+            record_deliveries(self.store, self.catalog, self.lake, endpoints)
 
-    def tell(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
-        """Call the notifier for each delivery that was given up and that nobody was told of.
+    def notify(self, tables: Sequence[str], notifier: Notifier) -> list[str]:
+        """Call the notifier for each dead letter that was not notified; returns what it raised, without the texts.
 
-        Returns what it raised, in words; it is called for these again the next time.
+        Where it raised, it is called again the next time.
         """
         from airflow_provider_rfr.store.deliveries import load_endpoints
         from airflow_provider_rfr.webhooks.delivery_summary import notify_dead_letters
@@ -263,55 +257,33 @@ class WebhookHook(BaseHook):
             rows = load_endpoints(connection, self.endpoints(tables))
         return notify_dead_letters(self.store, [row.id for row in rows.values()], notifier)
 
-    def _let_go(self, tables: Sequence[str]) -> None:
-        """Let snapshots expire whose webhooks are sent; what can't be written now is written by who delivers next."""
-        from airflow_provider_rfr.webhooks.outbox import release_snapshots
-
-        for table in tables:
-            try:
-                release_snapshots(self.store, self.catalog, self.lake, table)
-            except Exception as error:  # noqa: BLE001 - each catalog and store fails in its own way
-                self.log.warning("%s: it can't be noted what was sent: %s", table, type(error).__name__)
-
     def stop(self) -> None:
-        """Claim nothing more; attempts under way end, and what they brought is noted."""
+        """Claim nothing more; attempts under way end, and their results are written."""
         if self._dispatcher is not None:
             self._dispatcher.stop()
 
     def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
         """The block's endpoints, for each of the tables."""
+        from airflow_provider_rfr.webhooks.config import made_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 
-        lake, block, name = self.lake, self.block, self._default_name()
+        # Of a block without a name: the same wherever the file is, in a DAG and at a shell.
+        dag_id = "" if self._task is None else self._task.dag_id
+        name = made_name(Path(self._triggers).stem if isinstance(self._triggers, (str, Path)) else dag_id)
+        lake, block = self.lake, self.block
         return {key: found for table in tables for key, found in endpoints_of(lake, table, block, name).items()}
 
-    def _met(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
-        """The endpoints, known to the store as declared here."""
+    def _register_endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
+        """The endpoints, after the store noted where they are declared."""
         from airflow_provider_rfr.webhooks.outbox import register_endpoints
 
         endpoints = self.endpoints(tables)
-        register_endpoints(self.store, endpoints, self._place())
+        # Of a task without the file's folder: that changes with each version of a DAG bundle.
+        place = "" if self._task is None else f"task {self._task.task_id} of DAG {self._task.dag_id}"
+        if isinstance(self._triggers, (str, Path)):
+            place = f"{place} ({self._triggers})" if place else str(Path(self._triggers).expanduser().absolute())
+        register_endpoints(self.store, endpoints, place)
         return endpoints
-
-    def _default_name(self) -> str:
-        """The name of a block that gives none: the same wherever the file lies, in a DAG and at a shell."""
-        from airflow_provider_rfr.webhooks.config_errors import made_name
-
-        is_file = isinstance(self._triggers, (str, Path))
-        return made_name(Path(self._triggers).stem if is_file else self._dag_id)  # type: ignore[arg-type]
-
-    def _place(self) -> str:
-        """Where the block is declared, for people. Of a task it stays the same wherever bundles are unpacked."""
-        task = f"task {self._task_id} of DAG {self._dag_id}" if self._dag_id else ""
-        if not isinstance(self._triggers, (str, Path)):
-            return task
-        return f"{task} ({self._triggers})" if task else str(Path(self._triggers).expanduser().absolute())
-
-
-def _selection(key: EndpointKey) -> Selection:
-    from airflow_provider_rfr.store.deliveries import Selection
-
-    return Selection(lake=key.lake, table=key.table, trigger=key.trigger, block=key.block)
 
 
 def configured_hosts() -> list[str]:

@@ -1,7 +1,7 @@
-"""What the webhooks tell of a commit: one key of its snapshot summary, so commit and event are one atomic write.
+"""The event of a commit: one key of its snapshot summary, so that commit and event are one atomic write.
 
-The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are the snapshot's
-own, so they are not repeated in it. Needs nothing of PyIceberg.
+The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are properties of the
+snapshot and not repeated in it. Needs nothing of PyIceberg.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ class CommitEvent:
     :ivar target: the table
     :ivar lake: the catalog's name
     :ivar sequence: the snapshot's sequence number; orders the commits of a table
-    :ivar flow_published_at_min: when the earliest page of the commit was fetched; None for no documents
-    :ivar flow_run_id: a UUID; of merged commits the first one's
+    :ivar target_name: a name for people; the table's, unless the refresh has another
+    :ivar run_id: a UUID; of merged commits the first one's
+    :ivar producer: program and version that made the commit
+    :ivar fetched_at_min: when the earliest page of the commit was fetched; None for no documents
     :ivar map_index: -1 where the task is not mapped; None outside Airflow
     :ivar logical_date: RFC 3339, as the run has it; empty where there is none
     """
@@ -50,16 +52,16 @@ class CommitEvent:
     commit_id: str
     target: str
     lake: str
-    materialization_name: str
-    flow_run_id: str
+    target_name: str
+    run_id: str
     sequence: int = 0
     snapshot_id: int = 0
     committed_at: datetime = _EPOCH
     generation: int = 0
     collection_names: tuple[str, ...] = ()
-    connector_image: str = ""
-    flow_published_at_min: datetime | None = None
-    flow_published_at_max: datetime | None = None
+    producer: str = ""
+    fetched_at_min: datetime | None = None
+    fetched_at_max: datetime | None = None
     bindings: tuple[Binding, ...] = ()
     dag_id: str = ""
     dag_run_id: str = ""
@@ -94,7 +96,7 @@ class CommitEvent:
         *,
         lake: str | None = None,
     ) -> CommitEvent | None:
-        """The event of a snapshot; None where the commit owes nothing: somebody else's, or a maintenance job's.
+        """The event of a snapshot; None for commits that are not a publish, e.g. of a maintenance job.
 
         :param lake: name of the catalog the table was read from; None for the one it was written through
         """
@@ -139,7 +141,7 @@ class CommitEvent:
         return cls(**{**known, **more})
 
     def _document(self) -> dict[str, Any]:
-        """As JSON, without what says nothing."""
+        """As JSON, without empty values."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["bindings"] = [[each.table, each.collection, each.documents, each.bytes] for each in self.bindings]
         plain = {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in values.items()}
@@ -148,17 +150,20 @@ class CommitEvent:
 
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
-    """One event for both. Who ran, and when, is the last one's; run id, name and image stay the first one's."""
-    earliest = [at for at in (first.flow_published_at_min, last.flow_published_at_min) if at is not None]
-    latest = [at for at in (first.flow_published_at_max, last.flow_published_at_max) if at is not None]
+    """One event for both.
+
+    Run id, target name and producer are the first one's; all else that can't be merged is the last one's.
+    """
+    earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
+    latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
     return replace(
         last,
-        materialization_name=first.materialization_name,
-        connector_image=first.connector_image,
-        flow_run_id=first.flow_run_id,
+        target_name=first.target_name,
+        producer=first.producer,
+        run_id=first.run_id,
         collection_names=tuple(sorted({*first.collection_names, *last.collection_names})),
-        flow_published_at_min=min(earliest, default=None),
-        flow_published_at_max=max(latest, default=None),
+        fetched_at_min=min(earliest, default=None),
+        fetched_at_max=max(latest, default=None),
         bindings=_merge_bindings((*first.bindings, *last.bindings)),
         merged_commits=first.merged_commits + last.merged_commits,
     )
@@ -208,13 +213,13 @@ def _read(name: str, value: Any) -> Any:
         return tuple(Binding(str(table), str(name), int(count), int(size)) for table, name, count, size in value)
     if name == "collection_names":
         if isinstance(value, str):
-            raise ValueError("the event's collection_names are no list")
+            raise ValueError("the event's collection_names must be a list")
         return tuple(map(str, value))
     if name in _TIMES:
         return _instant(value)
     wanted = int if name in _NUMBERS else str
     if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ValueError(f"the event's {name} is no {'number' if wanted is int else 'text'}")
+        raise ValueError(f"the event's {name} must be {'a number' if wanted is int else 'text'}")
     return value
 
 
@@ -233,6 +238,6 @@ def _instant(text: Any) -> datetime:
 
 _FIELDS = tuple(field.name for field in fields(CommitEvent))
 _OF_THE_SNAPSHOT = frozenset({"target", "sequence", "snapshot_id", "committed_at"})
-_REQUIRED = ("commit_id", "target", "lake", "materialization_name", "flow_run_id")
-_TIMES = frozenset({"committed_at", "flow_published_at_min", "flow_published_at_max"})
+_REQUIRED = ("commit_id", "target", "lake", "target_name", "run_id")
+_TIMES = frozenset({"committed_at", "fetched_at_min", "fetched_at_max"})
 _NUMBERS = frozenset({"sequence", "snapshot_id", "generation", "map_index", "merged_commits"})

@@ -1,4 +1,4 @@
-"""The operators of webhooks: deliver what commits call for, and try, replay, cancel, pause or resume by hand."""
+"""Operators of webhooks: deliver the webhooks of commits, and try, replay, cancel, pause or resume by hand."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_tri
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
-    from airflow_provider_rfr.store.deliveries import Selection
     from airflow_provider_rfr.store.engine import ControlStore
-    from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, DeliverySummary, Failure
+    from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, Failure
 
+
+log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = timedelta(minutes=15)
-"""So that what was replayed, resumed or corrected meanwhile is not left waiting for the next long pause."""
+"""So that what was replayed, resumed or corrected meanwhile does not wait for the end of a long pause."""
 _COUNTED = ("delivered", "failed", "dead")
-_MOST_TOLD = 10
+_MOST_SHOWN = 10
 
 
 class CommitWebhookOperator(BaseOperator):
-    """Deliver what tables owe: notes the commits that nobody noted yet, and sends until nothing is pending.
+    """Deliver the webhooks of tables: enqueues what new commits call for, and sends until nothing is pending.
 
     Every published commit is delivered at least once to every endpoint, whatever dies when, under the same id each
     time. Any number of these may run at once. Returns the counts of deliveries: enqueued, delivered, failed (attempts
@@ -117,74 +118,70 @@ class CommitWebhookOperator(BaseOperator):
             _check_start(start_from)
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Note and deliver."""
-        return self._go(dict.fromkeys(("enqueued", *_COUNTED), 0))
+        """Enqueue and deliver."""
+        return self._deliver(dict.fromkeys(("enqueued", *_COUNTED), 0))
 
     def resume(self, context: Context, event: Any, counts: Mapping[str, int]) -> dict[str, int]:
-        """Go on after a pause between attempts."""
-        return self._go(counts)
+        """Continue after a pause between attempts."""
+        return self._deliver(counts)
 
     def on_kill(self) -> None:
-        """Claim nothing more; what is claimed and not sent goes back."""
+        """Claim nothing more; what is claimed and not sent is given back."""
         self._is_killed = True
         if self._hook is not None:
             self._hook.stop()
 
-    def _go(self, before: Mapping[str, int]) -> dict[str, int]:
+    def _deliver(self, before: Mapping[str, int]) -> dict[str, int]:
         _check_start(self.start_from)
-        hook = self._hook = self._new_hook()
+        triggers = self._block or self.triggers_file or ""
+        hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
         tables = hook.all_tables() if self.target is None else table_names(self.target)
         enqueued = hook.enqueue(tables, "earliest" if self.start_from == "earliest" else "latest")
-        asks = self.fail_on_dead or self.on_dead is not None
-        tally = hook.deliver(tables, patience=self.slot_seconds, leaves_telling=asks)
-        counts = {name: before[name] + getattr(tally, name) for name in _COUNTED}
+        notifies = self.fail_on_dead or self.on_dead is not None
+        summary = hook.deliver(tables, patience=self.slot_seconds, notify_later=notifies)
+        counts = {name: before[name] + getattr(summary, name) for name in _COUNTED}
         counts["enqueued"] = before["enqueued"] + enqueued
-        for problem in tally.problems:
+        for problem in summary.problems:
             self.log.error("Not delivered: %s", problem)
-        # Last of all: whoever dies before it is noted that somebody was told leaves it to the next attempt.
-        told: list[DeadLetter] = []
-        untold = hook.tell(tables, self._notifier(told)) if asks else []
-        self._raise_failed(tally.problems, told)
-        if untold:
-            raise DeliveryError(f"on_dead raised {'; '.join(untold[:_MOST_TOLD])}; it is called again")
-        if self.wait and tally.next_due is not None and not self._is_killed:
-            self._pause_until(tally.next_due, counts)
+        # Last, and marked in the store one by one: what dies before is notified by the next attempt.
+        dead: list[DeadLetter] = []
+        errors = hook.notify(tables, self._notifier(dead)) if notifies else []
+        self._raise_failed(summary.problems, dead)
+        if errors:
+            raise DeliveryError(f"on_dead raised {'; '.join(errors[:_MOST_SHOWN])}; it is called again")
+        if self.wait and summary.next_due is not None and not self._is_killed:
+            self._pause_until(summary.next_due, counts)
         hook.raise_unread()
-        return {**counts, "pending": tally.pending}
+        return {**counts, "pending": summary.pending}
 
-    def _notifier(self, told: list[DeadLetter]) -> Callable[[DeadLetter], None]:
-        def note(dead: DeadLetter) -> None:
+    def _notifier(self, dead: list[DeadLetter]) -> Callable[[DeadLetter], None]:
+        """Calls ``on_dead``, and collects the dead letters for which it did not raise."""
+
+        def notify(letter: DeadLetter) -> None:
             if self.on_dead is not None:
-                self.on_dead(dead)
-            told.append(dead)
+                self.on_dead(letter)
+            dead.append(letter)
 
-        return note
+        return notify
 
-    def _raise_failed(self, found: Sequence[Failure], told: Sequence[DeadLetter]) -> None:
-        wanted = [
-            each for each in found if each.on_failure == "block" or (each.is_refusal and each.on_failure != "ignore")
+    def _raise_failed(self, problems: Sequence[Failure], dead: Sequence[DeadLetter]) -> None:
+        """Fail for what ``onFailure: block`` blocks, for wrong settings, and with ``fail_on_dead`` for dead letters."""
+        failing = [
+            each for each in problems if each.on_failure == "block" or (each.is_refusal and each.on_failure != "ignore")
         ]
-        problems = [str(each) for each in wanted]
+        texts = [str(each) for each in failing]
         if self.fail_on_dead:
-            known = {each.detail for each in wanted}
-            problems += [f"{each.key}: {each.detail}" for each in told if each.detail not in known]
-        if problems:
-            different = list(dict.fromkeys(problems))
-            more = f"; and {len(different) - _MOST_TOLD} more" if len(different) > _MOST_TOLD else ""
-            blocks = "the next refresh of the table waits until then; " * any(e.on_failure == "block" for e in wanted)
-            raise AirflowFailException(
-                f"{'; '.join(different[:_MOST_TOLD])}{more}. The data is published; {blocks}once the cause is removed,"
-                " what was given up has to be replayed or cancelled (airflow rfr triggers replay | cancel)"
-            )
-
-    def _new_hook(self) -> WebhookHook:
-        return WebhookHook(
-            self._block or self.triggers_file or "",
-            self.lake_conn_id,
-            self.control_store_conn_id,
-            folder=dag_folder(self),
-            dag_id=self.dag_id,
-            task_id=self.task_id,
+            known = {each.detail for each in failing}
+            texts += [f"{each.key}: {each.detail}" for each in dead if each.detail not in known]
+        if not texts:
+            return
+        different = list(dict.fromkeys(texts))
+        more = f"; and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
+        is_blocked = any(each.on_failure == "block" for each in failing)
+        blocks = "the next refresh of the table waits until then; " if is_blocked else ""
+        raise AirflowFailException(
+            f"{'; '.join(different[:_MOST_SHOWN])}{more}. The data is published; {blocks}once the cause is removed,"
+            " what was given up has to be replayed or cancelled (airflow rfr triggers replay | cancel)"
         )
 
     def _pause_until(self, moment: datetime, counts: Mapping[str, int]) -> None:
@@ -203,7 +200,6 @@ def _check_start(start_from: str) -> None:
 
 
 _ACTIONS = ("replay", "cancel", "pause", "resume", "test_fire")
-_NAMED = "name target and trigger"
 
 
 class WebhookOperationOperator(BaseOperator):
@@ -261,38 +257,31 @@ class WebhookOperationOperator(BaseOperator):
             _check_action(action)
 
     def execute(self, context: Context) -> Any:
-        """Do it."""
+        """Make the operation."""
+        from airflow_provider_rfr.store.deliveries import Selection, parts_of
+        from airflow_provider_rfr.webhooks import operations
+
         _check_action(self.action)
         if self.action == "test_fire":
             return self._test_fire()
         store = ControlStoreHook(self.control_store_conn_id).get_store()
         lake = LakeHook(self.lake_conn_id).get_lake_document().name
         if self.action in ("pause", "resume"):
-            return self._switch(store, lake)
-        return self._change(store, lake)
-
-    def _change(self, store: ControlStore, lake: str) -> list[str]:
-        from airflow_provider_rfr.store.deliveries import Selection, parts_of
-        from airflow_provider_rfr.webhooks import operations
-
+            if not self.target or not self.trigger:
+                raise ConfigurationError("trigger", "no endpoint is named", "name target and trigger")
+            switch = operations.pause if self.action == "pause" else operations.resume
+            return switch(store, [operations.endpoint_named(store, lake, self.target, self.trigger)])
         ids = [self.delivery_ids] if isinstance(self.delivery_ids, str) else list(self.delivery_ids)
         if not (ids or self.target or self.trigger):
             raise ConfigurationError("delivery_ids", "nothing is named", "give delivery_ids, target or trigger")
-        work: Callable[[ControlStore, Selection], list[str]] = getattr(operations, self.action)
+        change: Callable[[ControlStore, Selection], list[str]]
+        change = operations.replay if self.action == "replay" else operations.cancel
         trigger, block = parts_of(self.trigger) if self.trigger else (None, None)
-        return work(store, Selection(lake=lake, table=self.target, trigger=trigger, block=block, ids=ids))
-
-    def _switch(self, store: ControlStore, lake: str) -> int:
-        from airflow_provider_rfr.webhooks import operations
-
-        if not self.target or not self.trigger:
-            raise ConfigurationError("trigger", "no endpoint is named", _NAMED)
-        work = operations.pause if self.action == "pause" else operations.resume
-        return work(store, [operations.endpoint_named(store, lake, self.target, self.trigger)])
+        return change(store, Selection(lake=lake, table=self.target, trigger=trigger, block=block, ids=ids))
 
     def _test_fire(self) -> dict[str, Any]:
         from airflow_provider_rfr.webhooks import operations
-        from airflow_provider_rfr.webhooks.fields import placeholder_events
+        from airflow_provider_rfr.webhooks.validation import placeholder_events
 
         fields: Any = self.endpoint_text if self._endpoint is None else self._endpoint
         if not isinstance(fields, Mapping):
@@ -312,18 +301,16 @@ def _check_action(action: str) -> None:
         raise ConfigurationError("action", f"{action!r} is unknown", f"one of {', '.join(_ACTIONS)}")
 
 
-log = logging.getLogger(__name__)
-
 _QUICK_SECONDS = 60.0
-"""For which retries are waited for after a publish; what takes longer is left to who delivers next."""
+"""For which retries are waited for after a publish; what takes longer is left to the next delivery."""
 BLOCKED_SECONDS = 60.0
-"""Between two looks whether a table is still blocked."""
+"""Between two checks whether a table is still blocked."""
 
 
 def blocked(lake: str, tables: Collection[str]) -> str | None:
     """Why the tables must not be refreshed now: a delivery was given up whose endpoint says ``onFailure: block``.
 
-    A machine that never had a control store does not get one by being asked.
+    Does not create a control store where there is none.
     """
     hook = ControlStoreHook()
     if not hook.is_there():
@@ -339,20 +326,18 @@ def blocked(lake: str, tables: Collection[str]) -> str | None:
 
 
 def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: Sequence[str]) -> None:
-    """Deliver what the tables owe. The data is published: no webhook can make the refresh fail any more."""
+    """Deliver the webhooks of tables that were just published. Never raises: the data is there."""
     try:
-        folder = dag_folder(task)
-        hook = WebhookHook(triggers, lake_conn_id, folder=folder, dag_id=task.dag_id, task_id=task.task_id)
+        hook = WebhookHook(triggers, lake_conn_id, task=task)
         hook.enqueue(tables)
-        _tell(hook.deliver(tables, patience=_QUICK_SECONDS, leaves_telling=True))
-    except RfrError as error:
-        log.error("The webhooks could not be delivered now: %s. The commits keep what they owe", error)
-    except Exception as error:  # noqa: BLE001 - a store or a catalog that is away; its text may name secrets
-        log.error("The webhooks could not be delivered now (%s). The commits keep what they owe", type(error).__name__)
-
-
-def _tell(tally: DeliverySummary) -> None:
-    for problem in tally.problems:
-        log.error("Not delivered: %s", problem)
-    if tally.pending:
-        log.warning("%s webhooks are pending; who delivers next goes on with them", tally.pending)
+        summary = hook.deliver(tables, patience=_QUICK_SECONDS, notify_later=True)
+    except Exception as error:  # noqa: BLE001 - a store or a catalog that is away; its text may hold secrets
+        problem = str(error) if isinstance(error, RfrError) else type(error).__name__
+        log.error(
+            "The webhooks could not be delivered now (%s). The next delivery makes them from the commits", problem
+        )
+        return
+    for failure in summary.problems:
+        log.error("Not delivered: %s", failure)
+    if summary.pending:
+        log.warning("%s webhooks are pending until the next delivery", summary.pending)

@@ -130,7 +130,7 @@ def _commit_row(target: str, record: CommitRecord) -> dict[str, Any] | None:
 _TEXTS: Final = ("mode", "stream", "ledger")
 _COUNTS: Final = ("rows", "duplicates_removed", "pages", "pages_skipped", "partitions", "attempts")
 _OF_THE_EVENT: Final = (
-    *("commit_id", "target", "lake", "snapshot_id", "sequence", "generation", "committed_at", "materialization_name"),
-    *("connector_image", "flow_run_id", "flow_published_at_min", "flow_published_at_max"),
+    *("commit_id", "target", "lake", "snapshot_id", "sequence", "generation", "committed_at", "target_name"),
+    *("producer", "run_id", "fetched_at_min", "fetched_at_max"),
     *("dag_id", "dag_run_id", "task_id", "logical_date"),
 )

@@ -1,4 +1,4 @@
-"""Triggers that wait for commits of a table, whoever made them."""
+"""Triggers that wait for commits of a table, made by any program."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SEEN = "rfr_commit_seen"
 class CommitTrigger(BaseEventTrigger):
     """An event for each commit of a table: for ``AssetWatcher``, so that commits made outside Airflow schedule DAGs.
 
-    What was told last is kept in the asset's state. It is written after the event, so a triggerer that dies between
-    the two tells a commit twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher without
-    memory begins with the next commit; the first one of a table that is not there yet counts as one.
+    The position of the last event is kept in the asset's state. It is written after the event, so a triggerer that dies
+    between the two sends an event twice, and never not at all: let the DAG be idempotent by ``snapshot_id``. A watcher
+    without a position begins with the next commit; the first one of a table that is not there yet counts as one.
 
     :param table: ``namespace.table``
     :param asset: name of the asset that is watched. Airflow keeps one trigger for equal arguments, so two assets
         need two names here
     :param lake_conn_id: connection of type ``rfr_lake``
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two checks
     """
 
     def __init__(
@@ -50,8 +50,14 @@ class CommitTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event for each commit, for ever: table, snapshot, sequence, time, and the summary's own figures."""
-        known, seen = await self._recall()
+        """An event for each commit, without end: table, snapshot, sequence, time, and the summary's own figures."""
+        known, seen = False, None
+        if self.asset_state_store is not None:
+            match await self.asset_state_store.aget(_SEEN, default=None):
+                case [str(table_uuid), int(sequence)]:
+                    known, seen = True, Position(table_uuid, sequence)
+                case []:
+                    known = True
         while True:
             reader = await _reader(self.lake_conn_id)
             if not known:
@@ -62,16 +68,6 @@ class CommitTrigger(BaseEventTrigger):
                 seen = position
                 await self._remember(seen)
             await asyncio.sleep(self.poll_interval)
-
-    async def _recall(self) -> tuple[bool, Position | None]:
-        """Whether anything is remembered, and what."""
-        found = None if self.asset_state_store is None else await self.asset_state_store.aget(_SEEN, default=None)
-        match found:
-            case [str(table_uuid), int(sequence)]:
-                return True, Position(table_uuid, sequence)
-            case []:
-                return True, None
-        return False, None
 
     async def _remember(self, position: Position | None) -> None:
         if self.asset_state_store is not None:
@@ -84,7 +80,7 @@ class CommitReachedTrigger(BaseTrigger):
     :param tables: ``namespace.table`` each
     :param after: ISO time with offset; commits after it count
     :param lake_conn_id: connection of type ``rfr_lake``
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two checks
     """
 
     def __init__(self, tables: Sequence[str], after: str, lake_conn_id: str, poll_interval: float) -> None:
@@ -116,6 +112,6 @@ class CommitReachedTrigger(BaseTrigger):
 
 
 async def _reader(lake_conn_id: str) -> CommitsReader:
-    """A reader with the connection as it is now: one that was altered while we wait is used from the next look on."""
+    """A reader with today's connection: one that is altered while a trigger waits is used from its next check on."""
     with quiet_masking():
         return CommitsReader.of(await BaseHook.aget_connection(lake_conn_id))

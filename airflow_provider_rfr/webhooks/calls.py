@@ -1,6 +1,6 @@
-"""What is needed to call an endpoint: address, headers, credentials, signatures. Made late and never written.
+"""What is needed to call an endpoint: address, headers, credentials, signatures. Made at delivery and never stored.
 
-Tokens that a receiver hands out for a password are fetched when needed, kept, and fetched again once after a 401.
+Tokens that a receiver issues for a password are fetched when needed, kept, and fetched again once after a 401.
 Signatures follow Standard Webhooks (standardwebhooks.com): ``webhook-id`` is the delivery's id, the same on every copy,
 ``webhook-timestamp`` the attempt's time in seconds, ``webhook-signature`` one signature for each secret, so that a
 secret can be replaced while both are accepted.
@@ -14,10 +14,10 @@ import hmac
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import SecretStr
@@ -25,11 +25,11 @@ from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.addresses import AddressGuard, Deadline
-from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.client import Client, NoAnswer, Request, host_of
 from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
-from airflow_provider_rfr.webhooks.config_errors import shown
+from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
+from airflow_provider_rfr.webhooks._model import shown
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import check_headers, holds_sealed_text
 from airflow_provider_rfr.webhooks.presets import Preset, TokenStep
 
 _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -40,11 +40,11 @@ _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type",
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What an Airflow connection of type HTTP gives.
+    """Settings of an Airflow connection of type HTTP.
 
     :ivar headers: of every request
     :ivar verify: whether the server's certificate is checked, or the path of a bundle or folder of those to trust
-    :raises ConfigurationError: a header, or a password that is sent as one, is none that a triggers block may have
+    :raises ConfigurationError: a header, or a password that is sent as one, is not one that a triggers block may have
     """
 
     base_url: str = field(repr=False)
@@ -54,22 +54,21 @@ class ConnectionSettings:
     verify: bool | str = True
 
     def __post_init__(self) -> None:
-        for name, headers in (("header", self.headers), ("password", self.credential)):
-            for found in check_headers(headers):
-                field = f"{name} {shown(found['loc'][0])}" if headers is self.headers else name
-                context = getattr(found["type"], "context", None) or {}
-                raise ConfigurationError(field, context["problem"], context["remedy"])
+        faults = [(f"header {shown(name)}", fault) for name, fault in header_faults(self.headers)]
+        faults += [("password", fault) for _, fault in header_faults(self.credential)]
+        if faults:
+            place, fault = faults[0]
+            context = fault.context or {}
+            raise ConfigurationError(place, context["problem"], context["remedy"])
 
     @property
     def credential(self) -> dict[str, str]:
-        """The header that says who calls: basic authentication for a login, a bearer token for a password alone."""
+        """The header that authenticates: basic authentication for a login, a bearer token for a password alone."""
         if self.login:
             pair = base64.b64encode(f"{self.login}:{self.password}".encode()).decode()
             return {"Authorization": f"Basic {pair}"}
         return {"Authorization": f"Bearer {self.password}"} if self.password else {}
 
-
-_NO_CONNECTION = ConnectionSettings("")
 
 Connections = Callable[[str], ConnectionSettings]
 """From a connection's id to its settings; asked at delivery."""
@@ -79,9 +78,9 @@ Connections = Callable[[str], ConnectionSettings]
 class Call:
     """How one endpoint is called.
 
-    :ivar headers: without the token of a token step
+    :ivar headers: without a token that has to be fetched
     :ivar exposed: header values that templates may print
-    :ivar token_step: how a token is got, where one is needed
+    :ivar tokens: of a receiver whose token has to be fetched
     :ivar verify: what TLS trusts: True for the usual certificates, False for anybody's, or the path of others
     """
 
@@ -90,7 +89,7 @@ class Call:
     headers: Mapping[str, str] = field(repr=False)
     exposed: Mapping[str, str] = field(repr=False)
     guard: AddressGuard
-    token_step: TokenStep | None
+    tokens: TokenKeeper | None
     verify: bool | str
     secrets: tuple[str, ...] = field(repr=False)
 
@@ -101,7 +100,7 @@ class Call:
 
     @cached_property
     def keys(self) -> tuple[bytes, ...]:
-        """That sign."""
+        """Signing keys."""
         return self.endpoint.signing.keys if self.endpoint.signing is not None else ()
 
     @cached_property
@@ -111,7 +110,7 @@ class Call:
 
     @property
     def address_digest(self) -> str:
-        """Tells whether the address is another one, without telling which."""
+        """Shows that the address changed, without revealing it."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
 
@@ -123,31 +122,46 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     """
     if holds_sealed_text(endpoint.dump()):
         raise ConfigurationError("url", "is still sealed", "open the triggers block before it is delivered")
-    connection = connections(endpoint.connection) if endpoint.connection is not None else _NO_CONNECTION
+    connection = ConnectionSettings("") if endpoint.connection is None else connections(endpoint.connection)
     preset = endpoint.parameters
-    base = _base(endpoint, connection, preset)
-    step = preset.token_step(base, connection.login, connection.password) if preset is not None else None
-    given = dict(connection.headers)
-    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(given)
-    headers.update(preset.headers() if preset is not None else {})
-    if step is None:
-        headers.update(_credential(preset, connection))
+    url = base = _base(endpoint, connection)
+    step = None
+    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict(connection.headers)
+    if preset is None:
+        headers.update(connection.credential)
+    else:
+        step = preset.token_step(base, connection.login, connection.password)
+        headers.update(preset.receiver.headers)
+        headers.update(_preset_credential(preset, connection) if step is None else {})
+        if preset.path():
+            parts = urlsplit(base)
+            url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + preset.path()))
     headers.update({name: value.get_secret_value() for name, value in endpoint.headers.items()})
-    url = _with_path(base, preset.path()) if preset is not None else base
+    guard, verify = AddressGuard.of(allowed_hosts, endpoint.allowed_hosts), _trusted(connection.verify)
     return Call(
         endpoint=endpoint,
         url=url,
         headers=dict(headers),
-        exposed=endpoint.exposed_headers(given),
-        guard=AddressGuard.of(allowed_hosts, endpoint.allowed_hosts),
-        token_step=step,
-        verify=_trusted(connection.verify),
-        secrets=tuple(dict.fromkeys(_secrets(endpoint, preset, step, base, dict(headers), connection))),
+        exposed=endpoint.exposed_headers(connection.headers),
+        guard=guard,
+        tokens=None if step is None else TokenKeeper(step, guard, verify),
+        verify=verify,
+        secrets=_secrets(endpoint, connection, step, base, headers),
     )
 
 
+def _base(endpoint: Endpoint, connection: ConnectionSettings) -> str:
+    if endpoint.url is not None:
+        return endpoint.url.get_secret_value()
+    preset = endpoint.parameters
+    base = connection.base_url or ("" if preset is None else preset.receiver.base)
+    if urlsplit(base).scheme not in ("http", "https"):
+        raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
+    return base
+
+
 def _trusted(verify: bool | str) -> bool | str:
-    """What the connection says, and where it says nothing the environment, as for curl and requests."""
+    """What the connection says, else the environment, as for curl and requests."""
     source = "connection: verify"
     if verify is True:
         source = next((name for name in _BUNDLES if os.environ.get(name)), "")
@@ -157,61 +171,46 @@ def _trusted(verify: bool | str) -> bool | str:
     return verify
 
 
-def _base(endpoint: Endpoint, connection: ConnectionSettings, preset: Preset | None) -> str:
-    if endpoint.url is not None:
-        return endpoint.url.get_secret_value()
-    base = connection.base_url or (preset.base if preset is not None else "")
-    if urlsplit(base).scheme not in ("http", "https"):
-        raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
-    return base
-
-
-def _with_path(base: str, path: str) -> str:
-    parts = urlsplit(base)
-    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path)) if path else base
-
-
-def _credential(preset: Preset | None, connection: ConnectionSettings) -> dict[str, str]:
-    """The header that says who calls, by the preset's way or by that of HTTP."""
-    if preset is None:
-        return connection.credential
+def _preset_credential(preset: Preset, connection: ConnectionSettings) -> dict[str, str]:
+    """The token of the preset, else the connection's password, in the header that the receiver wants."""
     token = getattr(preset, "token", None)
     secret = token.get_secret_value() if isinstance(token, SecretStr) else connection.password
-    if preset.credential is None or not secret:
+    if preset.receiver.credential is None or not secret:
         return {}
-    header, form = preset.credential
+    header, form = preset.receiver.credential
     return {header: form.replace("{}", secret)}
 
 
 def _secrets(
-    endpoint: Endpoint,
-    preset: Preset | None,
-    step: TokenStep | None,
-    base: str,
-    headers: dict[str, str],
-    connection: ConnectionSettings,
-) -> Iterator[str]:
-    # What a preset adds to the address are names, the very words that an answer has to tell.
-    yield from secrets_of_url(base)
-    public = preset.headers() if preset is not None else {}
+    endpoint: Endpoint, connection: ConnectionSettings, step: TokenStep | None, base: str, headers: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What is masked in answers and errors."""
+    # Of the base alone: what a preset adds are names, which the answer of a receiver has to show.
+    found = [*secrets_of_url(base)]
+    preset = endpoint.parameters
+    public = {} if preset is None else preset.receiver.headers
     for name, value in headers.items():
         if public.get(name) != value and name.lower() not in _PUBLIC_HEADERS:
-            yield value
-    yield from ([connection.password] if connection.password else [])
+            found.append(value)
+    if connection.password:
+        found.append(connection.password)
     if preset is not None:
-        values = [getattr(preset, name) for name in type(preset).model_fields]
-        yield from (value.get_secret_value() for value in values if isinstance(value, SecretStr))
+        found += preset.secret_texts()
     if endpoint.signing is not None:
-        yield from (secret.get_secret_value() for secret in endpoint.signing.secrets)
+        found += endpoint.signing.secret_texts()
     if step is not None:
-        yield from (value for value in step.body.values() if value != connection.login)
+        found += [value for value in step.body.values() if value != connection.login]
+    return tuple(dict.fromkeys(found))
 
 
 class TokenKeeper:
-    """One endpoint's token, for all threads that call it. It has no repr that would show it."""
+    """One endpoint's token, for all threads that call it. It has no repr that would show it.
 
-    def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str = True) -> None:
-        self._step = step
+    :ivar step: how a token is fetched
+    """
+
+    def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str) -> None:
+        self.step = step
         self._guard = guard
         self._verify = verify
         self._lock = threading.Lock()
@@ -220,70 +219,53 @@ class TokenKeeper:
     def __repr__(self) -> str:
         return "TokenKeeper()"
 
-    def token(self, client: Client, deadline: Deadline, refused: str | None = None) -> str | NoAnswer:
+    def token(self, client: Client, deadline: Deadline, refused: str | None) -> str | NoAnswer:
         """A token, fetched within the attempt's time where none is known.
 
         :param refused: the token that was answered with 401; another thread may have replaced it already
+        :raises DeadlineExceeded: the attempt's time is over
         """
-        # Who waits here waits no longer than its own attempt may take.
+        # An attempt waits for another one's token no longer than its own time.
         if not self._lock.acquire(timeout=deadline.left()):
-            return NoAnswer("token", f"{host_of(self._step.url)} gave no token in time")
+            return NoAnswer("token", f"{host_of(self.step.url)} gave no token in time")
         try:
             if self._token is None or self._token == refused:
+                self._token = None
                 found = self._fetch(client, deadline)
                 if isinstance(found, NoAnswer):
-                    self._token = None
                     return found
                 self._token = found
             return self._token
         finally:
             self._lock.release()
 
-    def header(self, token: str) -> dict[str, str]:
-        """The header that carries it."""
-        return {self._step.header: self._step.value.replace("{}", token)}
-
     def _fetch(self, client: Client, deadline: Deadline) -> str | NoAnswer:
-        body = json.dumps(dict(self._step.body)).encode()
-        host = host_of(self._step.url)
-        request = Request("POST", self._step.url, {"Accept": "application/json"}, body, self._verify)
+        body = json.dumps(dict(self.step.body)).encode()
+        request = Request("POST", self.step.url, {"Accept": "application/json"}, body, self._verify)
         answer = client.send(request, deadline, self._guard)
         if isinstance(answer, NoAnswer):
             return NoAnswer("token", f"no token: {answer.detail}", answer.permanent)
-        token = _at(answer, self._step.pointer)
-        if token is not None and 200 <= answer.status < 300:
-            return token
+        try:
+            document = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            document = None
+        token = document.get("access_token") if isinstance(document, dict) else None
+        # A header can't carry other characters, and the error about them would show the token.
+        usable = isinstance(token, str) and token.isascii() and token.isprintable() and token.strip() == token
+        if token and usable and 200 <= answer.status < 300:
+            return str(token)
         permanent = 400 <= answer.status < 500 and answer.status not in (408, 429)
-        return NoAnswer("token", f"{host} gave no token: HTTP {answer.status}", permanent)
-
-
-def _at(answer: Answer, pointer: str) -> str | None:
-    try:
-        value: Any = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return None
-    for part in pointer.split("/")[1:]:
-        value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
-    # What a header can't carry is not a token, and would be told by an error that shows it.
-    usable = isinstance(value, str) and value.isascii() and value.isprintable() and value.strip() == value
-    return value if usable and value else None
-
-
-_ID_HEADER, _TIME_HEADER, _SIGNATURE_HEADER = "webhook-id", "webhook-timestamp", "webhook-signature"
-
-
-def _signature(key: bytes, delivery_id: str, timestamp: int, body: bytes) -> str:
-    """One signature, version 1: HMAC with SHA-256 over id, time and body."""
-    content = f"{delivery_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode("ascii")
+        return NoAnswer("token", f"{host_of(self.step.url)} gave no token: HTTP {answer.status}", permanent)
 
 
 def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt.
+    """The headers of one attempt by Standard Webhooks.
 
-    :param keys: secrets, the newest first; without any there is no signature, and the other headers all the same
+    :param keys: signing keys, the newest first; without any there is no signature, but the other headers
     """
-    headers = {_ID_HEADER: delivery_id, _TIME_HEADER: str(timestamp)}
-    if keys:
-        headers[_SIGNATURE_HEADER] = " ".join(_signature(key, delivery_id, timestamp, body) for key in keys)
+    headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
+    content = f"{delivery_id}.{timestamp}.".encode() + body
+    digests = [hmac.new(key, content, hashlib.sha256).digest() for key in keys]
+    if digests:
+        headers["webhook-signature"] = " ".join(f"v1,{base64.b64encode(each).decode()}" for each in digests)
     return headers

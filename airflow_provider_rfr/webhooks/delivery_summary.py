@@ -1,4 +1,4 @@
-"""What one run of a dispatcher did, and telling of deliveries that were given up: at least once for each."""
+"""What one run of a dispatcher did, and notifications of dead letters: at least one for each."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import logging
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 from airflow_provider_rfr.exceptions import DeliveryError
 from airflow_provider_rfr.store.claims import Ending, Result
-from airflow_provider_rfr.store.deliveries import Delivery, EndpointKey, mark_notified, unnotified_dead_letters
-from airflow_provider_rfr.store.engine import ControlStore
+from airflow_provider_rfr.store.deliveries import EndpointKey, mark_notified, unnotified_dead_letters
+from airflow_provider_rfr.store.engine import ControlStore, instant
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +36,10 @@ class DeadLetter:
     on_failure: str
     died_at: datetime
 
-    @classmethod
-    def of(cls, row: Delivery) -> DeadLetter:
-        """From the store's row."""
-        return cls(
-            id=row.id,
-            key=row.key,
-            commit_id=row.last_commit,
-            sequence=row.sequence,
-            reason=row.reason or "",
-            detail=row.detail or "",
-            status=row.status,
-            attempts=row.attempts,
-            on_failure=row.on_failure or "",
-            died_at=datetime.fromtimestamp((row.ended_at or 0) / 1000, timezone.utc),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A delivery that was given up in this go, or that was refused here and never sent.
+    """A delivery that was given up in this run, or that was refused here and never sent.
 
     :ivar is_refusal: a setting is wrong (a private address, a connection), so that no retry helps until it is corrected
     """
@@ -70,19 +56,19 @@ class Failure:
 
 @dataclass(slots=True)
 class DeliverySummary:
-    """Counts of one go.
+    """Counts of one run.
 
-    :ivar delivered: deliveries, not commits: a window of several commits counts once
+    :ivar delivered: deliveries, not commits: several commits merged into one delivery count once
     :ivar failed: attempts that failed and will be repeated
     :ivar dead: deliveries that were given up
     :ivar unsent: claims that were given back without an attempt
-    :ivar lost: attempts whose lease had run out, so that somebody else says how they end
-    :ivar skipped: pending deliveries of triggers that are not in the configuration any more
+    :ivar lost: attempts whose lease had run out, so that another dispatcher decides how they end
+    :ivar skipped: pending deliveries of triggers that were removed from the configuration
     :ivar pending: deliveries that are left, of the triggers in the configuration
     :ivar next_due: when the next of them can be sent; None for none
     :ivar failures: of what was given up, at most one for each trigger and reason
     :ivar refusals: of what was not sent because a setting is wrong, given up or not
-    :ivar untold: what ``on_dead`` raised, and for which delivery; it is called for them again the next time
+    :ivar notification_errors: what ``on_dead`` raised, and for which delivery; the next run calls it for them again
     """
 
     delivered: int = 0
@@ -95,10 +81,13 @@ class DeliverySummary:
     next_due: datetime | None = None
     failures: list[Failure] = field(default_factory=list)
     refusals: list[Failure] = field(default_factory=list)
-    untold: list[str] = field(default_factory=list)
+    notification_errors: list[str] = field(default_factory=list)
 
     def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
-        """Count what was written to the store."""
+        """Count what was written to the store.
+
+        :param lost: ids of deliveries whose lease had run out
+        """
         for result, failure in results:
             if failure is not None and failure.is_refusal and failure not in self.refusals:
                 self.refusals.append(failure)
@@ -129,35 +118,42 @@ class DeliverySummary:
         return DeliveryError(f"{len(triggers)} trigger(s) failed: {'; '.join(map(str, failures))}")
 
 
-log = logging.getLogger(__name__)
-
 Notifier = Callable[[DeadLetter], None]
 
 
 def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
-    """Call the notifier for each of the dead that it was not called for; returns what it raised, in words.
+    """Call the notifier for each dead letter that it was not called for; returns what it raised, without the texts.
 
-    It is called again the next time for a delivery for which it raised.
+    Where it raised, it is called again the next time.
     """
     with store.read() as connection:
-        found = unnotified_dead_letters(connection, endpoint_ids)
+        rows = unnotified_dead_letters(connection, endpoint_ids)
     failed = []
-    for row in found:
+    for row in rows:
+        letter = DeadLetter(
+            id=row.id,
+            key=row.key,
+            commit_id=row.last_commit,
+            sequence=row.sequence,
+            reason=row.reason or "",
+            detail=row.detail or "",
+            status=row.status,
+            attempts=row.attempts,
+            on_failure=row.on_failure or "",
+            died_at=instant(row.ended_at or 0),
+        )
         try:
-            notifier(DeadLetter.of(row))
-        except Exception as error:  # noqa: BLE001 - anybody's code; its texts may tell secrets
-            failed.append(f"{_raised(error)} for delivery {row.id}")
+            notifier(letter)
+        except Exception as error:  # noqa: BLE001 - a user's code; its texts may hold secrets
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raised = f"{type(error).__name__} ({Path(place.filename).name}, line {place.lineno})"
+            failed.append(f"{raised} for delivery {row.id}")
             log.error("on_dead raised %s", failed[-1])
-            continue
-        _note(store, row.id)
+        else:
+            # After the call: a crash in between notifies twice, and never not at all.
+            _mark_notified(store, row.id)
     return failed
 
 
-def _raised(error: Exception) -> str:
-    """The kind and the place, without the text."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} ({Path(place.filename).name}, line {place.lineno})"
-
-
-def _note(store: ControlStore, delivery_id: str) -> None:
+def _mark_notified(store: ControlStore, delivery_id: str) -> None:
     store.run(lambda connection: mark_notified(connection, store.now(connection), delivery_id))

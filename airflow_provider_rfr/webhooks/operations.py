@@ -1,19 +1,18 @@
-"""What people do with deliveries and endpoints: look, replay, cancel, pause, resume, try."""
+"""Operations on deliveries and endpoints: list, replay, cancel, pause, resume, try."""
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.store.claims import Claim, Ending
+from airflow_provider_rfr.store.claims import Ending
 from airflow_provider_rfr.store.deliveries import (
     CANCELLABLE,
     EVERYTHING,
@@ -36,15 +35,15 @@ from airflow_provider_rfr.store.deliveries import (
     set_pending,
 )
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock
-from airflow_provider_rfr.webhooks.attempts import attempt
-from airflow_provider_rfr.webhooks.calls import Connections, TokenKeeper, resolve
+from airflow_provider_rfr.webhooks._attempts import call_endpoint
+from airflow_provider_rfr.webhooks.calls import Connections, resolve
 from airflow_provider_rfr.webhooks.dispatcher import enable, no_connections
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class _TestAnswer:
-    """What came of a test fire; nothing of it is secret.
+    """Result of a test fire; nothing of it is secret.
 
     :ivar answer: at most 2 KB, masked
     """
@@ -60,13 +59,13 @@ class _TestAnswer:
 
 
 def deliveries(store: ControlStore, selection: Selection = EVERYTHING, limit: int | None = 100) -> list[Delivery]:
-    """The newest first."""
+    """Deliveries, the newest first."""
     with store.read() as connection:
         return select_deliveries(connection, selection, limit)
 
 
 def history(store: ControlStore, delivery_id: str) -> list[Attempt]:
-    """Attempts of one delivery that ended, the first one first. A deliverer that was killed left none."""
+    """Attempts of one delivery that ended, the oldest first. A dispatcher that was killed leaves none."""
     with store.read() as connection:
         return attempts_of(connection, delivery_id)
 
@@ -78,13 +77,13 @@ def counts(store: ControlStore, selection: Selection = EVERYTHING) -> dict[str, 
 
 
 def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[EndpointRow]:
-    """What the store knows of triggers: paused, disabled, resting, last fired."""
+    """What the store knows of endpoints: paused, disabled, failing, last fired."""
     with store.read() as connection:
         return endpoints_of_table(connection, lake, table)
 
 
 def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> EndpointKey:
-    """The one endpoint of the table that a person means.
+    """The endpoint of the table that a name means.
 
     :param name: a trigger's, or ``block/trigger`` where several blocks have it
     :raises ConfigurationError: there is none, or there are several
@@ -105,41 +104,37 @@ def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> End
 def replay(store: ControlStore, selection: Selection) -> list[str]:
     """Deliver again what ended: same id, same commit, today's template and address; returns the ids.
 
-    Without states in the selection it is what is dead, and of what is named by its id whatever ended. What was merged
-    is replayed by what it was merged into.
+    Without states in the selection, dead deliveries, and of those named by id all that ended. What was merged is
+    replayed as the delivery that it was merged into.
     """
     return _change(store, selection, REPLAYABLE if selection.ids else ("dead",), REPLAYABLE, set_pending)
 
 
 def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict[str, str]:
     """For ids that :func:`replay` was given and did not return: the reason, for people."""
-    wanted = list(ids)
+    reasons = dict.fromkeys(ids, "there is no such delivery")
+    if not reasons:
+        # A selection without ids is everything.
+        return reasons
     with store.read() as connection:
-        found = {each.id: each for each in select_deliveries(connection, Selection(lake=lake, ids=wanted))}
-    return {each: _why_not_replayed(found.get(each)) for each in wanted}
-
-
-def _why_not_replayed(delivery: Delivery | None) -> str:
-    if delivery is None:
-        return "there is no such delivery"
-    if delivery.merged_into is not None:
-        return f"it was delivered with others as {delivery.merged_into}; replay that"
-    if delivery.state == "pending":
-        return "it is pending, so it is delivered anyway"
-    return f"it is {delivery.state}, and not what the other options name"
+        found = select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
+    for each in found:
+        if each.merged_into is not None:
+            reasons[each.id] = f"it was delivered with others as {each.merged_into}; replay that"
+        elif each.state == "pending":
+            reasons[each.id] = "it is pending, so it is delivered anyway"
+        else:
+            reasons[each.id] = f"it is {each.state}, and not what the other options name"
+    return reasons
 
 
 def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelled") -> list[str]:
-    """Never deliver what is pending or dead; returns the ids. An attempt that is under way can't be called back."""
-
-    def work(connection: Connection, now: int, ids: list[str]) -> None:
-        set_cancelled(connection, now, ids, detail)
-
-    return _change(store, selection, CANCELLABLE, CANCELLABLE, work)
+    """Never deliver what is pending or dead; returns the ids. An attempt that is under way is not stopped."""
+    return _change(store, selection, CANCELLABLE, CANCELLABLE, partial(set_cancelled, detail=detail))
 
 
 def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Send nothing to these endpoints until :func:`resume`; commits go on to be noted. Returns how many there were."""
+    """Send nothing to these endpoints until :func:`resume`; commits are still enqueued. Returns how many there were."""
     wanted = list(keys)
 
     def work(connection: Connection) -> int:
@@ -149,9 +144,9 @@ def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
 
 
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
-    """Send again to what was paused, rests, or was disabled by 410; returns how many there were.
+    """Send again to endpoints that were paused, fail, or were disabled by 410; returns how many there were.
 
-    Where their blocks are declared is forgotten: who delivers next says it again.
+    Forgets where their blocks are declared, so that a block may move; the next delivery notes it again.
     """
     with store.read() as connection:
         ids = _ids(connection, keys)
@@ -190,7 +185,7 @@ def blocked_reason(store: ControlStore, lake: str, table: str, triggers: Collect
 
 
 def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
-    """Delete what was delivered, cancelled or merged so long ago; returns how many. The dead stay."""
+    """Delete what was delivered, cancelled or merged so long ago; returns how many. Dead letters stay."""
     return store.run(
         lambda connection: delete_ended(connection, store.now(connection) - int(older_than_seconds * 1000), selection)
     )
@@ -200,46 +195,39 @@ def test_fire(
     endpoint: Endpoint,
     event: CommitEvent,
     *,
-    connections: Connections = no_connections,  # noqa: PT028 - it is no test
+    connections: Connections = no_connections,  # noqa: PT028 - not a test
     allowed_hosts: Iterable[str] = (),  # noqa: PT028
 ) -> _TestAnswer:
-    """Call the endpoint once, now, with an id of its own; the store hears nothing of it.
+    """Call the endpoint once, now, with an id of its own. Nothing is read from the store or written to it.
 
     :raises ConfigurationError: it can't be found out how to call it
     """
     call = resolve(endpoint, connections, allowed_hosts)
-    tokens = TokenKeeper(call.token_step, call.guard, call.verify) if call.token_step is not None else None
-    claim = Claim(
-        delivery_id=uuid.uuid4().hex,
-        endpoint_id=0,
-        event=event.to_json(),
-        attempt=1,
-        failures=0,
-        token=0,
-        owner="",
-        started_at=int(time.time() * 1000),
-    )
+    delivery_id = uuid.uuid4().hex
     client = Client()
     try:
-        key = EndpointKey(event.lake, event.target, endpoint.name)
-        result = attempt(call, claim, key, client, tokens, SystemClock())
+        outcome = call_endpoint(call, event, delivery_id, client, SystemClock(), trigger_name=endpoint.name)
     finally:
         client.close()
     return _TestAnswer(
-        delivered=result.ending is Ending.DELIVERED,
-        delivery_id=claim.delivery_id,
-        status=result.status,
-        detail=result.detail,
-        answer=result.answer,
-        milliseconds=result.milliseconds,
+        delivered=outcome.ending is Ending.DELIVERED,
+        delivery_id=delivery_id,
+        status=outcome.status,
+        detail=outcome.detail,
+        answer=outcome.answer,
+        milliseconds=outcome.milliseconds,
     )
 
 
-test_fire.__test__ = False  # type: ignore[attr-defined]  # it is no test, whatever collects it
+test_fire.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it
 
 
 def _change(
-    store: ControlStore, selection: Selection, default: tuple[str, ...], allowed: tuple[str, ...], work: Any
+    store: ControlStore,
+    selection: Selection,
+    default: tuple[str, ...],
+    allowed: tuple[str, ...],
+    work: Callable[[Connection, int, list[str]], None],
 ) -> list[str]:
     states = tuple(each for each in (selection.states or default) if each in allowed)
 

@@ -1,8 +1,8 @@
-"""The outbox: what is owed for commits, as rows of the control store.
+"""The outbox: makes the deliveries that commits call for, as rows of the control store.
 
-The commits themselves say what they owe, in their snapshots. So rows can be made at any time, by anybody, any number
-of times: ids follow from commit and trigger. From which commit on a trigger is owed anything is decided once, and kept
-in a property of the table as well, so that a store that was lost is filled with the same rows again.
+The snapshots of the commits hold their events, and ids follow from commit and trigger. So rows can be made at any time,
+by any process, any number of times. From which commit on a trigger gets deliveries is decided once, and kept in a
+property of the table as well, so that a lost store is filled with the same rows again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, write_table_properties
+from airflow_provider_rfr.lake.commits import CommitLog, write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
 from airflow_provider_rfr.store.deliveries import (
     EndpointKey,
@@ -33,7 +33,6 @@ from airflow_provider_rfr.store.deliveries import (
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import TriggerBlock
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.variables import delivery_id
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -46,6 +45,24 @@ _MOST_PLACES = 50
 StartFrom = Literal["latest", "earliest"]
 
 
+def delivery_id(commit_id: str, endpoint_name: str) -> str:
+    """32 hexadecimal digits that depend on the commit and the endpoint alone.
+
+    :param endpoint_name: with its block's, as :attr:`EndpointKey.name` has it
+    """
+    return _digest("delivery", commit_id, endpoint_name)
+
+
+def merged_id(endpoint_name: str, first_commit: str, last_commit: str) -> str:
+    """Id of one delivery for all commits from the first to the last."""
+    return _digest("merged", endpoint_name, first_commit, last_commit)
+
+
+def _digest(*parts: str) -> str:
+    # As JSON: joined texts could be the same for different parts.
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
 def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str = "") -> dict[EndpointKey, Endpoint]:
     """The block's endpoints, for one table.
 
@@ -53,11 +70,6 @@ def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str =
     """
     name = block.name or default_name
     return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
-
-
-def _since_property(endpoint_name: str) -> str:
-    """The table property that says from which sequence number on the endpoint (``block/trigger``) is owed commits."""
-    return f"rfr.webhooks.{endpoint_name}.since"
 
 
 def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endpoint], place: str) -> None:
@@ -71,23 +83,23 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
     """
     with store.read() as connection:
         known = load_endpoints(connection, endpoints)
-    news = [key for key, row in sorted(known.items()) if _met(row, endpoints[key], place) is not None]
+    changed = [key for key, row in sorted(known.items()) if _place_values(row, endpoints[key], place)]
 
     def work(connection: Connection) -> None:
-        for key in news:
+        for key in changed:
             row = ensure_endpoint(connection, key)
-            change_endpoints(connection, [row.id], **(_met(row, endpoints[key], place) or {}))
+            change_endpoints(connection, [row.id], **_place_values(row, endpoints[key], place))
 
-    if news:
+    if changed:
         store.run(work)
 
 
-def _met(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str] | None:
-    """What to write to the row; None where it says so already."""
+def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str]:
+    """What to write to the row; nothing where it is there already."""
     places: list[str] = json.loads(row.places or "[]")
     address = endpoint.address_digest
     if row.address == address and place in places:
-        return None
+        return {}
     if row.address not in (None, address) and place not in places:
         name = row.key.block or "without a name"
         raise ConfigurationError(
@@ -97,17 +109,14 @@ def _met(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str, str] | N
             "give one of the blocks a name of its own (name: ...). If it is one block that moved, say so:"
             f" airflow rfr triggers resume {row.key.table} {row.key.name}",
         )
-    return {
-        "address": address,
-        "places": json.dumps([*(each for each in places if each != place), place][-_MOST_PLACES:]),
-    }
+    newest_last = [*(each for each in places if each != place), place]
+    return {"address": address, "places": json.dumps(newest_last[-_MOST_PLACES:])}
 
 
 def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
     """Make the deliveries of these commits that are missing; returns how many were.
 
-    For commits at hand, e.g. the one that was just published. It says nothing about commits before them:
-    :func:`enqueue_commits` looks at those.
+    For commits at hand, e.g. the one that was just published. Commits before them are left to :func:`enqueue_commits`.
     """
     found = list(events)
 
@@ -115,7 +124,7 @@ def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mappi
         made = 0
         for key in sorted(key for key, endpoint in endpoints.items() if endpoint.enabled):
             owed = [event for event in found if (event.lake, event.target) == (key.lake, key.table)]
-            if any(endpoints[key].accepts_commit(event) for event in owed):
+            if any(endpoints[key].when.accepts(event) for event in owed):
                 row = ensure_endpoint(connection, key)
                 made += _add(connection, store.now(connection), row, endpoints[key], owed)
         return made
@@ -134,8 +143,8 @@ def enqueue_commits(
 ) -> int:
     """Make the deliveries of all commits of the table that were not looked at yet; returns how many were made.
 
-    :param start_from: for a trigger that the table never had: ``latest`` is the newest commit and all after it,
-        ``earliest`` is all that there are
+    :param start_from: for a trigger that is new to the table: ``latest`` begins with the newest commit, ``earliest``
+        with the oldest that there is
     """
     commits = CommitLog.load(catalog, table)
     if commits is None:
@@ -144,24 +153,25 @@ def enqueue_commits(
     with store.read() as connection:
         rows = load_endpoints(connection, mine)
     since = {
-        key: _since(commits, lake, key, rows.get(key), start_from) for key, endpoint in mine.items() if endpoint.enabled
+        key: _first_sequence(commits, lake, key, rows.get(key), start_from)
+        for key, endpoint in mine.items()
+        if endpoint.enabled
     }
-    new = {
-        name: str(number)
-        for key, number in since.items()
-        if _is_earlier(number, _kept(commits, key))
-        for name in (_since_property(key.name), _hold(key))
-    }
+    new: dict[str, str | None] = {}
+    for key, number in since.items():
+        kept = _kept_since(commits, key)
+        if kept is None or number < kept:
+            new |= dict.fromkeys((_since_property(key.name), _hold_property(key)), str(number))
     if new:
         # Before the rows, so that there is no moment in which the store alone knows it.
         write_table_properties(catalog, table, new)
-    return store.run(lambda connection: _enqueue_all(store, connection, commits, lake, mine, since))
+    return store.run(lambda connection: _enqueue_new(store, connection, commits, lake, mine, since))
 
 
 def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: str) -> None:
     """Write into the table which snapshots its endpoints still need: those from the first commit on that is unsent.
 
-    An expiry asks nobody else. A store that was lost can be filled again with whatever is unsent.
+    The expiry of snapshots reads nothing else. A lost store can be filled again with whatever is unsent.
     """
     commits = CommitLog.load(catalog, table)
     if commits is None:
@@ -170,7 +180,7 @@ def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: s
         rows = endpoints_of_table(connection, lake, table)
         unsent = first_unsent(connection, [row.id for row in rows])
     needed: dict[str, str | None] = {
-        _hold(row.key): str(unsent.get(row.id, row.enqueued_until + 1))
+        _hold_property(row.key): str(unsent.get(row.id, row.enqueued_until + 1))
         for row in rows
         if row.enqueued_until is not None and row.table_uuid == commits.table_uuid
     }
@@ -178,11 +188,37 @@ def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: s
         write_table_properties(catalog, table, needed)
 
 
-def _hold(key: EndpointKey) -> str:
+def _since_property(endpoint_name: str) -> str:
+    """The table property with the sequence number of the first commit that the endpoint gets."""
+    return f"rfr.webhooks.{endpoint_name}.since"
+
+
+def _hold_property(key: EndpointKey) -> str:
     return hold_property(f"webhook.{key.name}")
 
 
-def _enqueue_all(
+def _kept_since(commits: CommitLog, key: EndpointKey) -> int | None:
+    text = commits.properties.get(_since_property(key.name), "")
+    return int(text) if text.isdecimal() and text.isascii() else None
+
+
+def _first_sequence(
+    commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | None, start_from: StartFrom
+) -> int:
+    """Sequence number of the first commit that the endpoint gets: what is known of it, else by ``start_from``."""
+    kept = _kept_since(commits, key)
+    if row is not None and row.since is not None:
+        if row.table_uuid != commits.table_uuid:
+            # The trigger is known, but the table was dropped and made again: all of it is new to the trigger.
+            return 0 if kept is None else kept
+        return row.since if kept is None else min(kept, row.since)
+    if kept is not None:
+        return kept
+    events = _events(commits, lake) if start_from == "latest" else []
+    return events[-1].sequence if events else 0
+
+
+def _enqueue_new(
     store: ControlStore,
     connection: Connection,
     commits: CommitLog,
@@ -199,79 +235,57 @@ def _enqueue_all(
         row = ensure_endpoint(connection, key)
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
         if key in since:
-            floor, values["since"] = _floor(row, commits.table_uuid, since[key])
-            events = _events(commits.commits(floor), lake, commits.name)
-            made += _add(connection, now, row, endpoints[key], events)
-        # A trigger that is switched off is owed nothing of what is committed meanwhile.
+            after, first = since[key] - 1, since[key]
+            if row.since is not None and row.table_uuid == commits.table_uuid:
+                if row.enqueued_until is not None and since[key] >= row.since:
+                    # Commits up to this one were looked at.
+                    after, first = row.enqueued_until, row.since
+                else:
+                    first = min(since[key], row.since)
+                    after = first - 1
+            values["since"] = first
+            made += _add(connection, now, row, endpoints[key], _events(commits, lake, after))
+        # A trigger that is switched off gets nothing of what is committed meanwhile.
         change_endpoints(connection, [row.id], **values)
     return made
 
 
-def _floor(row: EndpointRow, table_uuid: str, since: int) -> tuple[int, int]:
-    """Up to which sequence number all has been looked at, and from which on anything is owed."""
-    if row.since is None or row.table_uuid != table_uuid:
-        return since - 1, since
-    if since < row.since or row.enqueued_until is None:
-        return min(since, row.since) - 1, min(since, row.since)
-    return row.enqueued_until, row.since
+def _events(commits: CommitLog, lake: str, after: int | None = None) -> list[CommitEvent]:
+    """Events of the table's commits.
 
-
-def _since(commits: CommitLog, lake: str, key: EndpointKey, row: EndpointRow | None, start_from: StartFrom) -> int:
-    kept = _kept(commits, key)
-    if row is not None and row.since is not None:
-        if row.table_uuid != commits.table_uuid:
-            # The trigger is known, but the table was made anew: all of it is new to the trigger.
-            return 0 if kept is None else kept
-        return row.since if kept is None else min(kept, row.since)
-    if kept is not None:
-        return kept
-    if start_from == "earliest":
-        return 0
-    owing = _events(commits.commits(), lake, commits.name)
-    return owing[-1].sequence if owing else 0
-
-
-def _is_earlier(number: int, kept: int | None) -> bool:
-    return kept is None or number < kept
-
-
-def _kept(commits: CommitLog, key: EndpointKey) -> int | None:
-    text = commits.properties.get(_since_property(key.name), "")
-    return int(text) if text.isdecimal() and text.isascii() else None
-
-
-def _events(records: Sequence[CommitRecord], lake: str, table: str) -> list[CommitEvent]:
-    found = (_event(each, lake, table) for each in records)
-    return [event for event in found if event is not None]
-
-
-def _event(record: CommitRecord, lake: str, table: str) -> CommitEvent | None:
-    """None also where others wrote what no event can hold: it must not hide the commits around it."""
-    at = (record.snapshot_id, record.sequence, record.timestamp_ms)
-    try:
-        return CommitEvent.from_summary(table, *at, record.summary, lake=lake)
-    except (ValueError, OverflowError) as error:
-        log.warning("%s: snapshot %s can't be told: %s", table, record.snapshot_id, type(error).__name__)
-        return None
+    :param after: only of those with a greater sequence number
+    """
+    found = []
+    for record in commits.commits(after):
+        at = (record.snapshot_id, record.sequence, record.timestamp_ms)
+        try:
+            event = CommitEvent.from_summary(commits.name, *at, record.summary, lake=lake)
+        except (ValueError, OverflowError) as error:
+            # Other programs may write anything into a summary; it must not hide the commits around it.
+            log.warning("%s: snapshot %s can't be read: %s", commits.name, record.snapshot_id, type(error).__name__)
+            continue
+        if event is not None:
+            found.append(event)
+    return found
 
 
 def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint, events: Sequence[CommitEvent]) -> int:
-    owed = [
-        NewDelivery(
-            id=delivery_id(event.commit_id, row.key.name),
-            endpoint_id=row.id,
-            commit_id=_column(event.commit_id),
-            sequence=event.sequence,
-            snapshot_id=event.snapshot_id,
-            event=event.to_json(),
+    owed = []
+    for event in events:
+        if not endpoint.when.accepts(event):
+            continue
+        commit_id = event.commit_id
+        if len(commit_id) > _LONGEST_ID or not commit_id.isprintable():
+            # Other programs may write any id; not every database takes it.
+            commit_id = hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()
+        owed.append(
+            NewDelivery(
+                id=delivery_id(event.commit_id, row.key.name),
+                endpoint_id=row.id,
+                commit_id=commit_id,
+                sequence=event.sequence,
+                snapshot_id=event.snapshot_id,
+                event=event.to_json(),
+            )
         )
-        for event in events
-        if endpoint.accepts_commit(event)
-    ]
     return add_deliveries(connection, now, owed)
-
-
-def _column(commit_id: str) -> str:
-    """The commit's id as every database takes it; others than ours may write anything into a snapshot."""
-    usual = len(commit_id) <= _LONGEST_ID and commit_id.isprintable()
-    return commit_id if usual else hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()

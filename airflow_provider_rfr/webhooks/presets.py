@@ -1,132 +1,112 @@
-"""Presets: how well-known receivers are called, as parameters that give address, headers, body and success rule."""
+"""Presets: how well-known receivers are called. Each is a model of its parameters and a :class:`Receiver`, as data."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr, WithJsonSchema
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from airflow_provider_rfr.webhooks.config_errors import TriggerModel, mistake, nearest
-from airflow_provider_rfr.webhooks.fields import Secret, Success, check_header_value, is_sealed_text, plain_tree
+from airflow_provider_rfr.webhooks._fields import (
+    HeaderSecret,
+    JsonTree,
+    Secret,
+    Success,
+    is_sealed_text,
+    matching,
+    one_of,
+)
+from airflow_provider_rfr.webhooks._model import TriggerModel, mistake, nearest
 
+_EVENT: Mapping[str, Any] = {
+    "delivery_id": "{{delivery_id}}",
+    "materialization": "{{target_name}}",
+    "collections": "{{collection_names}}",
+    "generation": "{{generation}}",
+    "documents": "{{totals.documents}}",
+    "published_from": "{{fetched_at_min}}",
+    "published_to": "{{fetched_at_max}}",
+    "committed_at": "{{committed_at}}",
+}
+_LINE = "{{target_name}}: {{totals.documents}} documents committed ({{delivery_id}})"
 _BEARER = ("Authorization", "Bearer {}")
-_LONGEST_NAME = 500
-_DIGITS = re.compile(r"[0-9]{1,18}")
-_PATH = re.compile(r"/[A-Za-z0-9._~/\-]*")
-_NOT_IN_A_NAME = re.compile(r"[\x00-\x1f\x7f]|\{\{")
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Stands in a body for a parameter.
+
+    :ivar default: of a parameter that is not given; None to leave the entry out
+    """
+
+    parameter: str
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """How a receiver is called.
+
+    :ivar base: address to call where the endpoint has none
+    :ivar path: what follows the address, with parameters in braces
+    :ivar headers: of every call, without credentials
+    :ivar credential: header of the token or password, and its value with ``{}`` in place of the secret
+    :ivar body: tree of templates
+    :ivar texts: dotted places in the body that have to be text (``*`` for all below), and the most characters or None
+    :ivar success: what counts as delivered
+    :ivar body_secrets: parameters that templates find as ``preset.NAME``, since the receiver wants them in the body
+    """
+
+    path: str = ""
+    body: Mapping[str, Any]
+    base: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    credential: tuple[str, str] | None = None
+    texts: Mapping[str, int | None] = field(default_factory=dict)
+    success: Success = field(default_factory=Success)
+    body_secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenStep:
-    """A request whose answer holds the token that the webhook is sent with.
-
-    The token is kept for the endpoint; when the receiver says 401, it is fetched again once.
+    """A request whose answer holds the token that the webhook is sent with, as JSON field ``access_token``.
 
     :ivar body: JSON to POST; it holds a password
-    :ivar pointer: JSON pointer to the token in the answer
-    :ivar header: that carries the token
-    :ivar value: of that header; ``{}`` stands for the token
     """
 
     url: str = field(repr=False)
     body: Mapping[str, str] = field(repr=False)
-    pointer: str = "/access_token"
-    header: str = "Authorization"
-    value: str = "Bearer {}"
-
-
-def _name(value: Any) -> int | str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise mistake("must be text or a whole number")
-    if not value.strip() or value in (".", "..") or len(value) > _LONGEST_NAME:
-        raise mistake("is not a name")
-    if _NOT_IN_A_NAME.search(value):
-        raise mistake("is not a template, and has no control characters", "write the name as it is")
-    return value
-
-
-def _number(value: Any) -> int | str:
-    if is_sealed_text(value):
-        return str(value)
-    if isinstance(value, bool) or not _DIGITS.fullmatch(str(value)):
-        raise mistake("must be a whole number")
-    return int(value)
-
-
-def _path(value: str) -> str:
-    if not _PATH.fullmatch(value) and not is_sealed_text(value):
-        raise mistake("is not a path", "write e.g. /auth/token")
-    return value
-
-
-_Name = Annotated[int | str, BeforeValidator(_name), WithJsonSchema({"type": ["string", "integer"]})]
-"""What the receiver calls it; never a template."""
-
-_Number = Annotated[int | str, BeforeValidator(_number), WithJsonSchema({"type": ["integer", "string"]})]
-"""A number that the receiver gave."""
-
-_UrlPath = Annotated[str, AfterValidator(_path)]
-
-_Token = Annotated[Secret, AfterValidator(check_header_value)]
-"""A secret that is sent in a header."""
-
-_Tree = Annotated[Any, AfterValidator(plain_tree)]
-"""JSON whose string leaves are templates."""
-
-
-_HALF_ENTITY = re.compile(r"&[a-z]{0,3}\Z")
 
 
 class Preset(TriggerModel):
-    """Parameters of one preset (``with``); the endpoint's own settings go before what a preset says.
+    """Parameters of one preset (``with``). Settings of the endpoint take precedence over those of the receiver.
 
-    :cvar kind: its name
-    :cvar base: address to call where the endpoint has none
-    :cvar accepted: what counts as delivered
-    :cvar credential: header of the token, and its value
-    :cvar texts: places in the body that have to be text, ``*`` for all below, and the most characters it may have
-    :cvar idempotent: where the receiver gets the delivery id to tell a repeat by; empty where it can't
+    :cvar receiver: how it is called
     """
 
-    kind: ClassVar[str] = ""
-    base: ClassVar[str] = ""
-    accepted: ClassVar[Success] = Success()
-    credential: ClassVar[tuple[str, str] | None] = None
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {}
-    idempotent: ClassVar[str] = ""
-
-    @property
-    def needs_address(self) -> bool:
-        """Whether the endpoint has to give url or connection."""
-        return not self.base
+    receiver: ClassVar[Receiver]
 
     def path(self) -> str:
-        """What follows the base address."""
-        return ""
-
-    def headers(self) -> dict[str, str]:
-        """Headers of every call, without credentials."""
-        return {}
+        """What follows the base address; each parameter is one segment."""
+        names = {name: quote(str(getattr(self, name)), safe="") for name in type(self).model_fields}
+        return self.receiver.path.format_map(names)
 
     def payload(self) -> Any:
         """The body: a tree whose string leaves are templates."""
-        raise NotImplementedError
+        return self._filled(self.receiver.body)
 
-    def body_secrets(self) -> Mapping[str, SecretStr]:
-        """What templates find as ``preset.NAME``: the receiver wants it in the body."""
-        return {}
+    def body_secrets(self) -> dict[str, str]:
+        """What templates find as ``preset.NAME``."""
+        return {name: getattr(self, name).get_secret_value() for name in self.receiver.body_secrets}
 
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
-        """How to get a token; None for what needs none.
+        """How to get a token; None where none has to be fetched.
 
         :param login: of the connection, as the password; empty for none
         """
@@ -139,34 +119,26 @@ class Preset(TriggerModel):
     def fitted(self, body: Any) -> Any:
         """The body with text where the receiver wants it, cut to what it takes.
 
-        A template that is one expression alone gives a value of its own type, also where only text will do.
+        A template that is one expression gives a value of any type, also where only text will do.
         """
-        for place, most in self.texts.items():
-            body = _fitted(body, place, most)
+        for place, most in self.receiver.texts.items():
+            body = _fitted(body, place.split("."), most)
         return body
 
-
-class TokenPreset(Preset):
-    """A preset whose receiver takes a token; without ``token`` it is the connection's password.
-
-    :ivar token: sent in the header of the receiver's choice
-    """
-
-    credential: ClassVar[tuple[str, str] | None] = _BEARER
-    token: _Token | None = None
-
-
-def segment(name: object) -> str:
-    """The name as one segment of a path."""
-    return quote(str(name), safe="")
+    def _filled(self, tree: Any) -> Any:
+        if isinstance(tree, _Given):
+            value = getattr(self, tree.parameter)
+            return tree.default if value is None else value
+        if isinstance(tree, Mapping):
+            filled = {key: self._filled(value) for key, value in tree.items()}
+            return {key: value for key, value in filled.items() if value is not None or tree[key] is None}
+        return tree
 
 
-def _without_nothing(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that are given."""
-    return {key: value for key, value in tree.items() if value is not None}
+_HALF_ENTITY = re.compile(r"&[a-z]{0,3}\Z")
 
 
-def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
+def _fitted(body: Any, place: Sequence[str], most: int | None) -> Any:
     if not place:
         return _fitted_text(body, most)
     first, rest = place[0], place[1:]
@@ -178,7 +150,7 @@ def _fitted(body: Any, place: tuple[str, ...], most: int | None) -> Any:
 
 
 def _fitted_text(value: Any, most: int | None) -> str:
-    """The value as text of at most so many characters; what is cut ends in ``…``, and with no half of an entity."""
+    """The value as text of at most so many characters; what is cut ends in ``…``, and not in half of an entity."""
     if not isinstance(value, str):
         value = "" if value is None else json.dumps(value, ensure_ascii=False)
     if most is None or len(value) <= most:
@@ -186,18 +158,50 @@ def _fitted_text(value: Any, most: int | None) -> str:
     return _HALF_ENTITY.sub("", value[: most - 1]) + "…"
 
 
-_EVENT: Mapping[str, Any] = {
-    "delivery_id": "{{delivery_id}}",
-    "materialization": "{{materialization_name}}",
-    "collections": "{{collection_names}}",
-    "generation": "{{generation}}",
-    "documents": "{{totals.documents}}",
-    "published_from": "{{flow_published_at_min}}",
-    "published_to": "{{flow_published_at_max}}",
-    "committed_at": "{{committed_at}}",
-}
-"""What the receiver hears of the commit, unless the user says what."""
-_LINE = "{{materialization_name}}: {{totals.documents}} documents committed ({{delivery_id}})"
+_LONGEST_NAME = 500
+_NOT_IN_A_NAME = re.compile(r"[\x00-\x1f\x7f]|\{\{")
+_SEVERITIES = ("info", "warning", "error", "critical")
+
+
+def _check_name(value: Any) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise mistake("must be text or a whole number")
+    if not value.strip() or value in (".", "..") or len(value) > _LONGEST_NAME:
+        raise mistake("is not a name")
+    if _NOT_IN_A_NAME.search(value):
+        raise mistake("is not a template, and has no control characters", "write the name as it is")
+    return value
+
+
+def _read_number(value: Any) -> int | str:
+    if is_sealed_text(value):
+        return str(value)
+    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,18}", str(value)):
+        raise mistake("must be a whole number")
+    return int(value)
+
+
+_Name = Annotated[int | str, BeforeValidator(_check_name), WithJsonSchema({"type": ["string", "integer"]})]
+"""What the receiver calls it; never a template."""
+
+_Number = Annotated[int | str, BeforeValidator(_read_number), WithJsonSchema({"type": ["integer", "string"]})]
+"""A number that the receiver gave."""
+
+_UrlPath = Annotated[str, matching(r"/[A-Za-z0-9._~/\-]*", "is not a path", "write e.g. /auth/token")]
+_Severity = Annotated[
+    str, PlainValidator(one_of(*_SEVERITIES)), WithJsonSchema({"enum": list(_SEVERITIES), "type": "string"})
+]
+
+
+class _TokenPreset(Preset):
+    """A preset whose receiver takes a token; without ``token`` it is the connection's password.
+
+    :ivar token: sent in the header of the receiver's choice
+    """
+
+    token: HeaderSecret | None = None
 
 
 class AirflowDagRun(Preset):
@@ -209,18 +213,26 @@ class AirflowDagRun(Preset):
     :ivar token_path: where tokens are got, below the address
     """
 
-    kind: ClassVar[str] = "airflow-dag-run"
-    accepted: ClassVar[Success] = Success(status=("2xx", 409))
-    credential: ClassVar[tuple[str, str] | None] = _BEARER
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("note",): 1000}
-    idempotent: ClassVar[str] = "dag_run_id"
+    receiver = Receiver(
+        path="/api/v2/dags/{dag_id}/dagRuns",
+        # Airflow requires the key logical_date, though it may be null.
+        body={
+            "logical_date": None,
+            "dag_run_id": "{{delivery_id}}",
+            "conf": _Given("conf", _EVENT),
+            "note": _Given("note"),
+        },
+        credential=_BEARER,
+        texts={"note": 1000},
+        success=Success(status=("2xx", 409)),
+    )
 
     dag_id: _Name
-    conf: _Tree = None
+    conf: JsonTree = None
     note: str | None = None
     username: Secret | None = None
     password: Secret | None = None
-    token: _Token | None = None
+    token: HeaderSecret | None = None
     token_path: _UrlPath = "/auth/token"
 
     @classmethod
@@ -234,18 +246,8 @@ class AirflowDagRun(Preset):
             return [mistake("goes with neither username nor password", "keep one of the two ways", at=("token",))]
         return []
 
-    def path(self) -> str:
-        """Of the REST API, version 2."""
-        return f"/api/v2/dags/{segment(self.dag_id)}/dagRuns"
-
-    def payload(self) -> Any:
-        """The key ``logical_date`` is required, though it may be null."""
-        conf = dict(_EVENT) if self.conf is None else self.conf
-        run = {"logical_date": None, "dag_run_id": "{{delivery_id}}", "conf": conf}
-        return {**run, "note": self.note} if self.note is not None else run
-
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
-        """Tokens of Airflow expire, so one is fetched with the password."""
+        """Airflow's tokens expire, so one is fetched with the password."""
         if self.username is not None and self.password is not None:
             login, password = self.username.get_secret_value(), self.password.get_secret_value()
         if self.token is not None or not login:
@@ -253,19 +255,16 @@ class AirflowDagRun(Preset):
         return TokenStep(f"{base.rstrip('/')}{self.token_path}", {"username": login, "password": password})
 
 
-class DbtCloud(TokenPreset):
+class DbtCloud(_TokenPreset):
     """Starts a job of dbt Cloud, which knows no idempotency key: a repeated delivery is a second run."""
 
-    kind: ClassVar[str] = "dbt-cloud"
-    base: ClassVar[str] = "https://cloud.getdbt.com"
-    credential: ClassVar[tuple[str, str] | None] = ("Authorization", "Token {}")
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {
-        ("cause",): 255,
-        ("steps_override", "*"): None,
-        ("schema_override",): None,
-        ("git_branch",): None,
-        ("git_sha",): None,
-    }
+    receiver = Receiver(
+        base="https://cloud.getdbt.com",
+        path="/api/v2/accounts/{account_id}/jobs/{job_id}/run/",
+        body={name: _Given(name) for name in ("cause", "steps_override", "schema_override", "git_branch", "git_sha")},
+        credential=("Authorization", "Token {}"),
+        texts={"cause": 255, "steps_override.*": None, "schema_override": None, "git_branch": None, "git_sha": None},
+    )
 
     account_id: _Name
     job_id: _Name
@@ -275,56 +274,37 @@ class DbtCloud(TokenPreset):
     git_branch: str | None = None
     git_sha: str | None = None
 
-    def path(self) -> str:
-        """Of the administrative API, version 2."""
-        return f"/api/v2/accounts/{segment(self.account_id)}/jobs/{segment(self.job_id)}/run/"
 
-    def payload(self) -> Any:
-        """The cause, and what the run does otherwise than the job says."""
-        names = ("cause", "steps_override", "schema_override", "git_branch", "git_sha")
-        return _without_nothing({name: getattr(self, name) for name in names})
-
-
-class Databricks(TokenPreset):
+class Databricks(_TokenPreset):
     """Runs a job of Databricks; the same token of idempotency gives back the run that is there."""
 
-    kind: ClassVar[str] = "databricks"
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("job_parameters", "*"): None}
-    idempotent: ClassVar[str] = "idempotency_token"
+    receiver = Receiver(
+        path="/api/2.2/jobs/run-now",
+        # Parameters are sent only if given: a job may take them in another way.
+        body={name: _Given(name) for name in ("job_id", "job_parameters")} | {"idempotency_token": "{{delivery_id}}"},
+        credential=_BEARER,
+        texts={"job_parameters.*": None},
+    )
 
     job_id: _Number
     job_parameters: dict[str, str] | None = None
 
-    def path(self) -> str:
-        """Of the jobs API."""
-        return "/api/2.2/jobs/run-now"
 
-    def payload(self) -> Any:
-        """Parameters are text, and none are sent unless they are given: a job may take them in another way."""
-        run = {"job_id": self.job_id, "idempotency_token": "{{delivery_id}}", "job_parameters": self.job_parameters}
-        return _without_nothing(run)
-
-
-class Prefect(TokenPreset):
+class Prefect(_TokenPreset):
     """Starts a flow run of a Prefect deployment; the same idempotency key gives back the run that is there."""
 
-    kind: ClassVar[str] = "prefect"
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("name",): None, ("tags", "*"): None}
-    idempotent: ClassVar[str] = "idempotency_key"
+    receiver = Receiver(
+        path="/deployments/{deployment_id}/create_flow_run",
+        # Parameters are sent only if given: a flow refuses those that it does not have.
+        body={name: _Given(name) for name in ("name", "parameters", "tags")} | {"idempotency_key": "{{delivery_id}}"},
+        credential=_BEARER,
+        texts={"name": None, "tags.*": None},
+    )
 
     deployment_id: _Name
     name: str | None = None
-    parameters: _Tree = None
+    parameters: JsonTree = None
     tags: list[str] | None = None
-
-    def path(self) -> str:
-        """Below the address of the API, which in Prefect Cloud names account and workspace."""
-        return f"/deployments/{segment(self.deployment_id)}/create_flow_run"
-
-    def payload(self) -> Any:
-        """Parameters only where they are given: a flow refuses those it has not."""
-        given = {"name": self.name, "parameters": self.parameters, "tags": self.tags}
-        return {**_without_nothing(given), "idempotency_key": "{{delivery_id}}"}
 
 
 _LAUNCH = """
@@ -338,69 +318,64 @@ mutation LaunchRun($executionParams: ExecutionParams!) {
 """.strip()
 
 
-class Dagster(TokenPreset):
+class Dagster(_TokenPreset):
     """Launches a run of a Dagster job; Dagster answers 200 to failures too, so the answer's body decides.
 
     Dagster knows no idempotency key: the run's tag ``rfr/delivery_id`` shows a repeat.
     """
 
-    kind: ClassVar[str] = "dagster"
-    accepted: ClassVar[Success] = Success(
-        status=("2xx",), pointer="/data/launchRun/__typename", equals="LaunchRunSuccess"
+    receiver = Receiver(
+        path="/graphql",
+        body={
+            "query": _LAUNCH,
+            "operationName": "LaunchRun",
+            "variables": {
+                "executionParams": {
+                    "selector": {
+                        "repositoryLocationName": _Given("repository_location_name"),
+                        "repositoryName": _Given("repository_name"),
+                        "jobName": _Given("job_name"),
+                    },
+                    "runConfigData": _Given("run_config", {}),
+                    "executionMetadata": {"tags": _Given("tags", {})},
+                }
+            },
+        },
+        credential=("Dagster-Cloud-Api-Token", "{}"),
+        texts={"variables.executionParams.executionMetadata.tags.*.value": None},
+        success=Success(status=("2xx",), pointer="/data/launchRun/__typename", equals="LaunchRunSuccess"),
     )
-    credential: ClassVar[tuple[str, str] | None] = ("Dagster-Cloud-Api-Token", "{}")
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {
-        ("variables", "executionParams", "executionMetadata", "tags", "*", "value"): None
-    }
 
     repository_location_name: _Name
     repository_name: _Name = "__repository__"
     job_name: _Name
-    run_config: _Tree = None
+    run_config: JsonTree = None
     tags: dict[str, str] | None = None
 
-    def path(self) -> str:
-        """Of the one address of GraphQL."""
-        return "/graphql"
-
     def payload(self) -> Any:
-        """The mutation and what it launches."""
-        tags = {"rfr/delivery_id": "{{delivery_id}}", "rfr/target": "{{target}}", **(self.tags or {})}
-        selector = {
-            "repositoryLocationName": self.repository_location_name,
-            "repositoryName": self.repository_name,
-            "jobName": self.job_name,
-        }
-        parameters = {
-            "selector": selector,
-            "runConfigData": {} if self.run_config is None else self.run_config,
-            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
-        }
-        return {"query": _LAUNCH, "operationName": "LaunchRun", "variables": {"executionParams": parameters}}
+        """Tags are a list of pairs in GraphQL."""
+        body = super().payload()
+        metadata = body["variables"]["executionParams"]["executionMetadata"]
+        tags = {"rfr/delivery_id": "{{delivery_id}}", "rfr/target": "{{target}}", **metadata["tags"]}
+        metadata["tags"] = [{"key": key, "value": value} for key, value in tags.items()]
+        return body
 
 
-_MOST_GITHUB_KEYS = 10
 _MOST_SLACK_TEXT = 3000
 _MOST_SLACK_TEXTS: Mapping[Any, int] = {"header": 150, "button": 75, "fields": 2000}
 """Characters of a text object, in blocks of that type or below that name."""
-_SEVERITIES = ("info", "warning", "error", "critical")
 
 
 class Slack(Preset):
-    """An incoming webhook of Slack. Its address is the secret; Slack can't tell a repeat."""
+    """An incoming webhook of Slack. Its address is the secret; Slack can't recognise a repeat."""
 
-    kind: ClassVar[str] = "slack"
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {("text",): 40_000}
+    receiver = Receiver(body={"text": _Given("text"), "blocks": _Given("blocks")}, texts={"text": 40_000})
 
     text: str = _LINE
-    blocks: _Tree = None
-
-    def payload(self) -> Any:
-        """Text, and blocks if they are given."""
-        return {"text": self.text, **({"blocks": self.blocks} if self.blocks is not None else {})}
+    blocks: JsonTree = None
 
     def escaped(self, text: str) -> str:
-        """A name that holds ``<!channel>`` calls nobody, and is no link."""
+        """A name that holds ``<!channel>`` notifies nobody, and is not a link."""
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
     def fitted(self, body: Any) -> Any:
@@ -423,71 +398,60 @@ def _cut_blocks(node: Any, most: int) -> Any:
     return {name: _cut_blocks(each, _MOST_SLACK_TEXTS.get(name, most)) for name, each in node.items()}
 
 
-class GitHub(TokenPreset):
-    """Dispatches an event of a GitHub repository, or one of its workflows; GitHub can't tell a repeat.
+_MOST_GITHUB_KEYS = 10
+_WORKFLOW_BODY = {"ref": _Given("ref"), "inputs": _Given("inputs", {})}
+
+
+class GitHub(_TokenPreset):
+    """Dispatches an event of a GitHub repository, or one of its workflows; GitHub can't recognise a repeat.
 
     :ivar workflow: file name or id of a workflow; None for an event of the repository
     :ivar ref: branch or tag that the workflow runs on
     """
 
-    kind: ClassVar[str] = "github"
-    base: ClassVar[str] = "https://api.github.com"
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {
-        ("event_type",): 100,
-        ("ref",): None,
-        ("inputs", "*"): None,
-    }
+    receiver = Receiver(
+        base="https://api.github.com",
+        path="/repos/{owner}/{repo}/dispatches",
+        headers={"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"},
+        body={"event_type": _Given("event_type"), "client_payload": _Given("client_payload", _EVENT)},
+        credential=_BEARER,
+        texts={"event_type": 100, "ref": None, "inputs.*": None},
+    )
 
     owner: _Name
     repo: _Name
     event_type: str = "rfr_commit"
-    client_payload: _Tree = None
+    client_payload: JsonTree = None
     workflow: _Name | None = None
     ref: str | None = None
     inputs: dict[str, str] | None = None
 
     @classmethod
     def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
-        """What belongs to events, and what to workflows."""
-        of_workflows, of_events = ("ref", "inputs"), ("eventType", "clientPayload")
+        """Events of the repository and workflows have parameters of their own."""
         given = {name for name, value in written.items() if value is not None}
-        found = []
         if "workflow" in given:
-            found = [
-                mistake("goes with events of the repository", "leave it out", at=(n,)) for n in of_events if n in given
-            ]
-            if "ref" not in given:
-                found.append(mistake("is missing", "write the branch that the workflow runs on", at=("ref",)))
+            names, problem = ("eventType", "clientPayload"), ("goes with events of the repository", "leave it out")
         else:
-            found = [mistake("goes with workflow", "name the workflow", at=(n,)) for n in of_workflows if n in given]
+            names, problem = ("ref", "inputs"), ("goes with workflow", "name the workflow")
+        found = [mistake(*problem, at=(name,)) for name in names if name in given]
+        if "workflow" in given and "ref" not in given:
+            found.append(mistake("is missing", "write the branch that the workflow runs on", at=("ref",)))
         payload = written.get("clientPayload")
         if isinstance(payload, Mapping) and len(payload) > _MOST_GITHUB_KEYS:
             found.append(mistake(f"must have at most {_MOST_GITHUB_KEYS} keys", at=("clientPayload",)))
         return found
 
     def path(self) -> str:
-        """Of the REST API."""
-        repository = f"/repos/{segment(self.owner)}/{segment(self.repo)}"
+        """Of events, or of the workflow."""
+        path = super().path()
         if self.workflow is None:
-            return f"{repository}/dispatches"
-        return f"{repository}/actions/workflows/{segment(self.workflow)}/dispatches"
-
-    def headers(self) -> dict[str, str]:
-        """Of the version that this preset was written for."""
-        return {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+            return path
+        return f"{path.removesuffix('dispatches')}actions/workflows/{quote(str(self.workflow), safe='')}/dispatches"
 
     def payload(self) -> Any:
         """An event, or what the workflow takes."""
-        if self.workflow is not None:
-            return {"ref": self.ref, "inputs": self.inputs or {}}
-        payload = dict(_EVENT) if self.client_payload is None else self.client_payload
-        return {"event_type": self.event_type, "client_payload": payload}
-
-
-def _severity(value: str) -> str:
-    if value not in _SEVERITIES and not is_sealed_text(value):
-        raise mistake(f"must be {', '.join(_SEVERITIES[:-1])} or {_SEVERITIES[-1]}")
-    return value
+        return super().payload() if self.workflow is None else self._filled(_WORKFLOW_BODY)
 
 
 class PagerDuty(Preset):
@@ -496,62 +460,52 @@ class PagerDuty(Preset):
     :ivar routing_key: of the integration; the body holds it
     """
 
-    kind: ClassVar[str] = "pagerduty"
-    base: ClassVar[str] = "https://events.pagerduty.com"
-    texts: ClassVar[Mapping[tuple[str, ...], int | None]] = {
-        ("payload", "summary"): 1024,
-        ("payload", "source"): None,
-        ("dedup_key",): 255,
-    }
-    idempotent: ClassVar[str] = "dedup_key"
+    receiver = Receiver(
+        base="https://events.pagerduty.com",
+        path="/v2/enqueue",
+        body={
+            "routing_key": "{{preset.routing_key}}",
+            "event_action": "trigger",
+            "dedup_key": _Given("dedup_key"),
+            "payload": {
+                "summary": _Given("summary"),
+                "source": _Given("source"),
+                "severity": _Given("severity"),
+                "custom_details": _Given("custom_details", _EVENT),
+            },
+        },
+        texts={"payload.summary": 1024, "payload.source": None, "dedup_key": 255},
+        body_secrets=("routing_key",),
+    )
 
     routing_key: Secret
-    severity: Annotated[
-        str, AfterValidator(_severity), WithJsonSchema({"enum": list(_SEVERITIES), "type": "string"})
-    ] = "info"
+    severity: _Severity = "info"
     summary: str = _LINE
     source: str = "{{target}}"
     dedup_key: str = "{{delivery_id}}"
-    custom_details: _Tree = None
-
-    def path(self) -> str:
-        """Of alerts."""
-        return "/v2/enqueue"
-
-    def payload(self) -> Any:
-        """The alert."""
-        details = dict(_EVENT) if self.custom_details is None else self.custom_details
-        return {
-            "routing_key": "{{preset.routing_key}}",
-            "event_action": "trigger",
-            "dedup_key": self.dedup_key,
-            "payload": {
-                "summary": self.summary,
-                "source": self.source,
-                "severity": self.severity,
-                "custom_details": details,
-            },
-        }
-
-    def body_secrets(self) -> Mapping[str, SecretStr]:
-        """The routing key."""
-        return {"routing_key": self.routing_key}
+    custom_details: JsonTree = None
 
 
 AnyPreset: TypeAlias = AirflowDagRun | DbtCloud | Slack | GitHub | PagerDuty | Databricks | Prefect | Dagster
 PRESETS: Mapping[str, type[Preset]] = MappingProxyType(
     {
-        preset.kind: preset
-        for preset in (AirflowDagRun, DbtCloud, Slack, GitHub, PagerDuty, Databricks, Prefect, Dagster)
+        "airflow-dag-run": AirflowDagRun,
+        "dbt-cloud": DbtCloud,
+        "slack": Slack,
+        "github": GitHub,
+        "pagerduty": PagerDuty,
+        "databricks": Databricks,
+        "prefect": Prefect,
+        "dagster": Dagster,
     }
 )
-_ALIASES = {"airflow": AirflowDagRun.kind, "dbt": DbtCloud.kind}
+_ALIASES = {"airflow": "airflow-dag-run", "dbt": "dbt-cloud"}
 
 
 def preset_named(name: str) -> type[Preset]:
-    """The preset of this name; raises a mistake that names the nearest one."""
+    """The preset of this name; raises a mistake with the nearest one."""
     plain = name.strip().lower().replace("_", "-")
     found = PRESETS.get(_ALIASES.get(plain, plain))
     if found is None:
-        raise mistake("is no preset", nearest(plain, PRESETS))
+        raise mistake("unknown preset", nearest(plain, PRESETS))
     return found

@@ -1,6 +1,7 @@
-"""What is checked while a DAG is parsed: every template is tried, so that no commit is the first to show a mistake.
+"""Checks a triggers block while a DAG is parsed: every template is rendered for placeholder events.
 
-Nothing is opened, asked or sent, and the same block is tried once in a process.
+So no commit is the first to show a mistake. Nothing is opened, asked or sent, and the problems of a block are kept by
+its content, since DAGs are parsed again and again.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,58 +19,113 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
+from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError, TriggerProblem
-from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers, unwrapped
-from airflow_provider_rfr.webhooks.config_errors import label, path_of
-from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import Trial, is_sealed_text, leaves, placeholder_events, plain_tree, trials
-from airflow_provider_rfr.webhooks.handlebars.template import compile_template
-from airflow_provider_rfr.webhooks.templates import (
+from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
+from airflow_provider_rfr.webhooks._fields import is_sealed_text, plain_tree
+from airflow_provider_rfr.webhooks._model import path_of
+from airflow_provider_rfr.webhooks._templates import (
     NotJsonError,
     payload_tree,
     render_body,
     render_leaf,
+    template_variables,
 )
-from airflow_provider_rfr.webhooks.variables import delivery_id, template_variables
+from airflow_provider_rfr.webhooks.config import TriggerBlock, label, load_document, parse_triggers, unwrapped
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.handlebars.template import compile_template
 
-_SOMEWHERE = "https://placeholder.invalid"
+_HOSTILE = "\"\\ \n\t\u2028</script>{{x}}'😀"
+_HEADER = "placeholder"
+_BEGAN = datetime(2024, 1, 1, tzinfo=timezone.utc)
+_COLLECTIONS = ("acmeCo/example/collection", "acmeCo/example/another")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One event to try.
+
+    :ivar words: which one it is, for people
+    :ivar header: value of exposed headers
+    """
+
+    words: str
+    event: CommitEvent
+    header: str = _HEADER
+
+
+def _placeholder(collections: int) -> CommitEvent:
+    names = _COLLECTIONS[:collections]
+    return CommitEvent(
+        commit_id="00000000-0000-0000-0000-000000000000",
+        target="example.table",
+        lake="rfr",
+        target_name="acmeCo/example/materialization",
+        run_id="00000000-0000-0000-0000-000000000000",
+        sequence=1,
+        snapshot_id=1,
+        committed_at=_BEGAN + timedelta(minutes=2),
+        generation=1,
+        collection_names=names,
+        producer=f"airflow-provider-rfr:{__version__}",
+        fetched_at_min=_BEGAN if collections else None,
+        fetched_at_max=_BEGAN + timedelta(minutes=1) if collections else None,
+        bindings=tuple(Binding("example.table", name, 10, 1000) for name in names),
+        dag_id="example",
+        dag_run_id="manual__2024-01-01T00:00:00+00:00",
+        task_id="refresh",
+        map_index=-1,
+        logical_date="2024-01-01T00:00:00Z",
+    )
+
+
+_HOSTILE_TRIAL = _Trial(
+    "with quotes and a line break in a value",
+    replace(
+        _placeholder(2),
+        target_name=_HOSTILE,
+        target=_HOSTILE,
+        producer=_HOSTILE,
+        dag_id=_HOSTILE,
+        dag_run_id=_HOSTILE,
+        task_id=_HOSTILE,
+        collection_names=tuple(_HOSTILE + name for name in _COLLECTIONS),
+        bindings=(Binding(_HOSTILE, _HOSTILE, 10, 1000),) * 2,
+    ),
+    header=f'{_HEADER}"\\',
+)
+_TRIALS = (
+    # The likeliest to show a mistake first.
+    _Trial("with 1 collection", _placeholder(1)),
+    _Trial("with no collections", _placeholder(0)),
+    _Trial("with 2 collections", _placeholder(2)),
+    _HOSTILE_TRIAL,
+    _Trial("outside Airflow", replace(_placeholder(1), dag_id="", dag_run_id="", task_id="", map_index=None)),
+)
+
+
+def placeholder_events() -> tuple[CommitEvent, ...]:
+    """The events that templates are tried with; the first one is an ordinary commit."""
+    return tuple(trial.event for trial in _TRIALS)
+
+
 _REMEMBERED = 512
-_MOST_LEAVES = 500
-_SUFFIX = "_sops"
-_HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
-
-
-class _Memory:
-    """Problems of blocks by their content; bounded, and safe on threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, tuple[TriggerProblem, ...]] = OrderedDict()
-
-    def recall(self, key: bytes) -> tuple[TriggerProblem, ...] | None:
-        with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-            return found
-
-    def remember(self, key: bytes, problems: tuple[TriggerProblem, ...]) -> None:
-        with self._lock:
-            self._known[key] = problems
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-
-
-_memory = _Memory()
+_known: dict[bytes, tuple[TriggerProblem, ...]] = {}
 
 
 def validate_block(block: TriggerBlock) -> None:
-    """Try every template of the block; raises :class:`TriggerConfigError` with all that is wrong."""
-    key = _digest(block)
-    problems = _memory.recall(key)
+    """Try every template of the block.
+
+    :raises TriggerConfigError: with the first problem of each template
+    """
+    # A digest, since the content holds secrets. Operations of a dict are atomic: at worst, two threads try one block.
+    key = hashlib.blake2b(json.dumps(block.dump()).encode(), digest_size=32).digest()
+    problems = _known.get(key)
     if problems is None:
         problems = tuple(problem for endpoint in block.endpoints for problem in template_problems(endpoint))
-        _memory.remember(key, problems)
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[key] = problems
     if problems:
         raise TriggerConfigError(problems)
 
@@ -79,137 +135,130 @@ def check_triggers(
 ) -> TriggerBlock:
     """Read a block and try its templates: what a DAG does while it is parsed.
 
+    :param where: where the document is from, for problems of the block as a whole
     :raises TriggerConfigError: with every problem; templates are tried also where other things are wrong
     """
     try:
         block = parse_triggers(document, where=where)
     except TriggerConfigError as error:
-        endpoints = _written(document)
-        order = {label(name): place for place, name in enumerate(endpoints)}
-        found = [*error.problems, *_of_the_rest(endpoints)]
-        raise TriggerConfigError(sorted(found, key=lambda each: order.get(each.trigger, -1))) from None
-    validate_block(block)
-    return block
+        found = error.problems
+    else:
+        validate_block(block)
+        return block
+    raw = unwrapped(document)
+    endpoints = raw.get("config") if isinstance(raw, Mapping) else None
+    if isinstance(endpoints, Sequence) and not isinstance(endpoints, str):
+        endpoints = {f"trigger{number}": each for number, each in enumerate(endpoints)}
+    if not isinstance(endpoints, Mapping):
+        endpoints = {}
+    order: dict[str, int] = {}
+    for name, written in endpoints.items():
+        if isinstance(name, str):
+            order[label(name)] = len(order)
+            endpoint = _without_faults(written)
+            if endpoint is not None:
+                found = (*found, *template_problems(endpoint.placed(label(name), 0)))
+    raise TriggerConfigError(sorted(found, key=lambda each: order.get(each.trigger, -1)))
 
 
 def check_file(path: str | Path) -> TriggerBlock:
-    """The same for a file."""
+    """As :func:`check_triggers`, for a YAML or JSON file."""
     return check_triggers(load_document(path), where=str(path))
 
 
-def template_problems(endpoint: Endpoint) -> list[TriggerProblem]:
-    """What is wrong with the endpoint's templates: the first mistake of each. A sealed one is not tried."""
-    if is_sealed_text(endpoint.payload_template):
-        return []
-    whole = list(_first(endpoint, (), None))
-    if not whole or endpoint.payload_template is not None:
-        return whole
-    places: dict[str, tuple[str | int, ...]] = {}
-    for place, leaf in leaves(payload_tree(endpoint)):
-        if isinstance(leaf, str) and "{{" in leaf:
-            places.setdefault(leaf, place)
-    tried = islice(places.items(), _MOST_LEAVES)
-    return [problem for leaf, place in tried for problem in _first(endpoint, place, leaf)] or whole
-
-
-def _written(document: Any) -> dict[str, Any]:
-    """Endpoints of a block that can't be read, by their names."""
-    block = unwrapped(document)
-    config = block.get("config") if isinstance(block, Mapping) else None
-    if isinstance(config, Sequence) and not isinstance(config, str):
-        return {f"trigger{number}": each for number, each in enumerate(config)}
-    return {name: each for name, each in config.items() if isinstance(name, str)} if isinstance(config, Mapping) else {}
-
-
-def _of_the_rest(endpoints: Mapping[str, Any]) -> Iterator[TriggerProblem]:
-    """Problems of the templates of a block that is wrong otherwise."""
-    for name, raw in endpoints.items():
-        endpoint = _mended(raw)
-        if endpoint is not None:
-            yield from template_problems(endpoint.placed(label(name), 0))
-
-
-def _mended(raw: Any) -> Endpoint | None:
-    """The endpoint without what is wrong in it; None where that leaves nothing to try."""
-    if not isinstance(raw, Mapping):
+def _without_faults(written: Any) -> Endpoint | None:
+    """The endpoint without the fields that are wrong; None where that leaves nothing to try."""
+    if not isinstance(written, Mapping):
         return None
-    given = dict(raw)
+    given = dict(written)
     for _ in range(2):
         try:
             return Endpoint.model_validate(plain_tree(given))
         except ValidationError as error:
             wrong = {str(item["loc"][0]) for item in error.errors(include_input=False) if item["loc"]}
             wrong |= {"url", "connection"}
-            given = {key: value for key, value in raw.items() if not {str(key), _spelled(key)} & wrong}
-            given["url"] = _SOMEWHERE
+            given = {key: value for key, value in written.items() if not {str(key), to_camel(str(key))} & wrong}
+            given["url"] = "https://placeholder.invalid"
     return None
 
 
-def _spelled(key: Any) -> str:
-    text = str(key)
-    return to_camel(text) if "_" in text else text
+_MOST_LEAVES = 500
+_SEALED_SUFFIX = "_sops"
+_HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
 
 
-def _first(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> Iterator[TriggerProblem]:
-    """The first mistake of a leaf of the payload, or (None) of the body as a whole."""
+def template_problems(endpoint: Endpoint) -> list[TriggerProblem]:
+    """What is wrong with the endpoint's templates: the first mistake of each. A sealed one is not tried."""
+    if is_sealed_text(endpoint.payload_template):
+        return []
+    whole = _first_problem(endpoint, (), None)
+    if whole is None:
+        return []
+    # Most payloads are right, so leaves are only tried one by one to name those that are not.
+    places: dict[str, tuple[str | int, ...]] = {}
+    for place, leaf in _leaves(payload_tree(endpoint)):
+        if isinstance(leaf, str) and "{{" in leaf:
+            places.setdefault(leaf, place)
+    tried = (_first_problem(endpoint, place, leaf) for leaf, place in islice(places.items(), _MOST_LEAVES))
+    return [problem for problem in tried if problem is not None] or [whole]
+
+
+def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every value that is neither map nor list, with its place."""
+    if isinstance(tree, Mapping):
+        for key, each in tree.items():
+            yield from _leaves(each, (*place, key))
+    elif isinstance(tree, (list, tuple)):
+        for number, each in enumerate(tree):
+            yield from _leaves(each, (*place, number))
+    else:
+        yield place, tree
+
+
+def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> TriggerProblem | None:
+    """The first problem of a leaf of the payload, or (None) of the body as a whole."""
+    trial: _Trial | None = None
     try:
         compile_template(leaf or endpoint.payload_template or "")
-    except TemplateError as error:
-        yield _problem(endpoint, place, None, error)
-        return
-    for trial in trials():
-        variables = template_variables(
-            trial.event,
-            delivery_id=delivery_id(trial.event.commit_id, endpoint.name),
-            attempt=1,
-            trigger_name=endpoint.name,
-            headers=_headers(endpoint, trial),
-        )
-        try:
+        for trial in _TRIALS:
+            variables = _trial_variables(endpoint, trial)
             if leaf is None:
                 render_body(endpoint, variables)
             else:
                 render_leaf(endpoint, leaf, variables)
-        except TemplateError as error:
-            yield _problem(endpoint, place, trial, error)
-            return
+    except TemplateError as error:
+        found = error
+    else:
+        return None
+    root = "payload" if endpoint.payload is not None else "body"
+    path = "" if endpoint.payload_template is not None else path_of((root, *place))
+    if isinstance(found, NotJsonError) and trial is not None:
+        remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
+        problem = f"{found.problem} (line {found.line}, column {found.column} of the rendered text), {trial.words}"
+        return TriggerProblem(endpoint.name, path, problem, remedy)
+    problem = f"payload template is invalid: {found}" + (f", {trial.words}" if trial else "")
+    return TriggerProblem(endpoint.name, path, problem, _header_remedy(endpoint))
 
 
-def _problem(
-    endpoint: Endpoint, place: tuple[str | int, ...], trial: Trial | None, error: TemplateError
-) -> TriggerProblem:
-    path = "" if endpoint.payload_template is not None else path_of((_root(endpoint), *place))
-    if trial is not None and isinstance(error, NotJsonError):
-        remedy = "outside quotes write {{json name}}" if trial.hostile else ""
-        place_there = f"line {error.line}, column {error.column} of the rendered text"
-        return TriggerProblem(endpoint.name, path, f"{error.problem} ({place_there}), {trial.words}", remedy)
-    problem = f"payload template is invalid: {error}" + (f", {trial.words}" if trial else "")
-    return TriggerProblem(endpoint.name, path, problem, _remedy(endpoint))
+def _trial_variables(endpoint: Endpoint, trial: _Trial) -> dict[str, Any]:
+    # Every header that may be exposed, without its value. Of sealed names and connections it could be any.
+    if any(map(is_sealed_text, endpoint.expose_headers)):
+        names = [*endpoint.headers]
+    else:
+        names = [*endpoint.exposed_headers(), *endpoint.expose_headers]
+    return template_variables(
+        trial.event,
+        delivery_id="0" * 32,
+        attempt=1,
+        trigger_name=endpoint.name,
+        headers={name.removesuffix(_SEALED_SUFFIX): trial.header for name in names},
+    )
 
 
-def _root(endpoint: Endpoint) -> str:
-    return "payload" if endpoint.payload is not None else "body"
-
-
-def _remedy(endpoint: Endpoint) -> str:
-    """A header that is there, but that templates may not print, is the mistake of who comes from elsewhere."""
+def _header_remedy(endpoint: Endpoint) -> str:
+    """Hint for a configured header that is missing from ``exposeHeaders`` (Estuary Flow exposes all headers)."""
     text = endpoint.payload_template or json.dumps(payload_tree(endpoint))
     known = {name.lower(): name for name in endpoint.headers}
     exposed = {name.lower() for name in endpoint.expose_headers}
     hidden = [name for name in _HEADER_IN_TEMPLATE.findall(text) if name.lower() in known.keys() - exposed]
     return f"list {known[hidden[0].lower()]} in exposeHeaders, if the body may hold it" if hidden else ""
-
-
-def _headers(endpoint: Endpoint, trial: Trial) -> dict[str, str]:
-    """Every header that may be printed, without its value. Of sealed names and connections all could be."""
-    unknown = any(map(is_sealed_text, endpoint.expose_headers))
-    names = [*endpoint.headers] if unknown else [*endpoint.exposed_headers(), *endpoint.expose_headers]
-    return {name.removesuffix(_SUFFIX): trial.header for name in names}
-
-
-def _digest(block: TriggerBlock) -> bytes:
-    """Of the whole content, of which nothing can be told from it."""
-    return hashlib.blake2b(json.dumps(block.dump()).encode(), digest_size=32).digest()
-
-
-__all__ = ["check_file", "check_triggers", "placeholder_events", "template_problems", "validate_block"]

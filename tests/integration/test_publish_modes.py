@@ -104,8 +104,8 @@ def test_replace_publishes_typed_rows_once_and_the_next_run_is_a_new_generation(
         assert event.collection_names == (name,)
         assert (event.documents, event.generation, event.dag_run_id) == (expected["count"], 1, "monday")
         assert event.bytes == int(summary["added-files-size"])
-        assert event.flow_published_at_min and event.flow_published_at_max
-        assert began < event.flow_published_at_min <= event.flow_published_at_max < event.committed_at
+        assert event.fetched_at_min and event.fetched_at_max
+        assert began < event.fetched_at_min <= event.fetched_at_max < event.committed_at
     assert first["overlapping"]["duplicates_removed"] == 15 * 15
     inferred = lake.table("raw.invoices").schema()
     assert str(inferred.find_type("amount")) == "double"

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_rfr.store.deliveries import Selection
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import operations
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from tests import forked
 from tests.integration import webhook_program
 from tests.integration.postgres import PostgresServer

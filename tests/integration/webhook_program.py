@@ -17,10 +17,10 @@ from pyiceberg.types import LongType, NestedField
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import dispatcher, outbox
+from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
-from airflow_provider_rfr.webhooks.endpoint_worker import EndpointWorker
 from tests.webhook_receiver import LAKE, TABLE, events
 
 

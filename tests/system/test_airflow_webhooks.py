@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.airflow_stack import free_port
 from demo.webhook_receiver import Received, Receiver
 from tests.system.conftest import Story, wait_for

@@ -13,7 +13,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow.sdk import DAG
 
 from airflow_provider_rfr.operators import CommitWebhookOperator
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
 from tests.unit.triggers.lake import Lake
 

@@ -27,16 +27,16 @@ FULL = CommitEvent(
     commit_id="c-1",
     target="raw.orders",
     lake="prod",
-    materialization_name="acme/orders",
-    flow_run_id="r-1",
+    target_name="acme/orders",
+    run_id="r-1",
     sequence=7,
     snapshot_id=2**62,
     committed_at=NOON,
     generation=3,
     collection_names=("orders",),
-    connector_image="airflow-provider-rfr:1",
-    flow_published_at_min=NOON - timedelta(hours=1),
-    flow_published_at_max=NOON - timedelta(minutes=1, microseconds=5),
+    producer="airflow-provider-rfr:1",
+    fetched_at_min=NOON - timedelta(hours=1),
+    fetched_at_max=NOON - timedelta(minutes=1, microseconds=5),
     bindings=(Binding("raw.orders", "orders", 10, 2048),),
     dag_id="dag",
     dag_run_id='manual__"x"',
@@ -61,7 +61,7 @@ def read(event: CommitEvent) -> CommitEvent | None:
 def test_an_event_comes_back_from_the_summary_as_it_went_there() -> None:
     assert read(FULL) == FULL
     assert read(replace(FULL, committed_at=NOON + timedelta(milliseconds=123))) is not None
-    bare = CommitEvent(commit_id="c", target="t", lake="l", materialization_name="m", flow_run_id="r")
+    bare = CommitEvent(commit_id="c", target="t", lake="l", target_name="m", run_id="r")
     assert read(bare) == bare
 
 
@@ -81,7 +81,7 @@ def test_the_event_survives_the_control_store() -> None:
 
 
 def test_names_of_any_alphabet_and_half_surrogates_survive() -> None:
-    odd = replace(FULL, collection_names=("注文", '"\\\n\u2028', "\ud800"), materialization_name="😀")
+    odd = replace(FULL, collection_names=("注文", '"\\\n\u2028', "\ud800"), target_name="😀")
     assert read(odd) == odd
 
 
@@ -105,10 +105,10 @@ def test_a_commit_of_somebody_else_owes_nothing() -> None:
         json.dumps({**json.loads(FULL.to_json()), "collection_names": 5}),
         json.dumps({**json.loads(FULL.to_json()), "bindings": [["a"]]}),
         json.dumps({**json.loads(FULL.to_json()), "bindings": 5}),
-        json.dumps({**json.loads(FULL.to_json()), "flow_published_at_min": "yesterday"}),
-        json.dumps({**json.loads(FULL.to_json()), "flow_published_at_min": "2026-01-01T00:00:00"}),
-        json.dumps({**json.loads(FULL.to_json()), "flow_published_at_min": "0001-01-01T00:00:00+14:00"}),
-        json.dumps({**json.loads(FULL.to_json()), "flow_published_at_min": 5}),
+        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "yesterday"}),
+        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "2026-01-01T00:00:00"}),
+        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": "0001-01-01T00:00:00+14:00"}),
+        json.dumps({**json.loads(FULL.to_json()), "fetched_at_min": 5}),
     ],
 )
 def test_an_event_that_can_t_be_read_is_told_and_owes_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,27 +144,27 @@ def test_bindings_without_documents_and_clocks_at_zero_do_not_count() -> None:
 
 
 def test_merged_events_join_collections_take_instants_and_keep_the_first_run_id() -> None:
-    later = FULL.flow_published_at_min
-    first = replace(FULL, flow_published_at_min=later, collection_names=("orders",), flow_run_id="A")
+    later = FULL.fetched_at_min
+    first = replace(FULL, fetched_at_min=later, collection_names=("orders",), run_id="A")
     second = replace(
         FULL,
         commit_id="c-2",
-        flow_run_id="B",
+        run_id="B",
         sequence=8,
         snapshot_id=5,
         committed_at=NOON + timedelta(hours=1),
         collection_names=("items", "orders"),
         # The same day in text sorts after, the instant is before.
-        flow_published_at_min=datetime(2026, 3, 1, 13, tzinfo=timezone(timedelta(hours=14))),
-        flow_published_at_max=NOON,
+        fetched_at_min=datetime(2026, 3, 1, 13, tzinfo=timezone(timedelta(hours=14))),
+        fetched_at_max=NOON,
         bindings=(Binding("raw.orders", "orders", 1, 1), Binding("raw.items", "items", 5, 50)),
         dag_run_id="second",
     )
     merged = merge(first, second)
     assert merged.collection_names == ("items", "orders")
-    assert merged.flow_published_at_min == second.flow_published_at_min
-    assert merged.flow_published_at_max == NOON
-    assert merged.flow_run_id == "A"
+    assert merged.fetched_at_min == second.fetched_at_min
+    assert merged.fetched_at_max == NOON
+    assert merged.run_id == "A"
     assert (merged.commit_id, merged.sequence, merged.snapshot_id) == ("c-2", 8, 5)
     assert merged.committed_at == second.committed_at
     assert merged.bindings == (Binding("raw.orders", "orders", 11, 2049), Binding("raw.items", "items", 5, 50))
@@ -173,16 +173,15 @@ def test_merged_events_join_collections_take_instants_and_keep_the_first_run_id(
 
 
 def test_a_commit_without_times_does_not_win_the_minimum() -> None:
-    without = replace(FULL, flow_published_at_min=None, flow_published_at_max=None)
-    assert merge(without, FULL).flow_published_at_min == FULL.flow_published_at_min
-    assert merge(FULL, without).flow_published_at_max == FULL.flow_published_at_max
-    assert merge(without, without).flow_published_at_min is None
+    without = replace(FULL, fetched_at_min=None, fetched_at_max=None)
+    assert merge(without, FULL).fetched_at_min == FULL.fetched_at_min
+    assert merge(FULL, without).fetched_at_max == FULL.fetched_at_max
+    assert merge(without, without).fetched_at_min is None
 
 
 def test_it_makes_no_difference_how_three_are_merged() -> None:
     one, two, three = (
-        replace(FULL, commit_id=f"c-{n}", sequence=n, collection_names=(f"c{n}",), flow_run_id=f"r{n}")
-        for n in (1, 2, 3)
+        replace(FULL, commit_id=f"c-{n}", sequence=n, collection_names=(f"c{n}",), run_id=f"r{n}") for n in (1, 2, 3)
     )
     assert merge(merge(one, two), three) == merge(one, merge(two, three))
 

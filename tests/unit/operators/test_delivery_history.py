@@ -12,8 +12,8 @@ from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.webhooks.delivery_history import _DELIVERIES
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.delivery_history import _TABLE
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
 
@@ -39,7 +39,7 @@ def deliver(url: str, table: str) -> dict[str, Any]:
 
 
 def told(lake: Lake) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = lake.catalog.load_table(_DELIVERIES).scan().to_arrow().to_pylist()
+    found: list[dict[str, Any]] = lake.catalog.load_table(_TABLE).scan().to_arrow().to_pylist()
     return sorted(found, key=lambda row: (row["attempted_at"], row["attempt"]))
 
 

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
 from airflow_provider_rfr.operators import CommitWebhookOperator, WebhookOperationOperator
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Receiver
 from tests.unit.triggers.lake import Lake
 

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, TriggerConfigError
 from airflow_provider_rfr.operators import CommitWebhookOperator, webhooks
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id
 from demo.webhook_receiver import Received, Receiver
 from tests.unit.triggers.lake import Lake
 
@@ -254,7 +254,7 @@ def test_a_table_that_can_t_be_read_keeps_nothing_from_the_others_and_fails_the_
 
 def test_an_event_that_nobody_can_read_hides_no_commit_around_it(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
-    event = {"commit_id": "c", "lake": "rfr", "materialization_name": "m", "flow_run_id": "r"}
+    event = {"commit_id": "c", "lake": "rfr", "target_name": "m", "run_id": "r"}
     lake.commit("raw.orders", rfr_event=json.dumps({**event, "bindings": [["raw.orders", "c", float("inf"), 1]]}))
     lake.publish("raw.orders")
     assert operator(block(receiver), start_from="earliest").execute({})["delivered"] == 2

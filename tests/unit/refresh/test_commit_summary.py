@@ -65,19 +65,14 @@ def test_the_event_names_the_run_the_table_and_what_was_fetched_when() -> None:
     found = summary(event(key="k", airflow=AIRFLOW))
     read = CommitEvent.from_summary("raw.orders", 5, 6, 1_772_366_400_123, found)
     assert read is not None
-    assert (
-        read.commit_id
-        == read.flow_run_id
-        == str(uuid.uuid5(uuid.NAMESPACE_URL, "ledger-1:4"))
-        == found["rfr.commit-id"]
-    )
-    assert (read.target, read.lake, read.materialization_name) == ("raw.orders", "prod", "raw.orders")
+    assert read.commit_id == read.run_id == str(uuid.uuid5(uuid.NAMESPACE_URL, "ledger-1:4")) == found["rfr.commit-id"]
+    assert (read.target, read.lake, read.target_name) == ("raw.orders", "prod", "raw.orders")
     assert (read.snapshot_id, read.sequence, read.generation) == (5, 6, 4)
     assert read.committed_at == NOON + timedelta(milliseconds=123)
-    assert (read.flow_published_at_min, read.flow_published_at_max) == (NOON, LATER)
+    assert (read.fetched_at_min, read.fetched_at_max) == (NOON, LATER)
     assert read.collection_names == ("orders",)
     assert read.bindings == (Binding("raw.orders", "orders", 10, 99),)
-    assert read.connector_image == f"airflow-provider-rfr:{__version__}"
+    assert read.producer == f"airflow-provider-rfr:{__version__}"
     assert (read.dag_id, read.dag_run_id, read.task_id, read.map_index, read.logical_date) == tuple(AIRFLOW.values())
 
 
@@ -87,13 +82,13 @@ def test_the_commit_id_is_the_same_for_every_try_and_another_for_another_ledger_
 
 def test_a_commit_without_documents_lists_no_collection_and_no_times() -> None:
     found = event(documents=0)
-    assert (found.collection_names, found.flow_published_at_min, found.flow_published_at_max) == ((), None, None)
+    assert (found.collection_names, found.fetched_at_min, found.fetched_at_max) == ((), None, None)
     assert found.bindings == (Binding("raw.orders", "orders", 0, 99),)
 
 
 def test_outside_airflow_the_run_s_fields_are_empty_and_the_document_may_name_the_materialization() -> None:
     found = event(materialization_name="acme/orders")
-    assert found.materialization_name == "acme/orders"
+    assert found.target_name == "acme/orders"
     assert (found.dag_id, found.dag_run_id, found.task_id, found.map_index, found.logical_date) == (
         "",
         "",
@@ -108,8 +103,8 @@ def test_no_secret_and_no_second_delivery_id_is_in_the_summary() -> None:
     assert "hunter2" not in json.dumps(found)
     assert "rfr.delivery-id" not in found
     assert set(json.loads(found[EVENT_KEY])) == {
-        *("commit_id", "lake", "materialization_name", "flow_run_id", "generation", "collection_names", "bindings"),
-        *("connector_image", "flow_published_at_min", "flow_published_at_max", "dag_id", "dag_run_id", "task_id"),
+        *("commit_id", "lake", "target_name", "run_id", "generation", "collection_names", "bindings"),
+        *("producer", "fetched_at_min", "fetched_at_max", "dag_id", "dag_run_id", "task_id"),
         *("map_index", "logical_date", "merged_commits"),
     }
 

@@ -113,7 +113,7 @@ def test_a_table_that_owes_a_webhook_is_waited_for_without_giving_the_block_away
     assert "canary" not in repr(deferred.value.trigger.serialize()) + repr(deferred.value.kwargs)
     assert deferred.value.kwargs is not None
     lake.publish("raw.orders")
-    assert waiting.look_again({}, None, **deferred.value.kwargs) == 1
+    assert waiting.check_again({}, None, **deferred.value.kwargs) == 1
     assert sensor(triggers=TRIGGERS, deferrable=False).execute(context()) == 1
 
 
@@ -122,4 +122,4 @@ def test_a_wait_for_debts_ends_with_its_time(lake: Lake, tmp_path: Path, monkeyp
         "AIRFLOW_CONN_RFR_CONTROL_STORE", json.dumps({"conn_type": "sqlite", "host": f"{tmp_path}/c.db"})
     )
     with pytest.raises(AirflowSensorTimeout):
-        sensor(triggers=TRIGGERS).look_again({}, None, deadline=NOW.isoformat())
+        sensor(triggers=TRIGGERS).check_again({}, None, deadline=NOW.isoformat())

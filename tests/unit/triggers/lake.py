@@ -32,8 +32,8 @@ def publish(catalog: Catalog, name: str, documents: int = 1) -> str:
         commit_id=uuid.uuid4().hex,
         target=name,
         lake="rfr",
-        materialization_name=name,
-        flow_run_id=str(uuid.uuid4()),
+        target_name=name,
+        run_id=str(uuid.uuid4()),
         collection_names=("orders",) if documents else (),
         bindings=(Binding(name, "orders", documents, 10 * documents),),
     )

@@ -15,7 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
-from airflow_provider_rfr.webhooks.config import TriggerBlock, load_triggers, parse_triggers
+from airflow_provider_rfr.webhooks.config import TriggerBlock, load_document, parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint, OnFailure, Ordering, Schedule
 
 URL = "https://hooks.example/t0ken-in-path?key=s3cr3t"
@@ -27,6 +27,10 @@ SECRETS = ("s3cr3t", "t0ken", "hunter2", KEY, KEY.removeprefix("whsec_"))
 
 def endpoint(**fields: Any) -> Endpoint:
     return parse_triggers({"config": {"X": {**MINIMAL, **fields}}}).endpoints[0]
+
+
+def load_triggers(path: Path) -> TriggerBlock:
+    return parse_triggers(load_document(path), where=str(path))
 
 
 def refused(document: Any) -> list[str]:
@@ -48,8 +52,8 @@ def event(*bindings: Binding) -> CommitEvent:
         commit_id="c",
         target="t",
         lake="l",
-        materialization_name="m",
-        flow_run_id="r",
+        target_name="m",
+        run_id="r",
         bindings=bindings,
         collection_names=names,
     )
@@ -244,11 +248,11 @@ def test_no_time_at_all_is_refused() -> None:
         ("success", {"status": []}, "success.status: must not be empty"),
         ("success", {"status": [True]}, "success.status[0]: is not a status"),
         ("success", {"status": ["200-299"]}, "success.status[0]: is not a status"),
-        ("success", {"pointer": "a/b"}, "success.pointer: is not JSON pointer"),
-        ("success", {"pointer": "/~2"}, "success.pointer: is not JSON pointer"),
+        ("success", {"pointer": "a/b"}, "success.pointer: is not a JSON pointer"),
+        ("success", {"pointer": "/~2"}, "success.pointer: is not a JSON pointer"),
         ("success", {"equals": 1}, "success.equals: needs a pointer"),
         ("with", {"a": 1}, "with: goes with preset"),
-        ("exposeHeaders", ["X-B"], "exposeHeaders[0]: is no header of this endpoint"),
+        ("exposeHeaders", ["X-B"], "exposeHeaders[0]: is not a header of this endpoint"),
         ("exposeHeaders", "X-B", "trigger X: exposeHeaders: must be a list"),
         ("exposeHeaders", ["a b"], "exposeHeaders[0]: is not a header name"),
     ],
@@ -503,25 +507,25 @@ def test_a_commit_is_heard_by_its_collections_and_documents() -> None:
         Binding("t", "acme/eu/items", 2, 1),
         Binding("t", "z", 0, 0),
     )
-    assert endpoint().accepts_commit(event(orders))
-    assert not endpoint().accepts_commit(event())
-    assert not endpoint().accepts_commit(event(empty))
-    assert endpoint(when={"minDocuments": 0}).accepts_commit(event())
-    assert endpoint(when={"minDocuments": 7}).accepts_commit(event(orders, items))
-    assert not endpoint(when={"minDocuments": 8}).accepts_commit(event(orders, items))
-    assert endpoint(when={"collections": ["acme/*"]}).accepts_commit(event(orders, empty))
-    assert not endpoint(when={"collections": ["other/*"]}).accepts_commit(event(orders, items))
-    assert not endpoint(when={"collections": ["acme/eu/*"], "minDocuments": 3}).accepts_commit(event(orders, items))
-    assert not endpoint(when={"collections": ["Acme/*"]}).accepts_commit(event(orders))
-    assert not endpoint(when={"collections": ["z"]}).accepts_commit(event(orders, empty))
-    assert endpoint(when={"collections": ["z"], "minDocuments": 0}).accepts_commit(event(orders, empty))
+    assert endpoint().when.accepts(event(orders))
+    assert not endpoint().when.accepts(event())
+    assert not endpoint().when.accepts(event(empty))
+    assert endpoint(when={"minDocuments": 0}).when.accepts(event())
+    assert endpoint(when={"minDocuments": 7}).when.accepts(event(orders, items))
+    assert not endpoint(when={"minDocuments": 8}).when.accepts(event(orders, items))
+    assert endpoint(when={"collections": ["acme/*"]}).when.accepts(event(orders, empty))
+    assert not endpoint(when={"collections": ["other/*"]}).when.accepts(event(orders, items))
+    assert not endpoint(when={"collections": ["acme/eu/*"], "minDocuments": 3}).when.accepts(event(orders, items))
+    assert not endpoint(when={"collections": ["Acme/*"]}).when.accepts(event(orders))
+    assert not endpoint(when={"collections": ["z"]}).when.accepts(event(orders, empty))
+    assert endpoint(when={"collections": ["z"], "minDocuments": 0}).when.accepts(event(orders, empty))
 
 
 def test_answers_are_judged_by_status_and_by_what_a_pointer_finds() -> None:
     plain = endpoint(success={"status": ["2XX", "409"]}).success
     assert [plain.accepts(status, b"") for status in (200, 299, 409, 302, 400, 500)] == [True, True, True] + [False] * 3
     pointed = endpoint(success={"pointer": "/a~1b/0/~0", "equals": 1}).success
-    assert pointed.reads_body
+    assert pointed.pointer is not None
     assert pointed.accepts(200, b'{"a/b": [{"~": 1.0}]}')
     for body in (b"", b"\xff", b"{}", b"[]", b'{"a/b": {"0": {"~": 1}}}', b'{"a/b": [{"~": true}]}', b"[" * 50_000):
         assert pointed.accepts(200, body) is (body == b'{"a/b": {"0": {"~": 1}}}')
@@ -596,13 +600,13 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
     )
     (tmp_path / "b.json").write_text(json.dumps({"config": [MINIMAL]}))
     assert load_triggers(tmp_path / "a.yaml").endpoints[0].interval == 1800
-    assert load_triggers(str(tmp_path / "b.json")).endpoints[0].name == "trigger0"
+    assert load_triggers(tmp_path / "b.json").endpoints[0].name == "trigger0"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("a.yaml", "config: {s3cr3t: [", "is no YAML at line 1"),
+        ("a.yaml", "config: {s3cr3t: [", "is not YAML at line 1"),
         ("a.yaml", "config: !!python/object:os.system s3cr3t", "tags are not read; leave it out at line 1"),
         ("a.yaml", "config:\n  a: {}\n  a: {}\n", 'duplicate key "a", at line 3'),
         ("a.yaml", "", "must be a mapping"),
@@ -619,7 +623,7 @@ def test_files_hold_the_block_at_the_top_or_below_triggers(tmp_path: Path) -> No
             "has more than 20000 values",
         ),
         ("a.json", '{"config": {"a": 1, "a": 2}}', 'duplicate key "a"'),
-        ("a.json", '{"config": s3cr3t}', "is no JSON at line 1, column 12"),
+        ("a.json", '{"config": s3cr3t}', "is not JSON at line 1, column 12"),
         ("a.json", "[" * 100_000, "holds a value that can't be read"),
         ("a.yaml", "[" * 100_000, "is nested too deeply"),
         ("a.json", '{"config": ' + "9" * 5000 + "}", "holds a value that can't be read"),

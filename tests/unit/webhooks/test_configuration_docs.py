@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_provider_rfr.webhooks._templates import template_variables
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import placeholder_events
 from airflow_provider_rfr.webhooks.presets import PRESETS
-from airflow_provider_rfr.webhooks.validation import check_triggers
-from airflow_provider_rfr.webhooks.variables import template_variables
+from airflow_provider_rfr.webhooks.validation import check_triggers, placeholder_events
 
 PAGE = (Path(__file__).parents[3] / "docs" / "webhooks_configuration.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -23,8 +23,7 @@ from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.delivery_summary import DeadLetter, DeliverySummary
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.outbox import enqueue
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.soon import SOON, soon, wait_until
 from tests.webhook_receiver import (
     FakeClock,
@@ -348,7 +347,7 @@ def test_a_connection_that_can_t_be_looked_up_is_told_without_what_the_backend_s
     assert (tally.delivered, tally.dead) == (1, 1)
     assert (post.row().reason, post.row().detail) == (
         "lookup",
-        "it can't be found out how to call it: KeyError",
+        "it can't be found out how to call it: KeyError; given up after 2 attempts",
     )
     assert (tally.refusals, "hunter22" in caplog.text) == ([], False)
 
@@ -446,7 +445,7 @@ def test_a_trigger_that_was_removed_is_skipped_with_one_warning_and_the_others_f
     with caplog.at_level(logging.WARNING):
         assert dispatcher.deliver_due().delivered == 2
         assert dispatcher.deliver_due().skipped == 2
-    assert caplog.text.count("trigger removed of rfr.raw.orders is not in the configuration any more") == 1
+    assert caplog.text.count("trigger removed of rfr.raw.orders was removed from the configuration") == 1
     assert {row.state for row in post.rows(trigger="removed")} == {"pending"}
     post.owe(server.url, name="removed")
     assert post.drain().delivered == 2
@@ -556,9 +555,9 @@ def test_who_could_not_be_told_is_told_the_next_time(
 
     server.answers(400)
     post.owe(server.url, 1)
-    (untold,) = post.drain(on_dead=fails).untold
-    assert untold.startswith("RuntimeError (test_dispatcher.py, line ")
-    assert untold in caplog.text
+    (raised,) = post.drain(on_dead=fails).notification_errors
+    assert raised.startswith("RuntimeError (test_dispatcher.py, line ")
+    assert raised in caplog.text
     assert "hunter22" not in caplog.text
     told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
@@ -604,7 +603,7 @@ def test_who_leaves_the_telling_to_others_leaves_what_may_be_ignored_to_nobody(p
     server.answers(400)
     post.owe(server.url, 1)
     post.owe(server.url, 1, name="quiet", onFailure="ignore")
-    post.drain(leaves_telling=True)
+    post.drain(notify_later=True)
     told: list[DeadLetter] = []
     post.drain(on_dead=told.append)
     assert [each.id for each in told] == [delivery_id("commit-1", "hook")]

@@ -20,9 +20,10 @@ from airflow_provider_rfr.store.claims import Wish, claim
 from airflow_provider_rfr.store.deliveries import Selection, endpoints_with_ids, load_endpoints
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
+from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker
 from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _DispatchRun, _merge_events
+from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
 from tests.webhook_receiver import (
     FakeClock,
@@ -257,17 +258,17 @@ def test_an_interrupted_dispatcher_writes_what_has_ended(
     server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = office(tmp_path, server.url, *range(1, 6))
-    real, calls = _DispatchRun._changed, []
+    real, calls = EndpointWorker.finish, []
 
-    def interrupted(self: _DispatchRun, done: Any) -> Any:
-        calls.append(len(done))
+    def interrupted(self: EndpointWorker, results: Any) -> bool:
+        calls.append(len(results))
         if len(calls) == 2:
-            while self._done.qsize() < self.in_hand:
+            while self._done.qsize() < self.in_hand - len(results):
                 time.sleep(0.01)
             raise KeyboardInterrupt
-        return real(self, done)
+        return real(self, results)
 
-    monkeypatch.setattr(_DispatchRun, "_changed", interrupted)
+    monkeypatch.setattr(EndpointWorker, "finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         dispatcher.deliver_due()
     monkeypatch.undo()

@@ -14,8 +14,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.webhooks import operations
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.outbox import enqueue
-from airflow_provider_rfr.webhooks.variables import delivery_id
+from airflow_provider_rfr.webhooks.outbox import delivery_id, enqueue
 from tests.webhook_receiver import (
     LAKE,
     LOOPBACK,

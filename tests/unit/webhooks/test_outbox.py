@@ -22,12 +22,12 @@ from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.operations import deliveries
 from airflow_provider_rfr.webhooks.outbox import (
     _since_property,
+    delivery_id,
     endpoints_of,
     enqueue,
     enqueue_commits,
     release_snapshots,
 )
-from airflow_provider_rfr.webhooks.variables import delivery_id
 from tests.webhook_receiver import LAKE, TABLE, endpoint, events, key
 
 ROWS = pa.table({"id": pa.array([1], pa.int64())})

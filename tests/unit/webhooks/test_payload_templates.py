@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.webhooks import TemplateError
-from airflow_provider_rfr.webhooks.templates import _compile_payload, render_payload
+from airflow_provider_rfr.webhooks._templates import render_payload
 
 VARIABLES: dict[str, Any] = {
     "names": ["a", "b"],
@@ -73,11 +73,11 @@ def test_what_is_no_text_stays_and_keys_are_no_templates() -> None:
 
 
 def test_the_payload_is_its_own() -> None:
-    payload = _compile_payload(MappingProxyType({"names": "{{names}}", "fixed": []}))
-    first, second = payload.render(VARIABLES), payload.render(VARIABLES)
+    tree = MappingProxyType({"names": "{{names}}", "fixed": []})
+    first, second = render_payload(tree, VARIABLES), render_payload(tree, VARIABLES)
     first["names"].append("c")
     first["fixed"].append("c")
-    assert second == payload.render(VARIABLES) == {"names": ["a", "b"], "fixed": []}
+    assert second == render_payload(tree, VARIABLES) == {"names": ["a", "b"], "fixed": []}
     assert VARIABLES["names"] == ["a", "b"]
 
 
@@ -105,18 +105,18 @@ def test_errors_say_where_in_the_payload(tree: Any, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_what_is_wrong_with_the_tree_is_found_before_anything_is_rendered() -> None:
+def test_a_tree_of_wrong_templates_or_keys_is_refused() -> None:
     for tree in ({"a": "{{#if n}}"}, {"a": "{{nope 1}}"}, {"a": {2: 1}}):
         with pytest.raises(TemplateError):
-            _compile_payload(tree)
+            render_payload(tree, VARIABLES)
 
 
 def test_trees_and_values_without_end_are_errors() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(TemplateError, match="inside each other|nested"):
-        _compile_payload(loop)
-    with pytest.raises(TemplateError, match="inside each other|nested"):
+    with pytest.raises(TemplateError, match="inside each other"):
+        render_payload(loop, VARIABLES)
+    with pytest.raises(TemplateError, match="nested lists and maps"):
         render_payload("{{v}}", {"v": loop})
 
 

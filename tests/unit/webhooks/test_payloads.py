@@ -10,11 +10,10 @@ import pytest
 
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
+from airflow_provider_rfr.webhooks._templates import NotJsonError, content_type, render_body, template_variables
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import _HOSTILE, placeholder_events
-from airflow_provider_rfr.webhooks.templates import NotJsonError, content_type, render_body
-from airflow_provider_rfr.webhooks.variables import template_variables
+from airflow_provider_rfr.webhooks.validation import _HOSTILE, placeholder_events
 
 ONE = placeholder_events()[0]
 EIGHT_KEYS = """{
@@ -48,7 +47,7 @@ def test_the_payload_of_eight_keys_holds_the_placeholders() -> None:
     )
     assert found == {
         "event": "commit",
-        "connector": ONE.connector_image,
+        "connector": ONE.producer,
         "collections": ["acmeCo/example/collection"],
         "materialization": "acmeCo/example/materialization",
         "min": "2024-01-01T00:00:00Z",
@@ -66,7 +65,7 @@ def test_two_collections_stand_with_a_comma_between_them() -> None:
 
 @pytest.mark.parametrize("name", ["<>&\"'", _HOSTILE, "\u2028", "\\", "😀", "a\nb", "{{secret}}", "\x00"])
 def test_values_are_printed_as_they_are_and_never_break_the_body(name: str) -> None:
-    event = replace(ONE, materialization_name=name, collection_names=(name,))
+    event = replace(ONE, target_name=name, collection_names=(name,))
     assert body(event, payloadTemplate='{"a": "{{materialization_name}}", "b": {{materialization_name}} }') == {
         "a": name,
         "b": name,
@@ -78,7 +77,7 @@ def test_values_are_printed_as_they_are_and_never_break_the_body(name: str) -> N
 
 
 def test_half_a_surrogate_pair_gives_a_body_that_is_utf_8() -> None:
-    event = replace(ONE, materialization_name="\ud800")
+    event = replace(ONE, target_name="\ud800")
     variables = template_variables(event, delivery_id="d", attempt=1, trigger_name="X", headers={})
     for fields in ({"payload": ["{{materialization_name}}"]}, {"payloadTemplate": '["{{materialization_name}}"]'}):
         assert len(json.loads(render_body(endpoint(**fields), variables).decode("utf-8"))[0]) == 1
@@ -122,7 +121,7 @@ def test_the_body_may_be_one_expression() -> None:
 
 
 def test_bodies_are_utf_8() -> None:
-    event = replace(ONE, materialization_name="größe")
+    event = replace(ONE, target_name="größe")
     variables = template_variables(event, delivery_id="d", attempt=1, trigger_name="X", headers={})
     for fields in ({"payload": ["{{materialization_name}}"]}, {"payloadTemplate": '["{{materialization_name}}"]'}):
         assert render_body(endpoint(**fields), variables) == '["größe"]'.encode()

@@ -10,13 +10,11 @@ import pytest
 
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
+from airflow_provider_rfr.webhooks._templates import render_body, template_variables
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.fields import placeholder_events
 from airflow_provider_rfr.webhooks.presets import PRESETS, Preset, TokenStep
-from airflow_provider_rfr.webhooks.templates import render_body
-from airflow_provider_rfr.webhooks.validation import validate_block
-from airflow_provider_rfr.webhooks.variables import template_variables
+from airflow_provider_rfr.webhooks.validation import placeholder_events, validate_block
 
 ONE = placeholder_events()[0]
 ID = "0123456789abcdef" * 2
@@ -66,7 +64,6 @@ def test_an_airflow_dag_run_has_the_delivery_s_id_and_a_conflict_is_delivery() -
         *(True, True, True),
         *(False, False, False, False),
     ]
-    assert preset_of(found).idempotent == "dag_run_id"
     assert found.dump()["with"] == {"dagId": "down stream/x", "note": "by {{trigger_name}}"}
     own = endpoint("airflow", {"dag_id": "d", "conf": {"n": "{{sequence}}", "x": None}})
     assert body(own)["conf"] == {"n": 1, "x": None}
@@ -77,14 +74,13 @@ def test_airflow_s_token_is_got_with_a_password() -> None:
     of_connection = preset_of(endpoint("airflow-dag-run", {"dagId": "d"}))
     step = of_connection.token_step("https://h.example/base/", "me", "hunter2")
     assert step == TokenStep("https://h.example/base/auth/token", {"username": "me", "password": "hunter2"})
-    assert (step.pointer, step.header, step.value) == ("/access_token", "Authorization", "Bearer {}")
     assert "hunter2" not in repr(step)
     assert of_connection.token_step("https://h.example", "", "") is None
     own = preset_of(endpoint("airflow", {"dagId": "d", "username": "a", "password": "b", "tokenPath": "/x/token"}))
     assert own.token_step("https://h", "me", "c") == TokenStep("https://h/x/token", {"username": "a", "password": "b"})
     static = preset_of(endpoint("airflow", {"dagId": "d", "token": "t"}))
     assert static.token_step("https://h", "me", "hunter2") is None
-    assert static.credential == ("Authorization", "Bearer {}")
+    assert static.receiver.credential == ("Authorization", "Bearer {}")
 
 
 def test_airflow_takes_a_token_or_what_it_takes_to_get_one() -> None:
@@ -102,17 +98,17 @@ def test_airflow_takes_a_token_or_what_it_takes_to_get_one() -> None:
 def test_dbt_cloud_hears_a_cause_of_at_most_255_characters() -> None:
     found = endpoint("dbt-cloud", {"accountId": 12, "jobId": "34", "gitBranch": "main", "stepsOverride": ["dbt run"]})
     assert preset_of(found).path() == "/api/v2/accounts/12/jobs/34/run/"
-    assert preset_of(found).credential == ("Authorization", "Token {}")
+    assert preset_of(found).receiver.credential == ("Authorization", "Token {}")
     assert body(found) == {"cause": LINE, "git_branch": "main", "steps_override": ["dbt run"]}
-    long = body(found, replace(ONE, materialization_name="x" * 300))["cause"]
+    long = body(found, replace(ONE, target_name="x" * 300))["cause"]
     assert len(long) == 255 and long.endswith("…")
-    assert preset_of(found).base == "https://cloud.getdbt.com" and not preset_of(found).idempotent
+    assert preset_of(found).receiver.base == "https://cloud.getdbt.com"
 
 
 def test_slack_hears_a_text_and_blocks() -> None:
     found = endpoint("slack")
     assert body(found) == {"text": LINE}
-    assert preset_of(found).path() == "" and preset_of(found).credential is None
+    assert preset_of(found).path() == "" and preset_of(found).receiver.credential is None
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": "*{{target}}*"}}]
     assert body(endpoint("slack", {"text": "{{sequence}}!", "blocks": blocks})) == {
         "text": "1!",
@@ -156,7 +152,7 @@ def test_text_objects_of_slack_s_blocks_are_cut_to_what_it_takes() -> None:
 def test_github_dispatches_an_event_or_a_workflow() -> None:
     found = endpoint("github", {"owner": "acme", "repo": "dbt", "token": "hunter2"})
     assert preset_of(found).path() == "/repos/acme/dbt/dispatches"
-    assert preset_of(found).headers()["X-GitHub-Api-Version"] == "2022-11-28"
+    assert preset_of(found).receiver.headers["X-GitHub-Api-Version"] == "2022-11-28"
     assert body(found) == {"event_type": "rfr_commit", "client_payload": EVENT}
     assert found.success.accepts(204, b"")
     flow = endpoint(
@@ -185,8 +181,8 @@ def test_pagerduty_s_key_is_in_the_body_and_its_alert_has_the_delivery_s_id() ->
         "dedup_key": ID,
         "payload": {"summary": LINE, "source": "example.table", "severity": "warning", "custom_details": EVENT},
     }
-    assert len(body(found, replace(ONE, materialization_name="x" * 2000))["payload"]["summary"]) == 1024
-    assert preset_of(found).path() == "/v2/enqueue" and preset_of(found).idempotent == "dedup_key"
+    assert len(body(found, replace(ONE, target_name="x" * 2000))["payload"]["summary"]) == 1024
+    assert preset_of(found).path() == "/v2/enqueue"
     assert "hunter2" not in repr(found)
     assert list(found.secret_texts()) == ["https://h.example", "hunter2"]
     assert (
@@ -250,11 +246,11 @@ def test_dagster_s_answer_decides_since_it_is_always_200() -> None:
         },
     }
     good = b'{"data": {"launchRun": {"__typename": "LaunchRunSuccess", "run": {"runId": "1"}}}}'
-    assert found.success.accepts(200, good) and found.success.reads_body
+    assert found.success.accepts(200, good) and found.success.pointer is not None
     assert not found.success.accepts(200, b'{"data": {"launchRun": {"__typename": "PythonError"}}}')
     assert not found.success.accepts(200, b'{"errors": []}')
     assert not found.success.accepts(500, good)
-    assert preset_of(found).credential == ("Dagster-Cloud-Api-Token", "{}")
+    assert preset_of(found).receiver.credential == ("Dagster-Cloud-Api-Token", "{}")
 
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -291,7 +287,7 @@ def test_parameters_that_are_left_out_altogether_are_missing_where_they_are_writ
 
 
 def test_a_preset_that_is_none_is_told_with_the_nearest() -> None:
-    assert refused("slak") == ["trigger X: preset: is no preset; did you mean slack?"]
+    assert refused("slak") == ["trigger X: preset: unknown preset; did you mean slack?"]
     assert "known are airflow-dag-run, dbt-cloud, " in refused("carrier pigeon")[0]
     assert refused(5) == ["trigger X: preset: must be text; if it is text to you, put it in quotes"]
 
@@ -299,7 +295,7 @@ def test_a_preset_that_is_none_is_told_with_the_nearest() -> None:
 def test_presets_with_an_address_of_their_own_need_none() -> None:
     for name in PRESETS:
         document = {"config": {"X": {"preset": name, "with": NEEDED[name]}}}
-        if PRESETS[name].base:
+        if PRESETS[name].receiver.base:
             assert parse_triggers(document).endpoints[0].url is None
         else:
             with pytest.raises(TriggerConfigError, match="trigger X: has no address"):

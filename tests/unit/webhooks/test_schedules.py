@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.webhooks.attempts import (
+from airflow_provider_rfr.store.claims import Claim, Ending, Result
+from airflow_provider_rfr.webhooks._attempts import (
     _LONGEST_WAIT,
-    open_seconds,
-    quick,
     retry_after,
-    standard,
+    scheduled_wait,
     wait_before,
 )
+from airflow_provider_rfr.webhooks._endpoint_worker import CircuitBreaker
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0
 
 
 def test_the_quick_schedule_doubles_up_to_half_a_minute() -> None:
-    assert [quick(n) for n in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [scheduled_wait("quick", n) for n in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
 
 
 def test_the_standard_schedule_goes_on_for_days() -> None:
-    waits = [standard(n) for n in range(1, 11)]
+    waits = [scheduled_wait("standard", n) for n in range(1, 11)]
     assert waits == [5, 300, 1800, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR, 24 * HOUR]
 
 
@@ -88,4 +88,12 @@ def test_every_wait_is_bounded(failures: int, schedule: str) -> None:
 
 
 def test_an_endpoint_that_failed_thrice_rests_and_then_longer() -> None:
-    assert [open_seconds(n) for n in range(1, 10)] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
+    claim = Claim("d", 1, "{}", 1, 0, 1, "me", 0)
+    breaker, opened = CircuitBreaker(), []
+    for _ in range(9):
+        breaker = breaker.after([Result(claim, Ending.RETRY, "timeout")])
+        opened.append((breaker.open_ms, breaker.is_open, breaker.needs_probe))
+    assert [ms / 1000 for ms, _, _ in opened] == [0, 0, 1, 2, 4, 8, 16, 30, 30]
+    assert [each[1:] for each in opened] == [(False, False)] * 2 + [(True, True)] * 7
+    closed = breaker.after([Result(claim, Ending.DELIVERED)])
+    assert (closed.is_open, closed.needs_probe, closed.failures) == (False, False, 0)

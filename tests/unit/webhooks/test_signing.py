@@ -11,8 +11,8 @@ import pytest
 from pydantic import SecretStr
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
+from airflow_provider_rfr.webhooks._fields import signing_key
 from airflow_provider_rfr.webhooks.calls import webhook_headers
-from airflow_provider_rfr.webhooks.fields import signing_key
 
 
 def new_secret(size: int = 32) -> str:

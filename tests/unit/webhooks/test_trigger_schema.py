@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, _is_nonsensitive, _trigger_schema, schema_text
+from airflow_provider_rfr.webhooks.trigger_schema import _SCHEMA_FILE, schema_text
 
 MINIMAL = {"url": "https://h/x", "payloadTemplate": "{}"}
-SCHEMA = _trigger_schema()
+SCHEMA = json.loads(schema_text())
 ENDPOINT = SCHEMA["$defs"]["Endpoint"]
 
 
@@ -58,37 +58,6 @@ def test_secrets_and_what_is_none_are_marked() -> None:
         *("when", "onFailure", "ordering", "enabled"),
     }
     assert not [node for node in nodes(SCHEMA) if node.get("secret") is True and node.get("nonsensitive") is True]
-
-
-@pytest.mark.parametrize(
-    ("pointer", "may"),
-    [
-        (("interval",), True),
-        (("config", "a", "timeout"), True),
-        (("config", "a", "maxAttempts"), True),
-        (("config", "a", "payloadTemplate"), True),
-        (("config", "a", "payload", "deep", 0, "x"), True),
-        (("config", "a", "retry"), True),
-        (("config", "a", "retry", "schedule"), True),
-        (("config", "a", "when", "collections", 0), True),
-        (("config", "a", "url"), False),
-        (("config", "a", "method"), False),
-        (("config", "a", "headers"), False),
-        (("config", "a", "headers", "X"), False),
-        (("config", "a", "signing", "secrets", 0), False),
-        (("config", "a", "connection"), False),
-        (("config", "a", "exposeHeaders"), False),
-        (("config", "a", "allowedHosts"), False),
-        (("config", "a", "with", "text"), False),
-        (("config", "a", "nonsense"), False),
-        (("config", "a"), False),
-        (("config",), False),
-        (("sops",), False),
-        ((), False),
-    ],
-)
-def test_what_may_be_changed_without_opening_is_told_by_place(pointer: tuple[str | int, ...], may: bool) -> None:
-    assert _is_nonsensitive(pointer) is may
 
 
 @pytest.mark.parametrize(

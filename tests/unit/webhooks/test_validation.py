@@ -11,8 +11,13 @@ import pytest
 from airflow_provider_rfr.exceptions import TriggerConfigError
 from airflow_provider_rfr.webhooks import validation
 from airflow_provider_rfr.webhooks.config import parse_triggers
-from airflow_provider_rfr.webhooks.fields import _HOSTILE, placeholder_events
-from airflow_provider_rfr.webhooks.validation import check_file, check_triggers, validate_block
+from airflow_provider_rfr.webhooks.validation import (
+    _HOSTILE,
+    check_file,
+    check_triggers,
+    placeholder_events,
+    validate_block,
+)
 from tests.soon import soon
 
 URL = "https://hooks.example/s3cr3t"

@@ -7,23 +7,25 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent, merge
-from airflow_provider_rfr.webhooks.variables import delivery_id, merged_id, template_variables
+from airflow_provider_rfr.webhooks import render
+from airflow_provider_rfr.webhooks._templates import template_variables
+from airflow_provider_rfr.webhooks.outbox import delivery_id, merged_id
 
 NOON = datetime(2026, 3, 1, 13, tzinfo=timezone(timedelta(hours=1)))
 EVENT = CommitEvent(
     commit_id="c-1",
     target="raw.orders",
     lake="prod",
-    materialization_name="acme/orders",
-    flow_run_id="r-1",
+    target_name="acme/orders",
+    run_id="r-1",
     sequence=7,
     snapshot_id=2**62 + 1,
     committed_at=NOON + timedelta(milliseconds=250),
     generation=3,
     collection_names=("orders",),
-    connector_image="image:1",
-    flow_published_at_min=NOON,
-    flow_published_at_max=NOON + timedelta(minutes=1),
+    producer="image:1",
+    fetched_at_min=NOON,
+    fetched_at_max=NOON + timedelta(minutes=1),
     bindings=(Binding("raw.orders", "orders", 10, 2048), Binding("raw.orders", "refunds", 0, 0)),
     dag_id="dag",
     dag_run_id="run",
@@ -32,7 +34,17 @@ EVENT = CommitEvent(
     logical_date="2026-03-01T00:00:00Z",
 )
 NAMES = {
-    *("materialization_name", "collection_names", "connector_image", "flow_published_at_min", "flow_published_at_max"),
+    *(
+        "target_name",
+        "producer",
+        "fetched_at_min",
+        "fetched_at_max",
+        "materialization_name",
+        "collection_names",
+        "connector_image",
+        "flow_published_at_min",
+        "flow_published_at_max",
+    ),
     *("flow_run_id", "run_id", "headers", "delivery_id", "commit_id", "generation", "snapshot_id", "committed_at"),
     *("sequence", "attempt", "trigger_name", "bindings", "totals", "dag_id", "dag_run_id", "task_id", "map_index"),
     *("logical_date", "target", "lake", "merged_commits"),
@@ -46,7 +58,7 @@ def variables(event: CommitEvent) -> dict[str, object]:
 def test_every_variable_is_there_with_its_meaning() -> None:
     found = variables(EVENT)
     assert set(found) == NAMES
-    assert (found["flow_run_id"], found["run_id"]) == ("r-1", "r-1")
+    assert (found["target_name"], found["producer"], found["run_id"]) == ("acme/orders", "image:1", "r-1")
     assert (found["delivery_id"], found["attempt"], found["trigger_name"], found["headers"]) == (
         "d-1",
         2,
@@ -62,17 +74,26 @@ def test_every_variable_is_there_with_its_meaning() -> None:
     assert found["map_index"] == -1
 
 
+def test_estuary_flow_s_names_are_aliases_of_ours() -> None:
+    found = variables(EVENT)
+    names = ("materialization_name", "connector_image", "flow_run_id", "flow_published_at_min", "flow_published_at_max")
+    ours = ("target_name", "producer", "run_id", "fetched_at_min", "fetched_at_max")
+    assert [found[name] for name in names] == [found[name] for name in ours]
+    for name in (*names, *ours):
+        assert render(f"{{{{{name}}}}}", found) == found[name] != ""
+
+
 def test_times_are_in_utc_with_z() -> None:
     found = variables(EVENT)
-    assert found["flow_published_at_min"] == "2026-03-01T12:00:00Z"
+    assert found["fetched_at_min"] == "2026-03-01T12:00:00Z"
     assert found["committed_at"] == "2026-03-01T12:00:00.250000Z"
 
 
 def test_what_there_is_none_of_is_empty_text() -> None:
-    bare = CommitEvent(commit_id="c", target="t", lake="l", materialization_name="m", flow_run_id="r")
+    bare = CommitEvent(commit_id="c", target="t", lake="l", target_name="m", run_id="r")
     found = variables(bare)
-    names = ("flow_published_at_min", "flow_published_at_max", "dag_id", "dag_run_id", "task_id", "map_index")
-    assert [found[name] for name in (*names, "logical_date", "connector_image")] == [""] * 8
+    names = ("fetched_at_min", "fetched_at_max", "dag_id", "dag_run_id", "task_id", "map_index")
+    assert [found[name] for name in (*names, "logical_date", "producer")] == [""] * 8
     assert (found["collection_names"], found["bindings"]) == ([], [])
     assert found["totals"] == {"documents": 0, "bytes": 0, "tables": 0}
 

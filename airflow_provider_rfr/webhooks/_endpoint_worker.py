@@ -1,0 +1,265 @@
+"""Threads of their own for one endpoint, so that a dead or slow one holds up no other; and its circuit breaker.
+
+Tables that are configured alike share a worker: it is the same receiver.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from airflow_provider_rfr.exceptions import RfrError
+from airflow_provider_rfr.http.client import Client
+from airflow_provider_rfr.store.claims import Claim, Ending, Result, Wish
+from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
+from airflow_provider_rfr.store.engine import Clock
+from airflow_provider_rfr.webhooks._attempts import Outcome, attempt, result_of, scheduled_wait
+from airflow_provider_rfr.webhooks.calls import Call
+from airflow_provider_rfr.webhooks.delivery_summary import Failure
+from airflow_provider_rfr.webhooks.endpoint import Endpoint, Ordering
+
+_MOST_CLAIMS: Final = 16
+_MOST_THREADS: Final = 4
+_SLOW_START: Final = 0.05
+_SLOW_ATTEMPT: Final = 0.025
+_ASK_AGAIN: Final = 0.25
+_ASK_AT_LEAST: Final = 2.0
+_FAILURES_TO_OPEN: Final = 3
+_FAILURES: Final = frozenset({"connection", "timeout", "tls", "token", "redirect", "configuration", "lookup"})
+_BUSY: Final = frozenset({408, 429})
+_REFUSALS: Final = frozenset({"address", "configuration"})
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """Stops calls to an endpoint that fails.
+
+    Closed: calls are made. Open: none is made, for a time that the store keeps. Half-open, after that time: one call at
+    a time probes the endpoint; a success closes the breaker, a failure opens it for longer. A delivery's own waits are
+    longer than that; but where many are due, not each has to find out that the endpoint is down.
+
+    :ivar failures: failed attempts in a row, of any deliveries
+    :ivar open_ms: milliseconds for which the last attempts opened it
+    :ivar gone: the endpoint answered 410, so the breaker stays open until the endpoint is enabled by hand
+    """
+
+    failures: int = 0
+    open_ms: int = 0
+    gone: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last attempts opened it."""
+        return self.gone or self.open_ms > 0
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether so many attempts failed that it is half-open once its time is over: one call at a time."""
+        return self.failures >= _FAILURES_TO_OPEN
+
+    def after(self, results: Iterable[Result]) -> CircuitBreaker:
+        """The breaker after these attempts, in the order in which they ended."""
+        failures, open_ms, gone = self.failures, 0, self.gone
+        for result in results:
+            gone = gone or result.reason == "gone"
+            if result.ending is Ending.DELIVERED:
+                failures, open_ms = 0, 0
+            elif result.reason in _FAILURES or (result.status or 0) >= 500 or result.status in _BUSY:
+                failures += 1
+                beyond = failures - _FAILURES_TO_OPEN + 1
+                open_ms = max(result.asked, int(scheduled_wait("quick", beyond) * 1000) if beyond > 0 else 0)
+            elif result.status is not None:
+                # It answered, if only to refuse this delivery.
+                failures, open_ms = 0, 0
+        return CircuitBreaker(failures, open_ms, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a claim of a worker ended."""
+
+    worker: EndpointWorker
+    result: Result
+
+
+class EndpointWorker:
+    """Sends the deliveries of endpoints that are configured alike.
+
+    The dispatcher's thread calls all public methods; the worker's own threads take claims from a queue, send them, and
+    put results into the dispatcher's queue. Besides, they write the resolved address and how long attempts take.
+
+    :ivar keys: the endpoints, by their ids in the store
+    :ivar in_hand: claims whose result the dispatcher has not taken
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rows: Sequence[EndpointRow],
+        resolve: Callable[[], Call],
+        done: SimpleQueue[JobResult],
+        clock: Clock,
+        *,
+        slack: float,
+    ) -> None:
+        self.keys: Mapping[int, EndpointKey] = {row.id: row.key for row in rows}
+        self.in_hand = 0
+        self._endpoint = endpoint
+        self._resolve = resolve
+        self._done = done
+        self._clock = clock
+        self._slack = slack
+        # Seconds: for one attempt, some waiting for a thread, and a store that is busy when it ends.
+        self._lease = float(endpoint.timeout) + slack
+        self._breaker = CircuitBreaker(max(row.failing for row in rows))
+        self._jobs: SimpleQueue[tuple[Claim, float] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._ask_after = 0.0
+        self._misses = 0
+        self._began_at = 0.0
+        self._last_seconds = 0.0
+        self._lock = threading.Lock()
+        self._call: Call | None = None
+
+    def wants_more(self, *, is_idle: bool) -> bool:
+        """Whether the store should be asked for claims.
+
+        :param is_idle: no worker has any in hand
+        """
+        if is_idle:
+            return True
+        # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
+        return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
+
+    def wish(self) -> Wish:
+        """What the worker can take now."""
+        return Wish(
+            endpoint_ids=tuple(self.keys),
+            room=max(0, self._most_claims - self.in_hand),
+            lease=int(self._lease * 1000),
+            interval=int(self._endpoint.interval * 1000),
+            strict=self._endpoint.ordering is Ordering.STRICT,
+            probe=self._breaker.needs_probe,
+        )
+
+    def put(self, claims: Sequence[Claim], asked_at: float) -> None:
+        """Send what the store gave.
+
+        :param asked_at: by the monotonic clock, a moment before the leases began
+        """
+        # An attempt that began later could be answered after its lease.
+        latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
+        for claim in claims:
+            self.in_hand += 1
+            self._jobs.put((claim, latest))
+        if claims and not self._threads:
+            self._start_thread()
+        self._misses = 0 if claims else self._misses + 1
+        self._ask_after = asked_at + min(_ASK_AT_LEAST, self._misses * _ASK_AGAIN)
+
+    def widen(self) -> None:
+        """Start one more thread, if jobs wait because all threads wait for answers."""
+        is_slow = self._last_seconds > _SLOW_ATTEMPT or time.monotonic() - self._began_at > _SLOW_START
+        may_start = 0 < len(self._threads) < _MOST_THREADS and not self._breaker.needs_probe
+        if is_slow and may_start and not self._jobs.empty():
+            self._start_thread()
+
+    def finish(self, results: Sequence[Result]) -> bool:
+        """Take note of attempts that ended; returns whether :meth:`row_values` have to be stored."""
+        self.in_hand -= len(results)
+        before, self._breaker = self._breaker, self._breaker.after(results)
+        return self._breaker != before or self._breaker.is_open
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the circuit breaker is open."""
+        return self._breaker.is_open
+
+    def row_values(self, now: int) -> dict[str, Any]:
+        """The circuit breaker as columns of the endpoints' rows.
+
+        :param now: milliseconds since 1970
+        """
+        breaker = self._breaker
+        values: dict[str, Any] = {
+            "failing": breaker.failures,
+            "open_until": now + breaker.open_ms if breaker.open_ms else None,
+        }
+        if breaker.gone:
+            digest = None if self._call is None else self._call.address_digest
+            values |= {"disabled_at": now, "disabled_reason": "it answered 410 Gone", "disabled_address": digest}
+        return values
+
+    def take_back(self) -> list[JobResult]:
+        """Claims that no thread has begun."""
+        found: list[JobResult] = []
+        try:
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    found.append(JobResult(self, Result(job[0], Ending.UNSENT)))
+        except Empty:
+            self.in_hand -= len(found)
+            return found
+
+    def close(self) -> None:
+        """Let the threads end after the attempt that they are at, whose time is limited."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def failure(self, result: Result) -> Failure | None:
+        """What to report of a delivery that was given up or refused; None for others."""
+        is_refusal = result.reason in _REFUSALS
+        if result.ending is not Ending.DEAD and not is_refusal:
+            return None
+        trigger, detail = self.keys[result.claim.endpoint_id].trigger, result.detail or result.reason or ""
+        return Failure(trigger, self._host, detail, self._endpoint.on_failure.value, is_refusal)
+
+    @property
+    def _host(self) -> str:
+        return "address unknown" if self._call is None else self._call.host
+
+    @property
+    def _most_claims(self) -> int:
+        return 1 if self._breaker.needs_probe else _MOST_CLAIMS
+
+    def _start_thread(self) -> None:
+        self._began_at = time.monotonic()
+        name = f"rfr-webhook-{self._endpoint.name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        client = Client()
+        while (job := self._jobs.get()) is not None:
+            claim, latest = job
+            began = self._began_at = time.monotonic()
+            try:
+                result = self._send(claim, latest, client)
+            except BaseException as error:  # noqa: BLE001 - a job without a result would be waited for for ever
+                result = self._failed(claim, "internal", f"it could not be sent: {type(error).__name__}")
+            self._last_seconds = time.monotonic() - began
+            self._done.put(JobResult(self, result))
+        client.close()
+
+    def _send(self, claim: Claim, latest: float, client: Client) -> Result:
+        try:
+            with self._lock:
+                call = self._call = self._call or self._resolve()
+        except RfrError as error:
+            return self._failed(claim, "configuration", f"it can't be found out how to call it: {error}")
+        except Exception as error:  # noqa: BLE001 - secrets backends raise anything; their texts may hold secrets
+            return self._failed(claim, "lookup", f"it can't be found out how to call it: {type(error).__name__}")
+        if time.monotonic() > latest:
+            # It waited too long for a thread, or for the address.
+            return Result(claim, Ending.UNSENT)
+        return attempt(call, claim, self.keys[claim.endpoint_id], client, self._clock)
+
+    def _failed(self, claim: Claim, reason: str, detail: str) -> Result:
+        outcome = Outcome(Ending.RETRY, reason, detail, at=self._clock.now())
+        return result_of(outcome, claim, self.keys[claim.endpoint_id], self._endpoint, self._clock, host=self._host)

@@ -1,0 +1,274 @@
+"""The base of a triggers block's models, and how they report errors.
+
+An error says what to write, and never shows a value, which may be secret. Inside the models it is a pydantic error with
+problem and remedy as context; :mod:`.config` makes a :class:`TriggerProblem` of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    SecretStr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_KIND = "mistake"
+_LONGEST_SHOWN_KEY = 40
+_SHOWN_KEY = re.compile(r"[\w.\-]+", re.ASCII)
+_LIKE_A_SECRET = ("whsec_", "xox", "ghp_", "github_pat_", "sk_", "eyJ")
+_PROBLEMS = {
+    "missing": "is missing",
+    "string_unicode": "is not text: it holds half a character",
+    "string_type": "must be text; if it is text to you, put it in quotes",
+    "bool_type": "must be true or false",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "must be a mapping"),
+    **dict.fromkeys(("list_type", "tuple_type"), "must be a list"),
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_long": "must have at most {max_length} entries",
+    **dict.fromkeys(("too_short", "string_too_short"), "must not be empty"),
+    "string_too_long": "must have at most {max_length} characters",
+    **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
+}
+"""By pydantic's types of errors."""
+
+
+def mistake(
+    problem: str, remedy: str = "", *, whole: bool = False, at: Sequence[str | int] = ()
+) -> PydanticCustomError:
+    """An error to raise in a validator.
+
+    :param whole: the problem names its place itself
+    :param at: place below the validated value
+    """
+    context = {"problem": problem, "remedy": remedy, "whole": whole, "at": tuple(at)}
+    return PydanticCustomError(_KIND, "{problem}", context)
+
+
+def details(error: PydanticCustomError, location: Sequence[str | int] = ()) -> InitErrorDetails:
+    """The mistake as pydantic collects it, without the value that was written."""
+    context = dict(error.context or {})
+    place = (*location, *context.pop("at", ()))
+    return InitErrorDetails(type=PydanticCustomError(_KIND, "{problem}", context), loc=place, input=None)
+
+
+def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
+    """One error for all of them."""
+    return ValidationError.from_exception_data(title, found, hide_input=True)
+
+
+def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
+    """The same errors as mistakes.
+
+    :param known: aliases of the fields of the model that was validated, by name
+    """
+    items = error.errors(include_url=False, include_input=False)
+    below = {item["loc"][:-1] for item in items}
+    found = []
+    for item in items:
+        kind, place, context = item["type"], item["loc"], dict(item.get("ctx", {}))
+        # A default factory lacks a field that was refused itself; a list whose entries were refused is too short, too.
+        if kind == "default_factory_not_called" or (kind == "too_short" and place in below):
+            continue
+        if kind == _KIND:
+            fault = mistake(**context)
+        elif kind == "extra_forbidden":
+            fault = mistake("unknown field", nearest(str(place[-1]), known.values()))
+        else:
+            problem = _PROBLEMS.get(kind, "").format(**context)
+            fault = mistake(problem or str(item["msg"]).removeprefix("Value error, "))
+        if place and kind != "extra_forbidden":
+            # For a default that was validated, pydantic gives the field's name and not its alias.
+            place = (known.get(str(place[0]), place[0]), *place[1:])
+        found.append(details(fault, place))
+    return found
+
+
+def path_of(location: Sequence[str | int]) -> str:
+    """``retry.maxElapsed``, ``signing.secrets[0]``; a key that may hold a secret is not written out."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in location)
+    return text.removeprefix(".")
+
+
+def shown(key: object) -> str:
+    """The key as errors may name it."""
+    text = str(key)
+    plain = len(text) <= _LONGEST_SHOWN_KEY and _SHOWN_KEY.fullmatch(text) and not text.startswith(_LIKE_A_SECRET)
+    return text if plain else "(a key that is not a name)"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Remedy for an unknown name."""
+    names = list(known)
+    by_lower_case = {each.lower(): each for each in reversed(names)}
+    found = difflib.get_close_matches(name, names, 1)
+    found = found or [by_lower_case[each] for each in difflib.get_close_matches(name.lower(), by_lower_case, 1)]
+    if found:
+        return f"did you mean {shown(found[0])}?"
+    return f"known are {', '.join(map(shown, names))}" if names else "there are none"
+
+
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Duration(float):
+    """Seconds.
+
+    :ivar text: as it was written
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> Duration:
+        form = _DURATION.fullmatch(text)
+        if form is None:
+            raise ValueError("invalid duration")
+        made = super().__new__(cls, int(form[1]) * _SECONDS[form[2]])
+        made.text = text
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.text,)
+
+
+def read_duration(value: Any) -> Duration:
+    """Text to seconds; raises a mistake for anything that is not exactly a number and a unit."""
+    if isinstance(value, Duration):
+        return value
+    if isinstance(value, str) and _DURATION.fullmatch(value):
+        return Duration(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        raise mistake("a duration needs its unit", f"write {value}s")
+    raise mistake("is not a duration", "write a whole number and s, m, h or d, e.g. 45s or 30m")
+
+
+def between(shortest: str, longest: str) -> Callable[[Any], Duration]:
+    """A validator of durations within these bounds."""
+
+    def check(value: Any) -> Duration:
+        duration = read_duration(value)
+        if not Duration(shortest) <= duration <= Duration(longest):
+            raise mistake(f"must be from {shortest} to {longest}")
+        return duration
+
+    return check
+
+
+DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": r"^\d+(s|m|h|d)$"})
+Wait = Annotated[Duration, PlainValidator(between("0s", "30d")), DURATION_SCHEMA]
+"""A duration of at most 30 days."""
+
+
+class TriggerModel(BaseModel):
+    """Frozen; reads ``camelCase`` and ``snake_case``, writes ``camelCase``, refuses unknown fields.
+
+    :cvar camel_case_only: fields that have one spelling
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        revalidate_instances="never",
+    )
+    camel_case_only: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _reworded(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise mistake("must be a mapping")
+        known = {name: field.alias or name for name, field in cls.model_fields.items()}
+        written: dict[Any, Any] = {}
+        found: list[InitErrorDetails] = []
+        for key, value in data.items():
+            # An alias that is another word than the field's name is the field's only spelling.
+            both = key in known and known[key] == to_camel(key) and key not in cls.camel_case_only
+            name = known[key] if both else key
+            if name in written:
+                found.append(details(mistake("is given in two spellings", f"keep {name}"), [str(name)]))
+            written[name] = value
+        found += map(details, cls.contradictions(written))
+        try:
+            model = handler(written)
+        except ValidationError as error:
+            raise refusal(cls.__name__, [*worded(error, known), *found]) from None
+        if found:
+            raise refusal(cls.__name__, found)
+        return model
+
+    @classmethod
+    def contradictions(cls, written: Mapping[str, Any]) -> list[PydanticCustomError]:
+        """What is wrong with several fields together.
+
+        :param written: the fields that the document has, by alias, not validated yet
+        """
+        return []
+
+    @classmethod
+    def spellings(cls) -> list[str]:
+        """Names of the fields in documents."""
+        return [field.alias or name for name, field in cls.model_fields.items()]
+
+    def dump(self) -> dict[str, Any]:
+        """The document that was read, in plain JSON values, secrets included."""
+        written = {
+            field.alias or name: _plain(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if name in self.model_fields_set
+        }
+        return {name: value for name, value in written.items() if value is not None}
+
+    def secret_texts(self) -> Iterator[str]:
+        """Every secret in it, to be masked."""
+        yield from _secrets_in([getattr(self, name) for name in type(self).model_fields])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, TriggerModel):
+        return value.dump()
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Duration):
+        return value.text
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, TriggerModel):
+        yield from value.secret_texts()
+    elif isinstance(value, Mapping):
+        yield from _secrets_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _secrets_in(each)

@@ -1,0 +1,209 @@
+"""Templates of payloads: Handlebars, strict, without HTML escaping, and without running any code.
+
+A template means what handlebars.js 4.7 makes of it with ``{strict: true, noEscape: true}``, except where
+``docs/webhooks_templates.md`` says otherwise. In a structured payload, a leaf that is exactly one expression gives the
+value with its type; any other leaf gives text; keys are not templates. Bodies are checked to be JSON, and bounded.
+
+Every failure is a :class:`~airflow_provider_rfr.exceptions.TemplateError` with line and column, which names variables
+and never says what they hold. A template has at most 64 KB and a nesting of 32; rendering takes at most 200,000 steps
+and gives at most 1 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from airflow_provider_rfr.exceptions import TemplateError
+from airflow_provider_rfr.lake.commit_event import CommitEvent, rfc3339
+from airflow_provider_rfr.webhooks.endpoint import Endpoint
+from airflow_provider_rfr.webhooks.handlebars._json import well_formed
+from airflow_provider_rfr.webhooks.handlebars._values import Budget
+from airflow_provider_rfr.webhooks.handlebars.template import compile_template
+
+_DEEPEST = 64
+_LARGEST_BODY = 1024 * 1024
+_JSON_TYPE = "application/json"
+
+
+class NotJsonError(TemplateError):
+    """The template renders to something that is not JSON; line and column are of the rendered text."""
+
+
+_FLOW_ALIASES = {
+    "materialization_name": "target_name",
+    "connector_image": "producer",
+    "flow_run_id": "run_id",
+    "flow_published_at_min": "fetched_at_min",
+    "flow_published_at_max": "fetched_at_max",
+}
+"""Estuary Flow's names of variables; templates written for Flow keep working."""
+
+
+def template_variables(
+    event: CommitEvent, *, delivery_id: str, attempt: int, trigger_name: str, headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """Every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text.
+
+    :param attempt: from 1
+    :param headers: those that the endpoint exposes, and no others
+    """
+    same = ("target_name", "producer", "run_id", "commit_id", "target", "lake", "generation", "snapshot_id", "sequence")
+    texts = ("dag_id", "dag_run_id", "task_id", "logical_date")
+    variables = {
+        **{name: getattr(event, name) for name in (*same, "merged_commits", *texts)},
+        **{name: rfc3339(getattr(event, name)) for name in ("fetched_at_min", "fetched_at_max", "committed_at")},
+        "map_index": "" if event.map_index is None else event.map_index,
+        "collection_names": list(event.collection_names),
+        "bindings": [
+            {"table": each.table, "collection": each.collection, "documents": each.documents, "bytes": each.bytes}
+            for each in event.bindings
+        ],
+        "totals": {
+            "documents": event.documents,
+            "bytes": event.bytes,
+            "tables": len({each.table for each in event.bindings}),
+        },
+        "headers": dict(headers),
+        "delivery_id": delivery_id,
+        "trigger_name": trigger_name,
+        "attempt": attempt,
+    }
+    return variables | {alias: variables[name] for alias, name in _FLOW_ALIASES.items()}
+
+
+def render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
+    """A tree of templates with these variables: new lists and maps, as JSON has them.
+
+    The limits of one template hold for all of the tree.
+
+    :raises TemplateError: as ``Template.render``, with the place in the payload as a JSON pointer
+    """
+    return _rendered(tree, variables, Budget(), "", 0)
+
+
+def _rendered(tree: Any, variables: Mapping[str, Any], budget: Budget, pointer: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise _invalid_payload(pointer, f"more than {_DEEPEST} lists and maps inside each other")
+    if isinstance(tree, str):
+        try:
+            return compile_template(tree).value(variables, budget=budget)
+        except TemplateError as error:
+            found = error
+        # Outside of the except clause, so that no context hangs on the error.
+        problem = f"{found.problem} (in the payload at {pointer or 'its top'})"
+        raise TemplateError(problem, found.line, found.column)
+    if isinstance(tree, (list, tuple)):
+        return [_rendered(each, variables, budget, f"{pointer}/{n}", depth + 1) for n, each in enumerate(tree)]
+    if isinstance(tree, Mapping):
+        rendered = {}
+        for key, each in tree.items():
+            if not isinstance(key, str):
+                raise _invalid_payload(pointer, f"a key is a {type(key).__name__}; write it in quotes")
+            step = key.replace("~", "~0").replace("/", "~1")
+            rendered[well_formed(key)] = _rendered(each, variables, budget, f"{pointer}/{step}", depth + 1)
+        return rendered
+    if tree is None or isinstance(tree, (bool, int)) or (isinstance(tree, float) and math.isfinite(tree)):
+        return tree
+    raise _invalid_payload(pointer, f"a {type(tree).__name__} that JSON does not have; write it in quotes")
+
+
+def _invalid_payload(pointer: str, problem: str) -> TemplateError:
+    return TemplateError(f"the payload at {pointer or 'its top'} is, or holds, {problem}", 1, 1)
+
+
+def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
+    """The body in UTF-8.
+
+    :param variables: see :func:`template_variables`
+    :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
+    """
+    if endpoint.payload_template is None:
+        body = _tree_body(endpoint, _names(endpoint, variables))
+    else:
+        body = _template_body(endpoint.payload_template, _names(endpoint, variables))
+    if len(body) > _LARGEST_BODY:
+        raise TemplateError(f"the body has {len(body)} bytes, more than {_LARGEST_BODY}", 1, 1)
+    return body
+
+
+def payload_tree(endpoint: Endpoint) -> Any:
+    """The body's tree of templates, the endpoint's own or its preset's; None with a ``payloadTemplate``."""
+    if endpoint.payload_template is not None:
+        return None
+    if endpoint.payload is not None or endpoint.parameters is None:
+        return endpoint.payload
+    return endpoint.parameters.payload()
+
+
+def render_leaf(endpoint: Endpoint, leaf: str, variables: Mapping[str, Any]) -> Any:
+    """One leaf of the tree with its values; raises :class:`TemplateError`."""
+    return compile_template(leaf).value(_names(endpoint, variables))
+
+
+def content_type(endpoint: Endpoint) -> str:
+    """The endpoint's own header, else JSON's."""
+    own = (value for name, value in endpoint.headers.items() if name.lower() == "content-type")
+    found = next(own, None)
+    return _JSON_TYPE if found is None else found.get_secret_value()
+
+
+def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """What templates find: texts escaped as the receiver wants them, and the secrets that it wants in the body."""
+    preset = endpoint.parameters
+    if preset is None:
+        return dict(variables)
+    found = {name: _escaped(value, preset.escaped) for name, value in variables.items()}
+    secrets = preset.body_secrets()
+    return {**found, **({"preset": secrets} if secrets else {})}
+
+
+def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, list):
+        return [_escaped(each, escape) for each in value]
+    if isinstance(value, dict):
+        return {name: _escaped(each, escape) for name, each in value.items()}
+    return value
+
+
+def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
+    text = compile_template(template, json_mode=True).render(names)
+    if len(text) > _LARGEST_BODY:
+        raise TemplateError(f"the body has {len(text)} characters, more than {_LARGEST_BODY} bytes", 1, 1)
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        problem, line, column = error.msg, error.lineno, error.colno
+    except RecursionError:
+        problem, line, column = "it is nested too deep", 1, 1
+    except ValueError:
+        problem, line, column = "NaN, Infinity or a number too long", 1, 1
+    else:
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError:
+            # Half of a surrogate pair, which JSON can only hold escaped.
+            return json.dumps(value).encode("ascii")
+    raise NotJsonError(f"rendered payload template is not valid JSON: {problem}", line, column)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _tree_body(endpoint: Endpoint, names: Mapping[str, Any]) -> bytes:
+    tree = render_payload(payload_tree(endpoint), names)
+    if endpoint.parameters is not None:
+        tree = endpoint.parameters.fitted(tree)
+    try:
+        text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError, RecursionError):
+        raise NotJsonError("rendered payload is not valid JSON: a value has no form in JSON", 1, 1) from None
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(tree, separators=(",", ":")).encode("ascii")
