@@ -1,8 +1,7 @@
 """Reads YAML, strictly and with one meaning everywhere: that of YAML 1.2, without its rarer forms.
 
 Only ``true`` and ``false`` are booleans (``no`` is Norway), dates, versions and times stay text, numbers are decimal,
-and a duplicate key is an error. Imports nothing of this package, so that every room can read with it, and
-travels to a cluster with a refresh.
+and a duplicate key is an error. Imports nothing of this package, so that every part of it can use this module.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WORDS: Final[dict[str, bool | None]] = {
 
 
 def plain_value(text: str) -> str | int | float | bool | None:
-    """What a scalar without quotes is."""
+    """The value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER or not _FLOAT.match(text):
@@ -36,9 +35,9 @@ def plain_value(text: str) -> str | int | float | bool | None:
 
 
 class DocumentError(ValueError):
-    """A text can't be read. The message says nothing of what is in it: it may be secret.
+    """A text can't be read. The message has nothing of its content, which may be secret.
 
-    :ivar line: from 1, as is ``column``; None where it is not known
+    :ivar line: from 1, as is ``column``; None if unknown
     :ivar problem: without the place
     :ivar key: the duplicate key, if that is the problem
     :ivar detail: what the parser says, for texts that hold no secret
@@ -56,7 +55,7 @@ class DocumentError(ValueError):
 
 
 class StrictLoader(yaml.SafeLoader):
-    """For rooms that refuse more than this one."""
+    """The loader; a base for stricter ones."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -93,8 +92,8 @@ StrictLoader.add_constructor(f"{_PREFIX}float", lambda _, node: plain_value(node
 def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> Any:
     """The one document of a text.
 
-    :param loader: one that refuses more
-    :raises DocumentError: it is not YAML, duplicate key, it has tags, or is nested too deeply
+    :param loader: a stricter one
+    :raises DocumentError: it is not YAML, has a duplicate key or tags, or is nested too deeply
     """
     problem, detail, line, column = "is not YAML", "", None, None
     try:
@@ -109,5 +108,5 @@ def read_yaml(text: str | bytes, loader: type[StrictLoader] = StrictLoader) -> A
         raise
     except RecursionError:
         problem = "is nested too deeply"
-    # Here, so that no context with the text hangs on the error.
+    # Out here, so that no error that holds the text becomes the context.
     raise DocumentError(problem, line, column, detail=detail)

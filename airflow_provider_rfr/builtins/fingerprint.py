@@ -25,7 +25,7 @@ from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Colum
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
 from airflow_provider_rfr.builtins.types import Decimal, canonical_type, folded_type, parse_type
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.secret_names import is_secret
+from airflow_provider_rfr.http.redaction import is_secret
 
 _SHOWN_DIGITS = 12
 _FORMAT = "format-version"

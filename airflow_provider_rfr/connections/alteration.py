@@ -31,7 +31,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionRightsError,
     ConnectionValidationError,
 )
-from airflow_provider_rfr.secret_names import without_credentials
+from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes, concurrent_alterations
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 

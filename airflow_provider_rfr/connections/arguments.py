@@ -30,7 +30,7 @@ from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     StatementError,
 )
-from airflow_provider_rfr.secret_names import is_secret
+from airflow_provider_rfr.http.redaction import is_secret
 
 
 def statement_from(

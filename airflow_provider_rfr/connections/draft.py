@@ -14,7 +14,7 @@ from airflow_provider_rfr.connections.dependents import Find, cycle, find_readab
 from airflow_provider_rfr.connections.statement import Action, Parameter, SecretReference, Value
 from airflow_provider_rfr.connections.types import ConnectionType, Definition, Option, type_named
 from airflow_provider_rfr.exceptions import AlterationProblem, AlterationRefusedError
-from airflow_provider_rfr.secret_names import MASK, without_credentials
+from airflow_provider_rfr.http.redaction import MASK, without_credentials
 
 _UNREAD: Final = MASK
 """Placeholder for a secret that is not read yet; it is never stored."""

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from airflow_provider_rfr.secret_names import MASK, is_secret
+from airflow_provider_rfr.http.redaction import MASK, is_secret
 
 _PART: Final = re.compile(r'(?:^|\.)(?:"((?:[^"]|"")*)"(?=\.|$)|([^.]*))')
 _DURATION: Final = re.compile(r"(\d{1,15})\s*(ms|s|m|h|d)?")

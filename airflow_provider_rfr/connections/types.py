@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
 from airflow_provider_rfr.exceptions import AlterationProblem
-from airflow_provider_rfr.secret_names import is_secret
+from airflow_provider_rfr.http.redaction import is_secret
 
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.secret_names import is_secret
+from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

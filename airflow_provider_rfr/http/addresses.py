@@ -1,40 +1,20 @@
-"""Connections to checked addresses, within a total deadline.
+"""Which addresses a request may go to.
 
-Whoever writes a trigger must not reach what only this machine can reach. So a private address is denied unless the
-installation allows it; a trigger can only narrow that. A name is resolved once, checked, and connected to by the
-address that was checked, so a second resolution can't differ.
-
-A socket timeout restarts with every byte, so a dripping server could hold its caller for ever. These sockets set the
-remaining time before every operation, TLS handshakes included.
+Someone who may write a trigger must not reach what only this machine can reach. So a private address is refused unless
+the installation allows it, and a trigger's own list can only narrow that.
 """
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
-import socket
-import ssl
-import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
-
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.util.ssl_ import create_urllib3_context
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
+from typing import Final
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Cloud metadata, and what is no single machine. Neither a name nor a network that happens to hold it opens one.
+# Cloud metadata and addresses of no single machine. A host's name never opens them, nor does a wider network.
 _RESERVED: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -75,7 +55,7 @@ _NOT_PUBLIC: Final = tuple(
         ),
     )
 )
-# Nothing of IPv6 is on the internet but this.
+# The only part of IPv6 that is routed on the internet.
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -104,28 +84,30 @@ class _HostList:
         return cls(frozenset(names), tuple(networks))
 
     def lists(self, host: str, port: int, found: _Address, special: Iterable[_Address]) -> bool:
-        """Whether all that is special about an address is allowed.
+        """Whether all special addresses are allowed.
 
-        :param special: the address itself, or what is wrapped in it
+        :param found: what the host resolved to
+        :param special: the address itself, or those that are wrapped in it
         """
         name = host.lower().strip("[]").removesuffix(".")
         by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
-        return all(
-            (by_name and not _is_reserved(each))
-            or any(
-                (each in network or found in network) and (not _is_reserved(each) or _names_reserved(network))
-                for network in self.networks
-            )
-            for each in special
-        )
+        for each in special:
+            networks = [network for network in self.networks if each in network or found in network]
+            if _is_reserved(each):
+                # 0.0.0.0/0 holds the metadata service by accident: only a network that is meant for it opens it.
+                if not any(network.num_addresses == 1 or _is_reserved(network) for network in networks):
+                    return False
+            elif not by_name and not networks:
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """What is allowed besides the internet.
+    """Which private addresses are allowed besides the internet.
 
-    :ivar installation: what any endpoint may call
-    :ivar endpoint: the part of it that this one may call; None for all of it
+    :ivar installation: for every endpoint
+    :ivar endpoint: the part of them for this endpoint; None for all
     """
 
     installation: _HostList = _HostList()
@@ -138,10 +120,10 @@ class AddressGuard:
         return cls(_HostList.of(installation), _HostList.of(narrower) if narrower else None)
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
-        """Why nothing may be sent there, in words for a log; None if it may.
+        """Why nothing may be sent to an address, for the log; None if it is allowed.
 
-        :param host: as the URL has it
-        :param address: that the host resolved to, and that is about to be connected to
+        :param host: as in the URL
+        :param address: what the host resolved to and is connected to
         """
         found = ipaddress.ip_address(address.partition("%")[0])
         special = [each for each in _all_meant(found) if _kind(each) is not None]
@@ -156,27 +138,23 @@ class AddressGuard:
         return f"{named} is a {_kind(special[0])} address; {lacking} has to list {what}"
 
 
-def _is_reserved(address: _Address) -> bool:
-    return any(address in network for network in _RESERVED)
-
-
-def _names_reserved(network: _Network) -> bool:
-    """Whether it is there for reserved addresses, and does not only happen to hold some, as 0.0.0.0/0 does."""
-    return network.num_addresses == 1 or any(_is_within(network, each) for each in _RESERVED)
-
-
-def _is_within(network: _Network, other: _Network) -> bool:
-    return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
+def _is_reserved(what: _Address | _Network) -> bool:
+    """Whether an address, or all of a network, is reserved."""
+    network = ipaddress.ip_network(what)
+    return any(
+        network.version == each.version and network.subnet_of(each)  # type: ignore[arg-type]
+        for each in _RESERVED
+    )
 
 
 def _all_meant(address: _Address) -> tuple[_Address, ...]:
-    """The address and those that are wrapped in it: a translator or a tunnel may take it there."""
+    """The addresses that a packet may reach: a translator or tunnel unwraps those inside an IPv6 address."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:
         return (address.ipv4_mapped,)
     if address in _NAT64:
-        # How a network of IPv6 alone reaches any host of IPv4.
+        # How a network without IPv4 reaches hosts of IPv4.
         return (ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF),)
     meant: list[_Address] = [address]
     if address.sixtofour is not None:
@@ -187,7 +165,7 @@ def _all_meant(address: _Address) -> tuple[_Address, ...]:
 
 
 def _kind(address: _Address) -> str | None:
-    """What is special about it; None for an address of the internet."""
+    """Why an address is not of the internet; None if it is."""
     if _is_reserved(address):
         return "reserved or metadata"
     if address.is_loopback:
@@ -196,220 +174,3 @@ def _kind(address: _Address) -> str | None:
         return "private"
     is_elsewhere = isinstance(address, ipaddress.IPv6Address) and address not in _GLOBAL_IPV6
     return "private" if is_elsewhere or not address.is_global else None
-
-
-_thread = threading.local()
-
-
-class DeadlineExceeded(TimeoutError):
-    """The attempt's time is up."""
-
-
-class Deadline:
-    """A moment by the monotonic clock."""
-
-    __slots__ = ("_at", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._at = time.monotonic() + seconds
-
-    def left(self) -> float:
-        """Seconds, more than 0; raises :class:`DeadlineExceeded` where there are none."""
-        left = self._at - time.monotonic()
-        if left <= 0:
-            raise DeadlineExceeded("the attempt's time is up")
-        return left
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has passed."""
-        return time.monotonic() >= self._at
-
-
-@contextmanager
-def attempt_of_this_thread(deadline: Deadline, guard: AddressGuard) -> Iterator[None]:
-    """What this thread's sockets go by until the end of the block."""
-    _thread.attempt = (deadline, guard)
-    try:
-        yield
-    finally:
-        _thread.attempt = None
-
-
-def this_attempt() -> tuple[Deadline, AddressGuard] | None:
-    """What this thread's sockets go by."""
-    attempt: tuple[Deadline, AddressGuard] | None = getattr(_thread, "attempt", None)
-    return attempt
-
-
-def _set_time_left(sock: socket.socket) -> None:
-    attempt = this_attempt()
-    if attempt is not None:
-        sock.settimeout(attempt[0].left())
-
-
-class _PlainSocket(socket.socket):
-    """A TCP socket that ends with its thread's attempt."""
-
-    def sendall(self, data: Buffer, flags: int = 0, /) -> None:
-        """As of the base."""
-        _set_time_left(self)
-        super().sendall(data, flags)
-
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As of the base."""
-        _set_time_left(self)
-        return super().recv_into(buffer, nbytes, flags)
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """The same in TLS."""
-
-    def do_handshake(self, block: bool = False) -> None:
-        """As of the base."""
-        _set_time_left(self)
-        super().do_handshake(block)
-
-    def send(self, data: Buffer, flags: int = 0) -> int:
-        """As of the base."""
-        _set_time_left(self)
-        return super().send(data, flags)
-
-    def read(self, len: int = 1024, buffer: Any = None) -> Any:
-        """As of the base."""
-        _set_time_left(self)
-        return super().read(len, buffer)
-
-
-_SHORTEST_TRY: Final = 0.05
-
-
-class AddressRefused(Exception):
-    """Every address of the host is one that nothing may be sent to; the message names host and address."""
-
-
-def connect(host: str, port: int) -> _PlainSocket:
-    """A connection to the first of the host's addresses that is allowed and answers, within the thread's attempt.
-
-    :raises AddressRefused: none of them is allowed
-    """
-    attempt = this_attempt()
-    if attempt is None:
-        raise AddressRefused("connections are made within an attempt only")
-    deadline, guard = attempt
-    found = _resolve(host.strip("[]"), port, deadline)
-    refusals = {address[0]: guard.refusal(host, port, str(address[0])) for _, address in found}
-    allowed = [(family, address) for family, address in found if refusals[address[0]] is None]
-    if not allowed:
-        raise AddressRefused(next((each for each in refusals.values() if each), f"{host} has no address"))
-    failure: OSError = OSError("no address answers")
-    for number, (family, address) in enumerate(allowed):
-        share = max(_SHORTEST_TRY, deadline.left() / (len(allowed) - number))
-        try:
-            return _connect_to(family, address, share)
-        except OSError as error:
-            failure = error
-    deadline.left()
-    raise failure
-
-
-def _connect_to(family: int, address: tuple[Any, ...], seconds: float) -> _PlainSocket:
-    sock = _PlainSocket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(seconds)
-        sock.connect(address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _resolve(host: str, port: int, deadline: Deadline) -> list[tuple[int, tuple[Any, ...]]]:
-    """Addresses in the resolver's order. A resolver can't be interrupted, so a slow one is left behind on a thread."""
-    try:
-        return _addresses(host, port, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass
-    outcome: list[Any] = []
-
-    def ask() -> None:
-        try:
-            outcome.append(_addresses(host, port, 0))
-        except (OSError, UnicodeError) as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=ask, name="rfr-resolver", daemon=True)
-    thread.start()
-    thread.join(deadline.left())
-    if not outcome:
-        raise DeadlineExceeded("the name was not resolved in time")
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return list(outcome[0])
-
-
-def _addresses(host: str, port: int, flags: int) -> list[tuple[int, tuple[Any, ...]]]:
-    answers = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags)
-    return [(answer[0], answer[4]) for answer in answers]
-
-
-class _FinalResponse(http.client.HTTPResponse):
-    """Passes over interim answers (102, 103 Early Hints): the base knows 100 alone.
-
-    Were one of them taken for the answer, the real one would be read as that to the connection's next request.
-    """
-
-    def begin(self) -> None:
-        """As of the base."""
-        super().begin()
-        while HTTPStatus.SWITCHING_PROTOCOLS < self.status < HTTPStatus.OK:
-            self.headers = self.msg = None  # type: ignore[assignment]  # so does the base before it has read them
-            super().begin()
-
-
-class _Connection(HTTPConnection):
-    response_class = _FinalResponse
-
-    def _new_conn(self) -> socket.socket:
-        return connect(self._dns_host, self.port)
-
-
-class _SecureConnection(HTTPSConnection):
-    response_class = _FinalResponse
-
-    # Server name and certificate are checked by the base, for the host and not for the address.
-    def _new_conn(self) -> socket.socket:
-        return connect(self._dns_host, self.port)
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
-
-
-class _SecurePool(HTTPSConnectionPool):
-    ConnectionCls = _SecureConnection
-
-
-class GuardedAdapter(HTTPAdapter):
-    """What a session sends through. It knows no proxy: that one would connect, and nobody would look at the address.
-
-    :param is_checking: whether certificates are looked at
-    """
-
-    def __init__(self, *, is_checking: bool, **options: Any) -> None:
-        self._is_checking = is_checking
-        super().__init__(**options)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """With our connections."""
-        context = create_urllib3_context()
-        context.check_hostname = self._is_checking
-        context.sslsocket_class = _TlsSocket
-        super().init_poolmanager(*args, ssl_context=context, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-
-    def forget(self) -> None:
-        """Close connections that are not in use."""
-        self.poolmanager.clear()

@@ -1,6 +1,6 @@
-"""One HTTP request of a webhook: sent once, its answer read within limits, and nothing told that could be a secret.
+"""The HTTP client of sources, webhooks and sinks: one request, its response within limits, and no secret in a message.
 
-Nothing is taken from the environment (no proxy, no netrc), no cookie is kept, no redirect is followed.
+No proxy and no netrc is taken from the environment, no cookie is kept, and no redirect is followed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import os
 import socket
 import ssl
 import time
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -22,57 +24,77 @@ from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.http.addresses import (
-    AddressGuard,
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.http.addresses import AddressGuard
+from airflow_provider_rfr.http.sockets import (
     AddressRefused,
+    ConnectTimeout,
     Deadline,
-    GuardedAdapter,
+    DeadlineAdapter,
     attempt_of_this_thread,
     this_attempt,
 )
 
-_MOST_BYTES: Final = 64 * 1024
-_CHUNK: Final = 16 * 1024
-_LONGEST_IDLE: Final = 1.0
-_DEFAULTS: Final = {
-    "User-Agent": f"airflow-provider-rfr/{__version__}",
-    "Accept": "*/*",
-    "Accept-Encoding": "identity",
-    "Content-Type": "application/json",
-}
+_CHUNK: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: address, headers and body may be secret.
+    """What is sent: address, query, headers and body may be secret.
 
-    :ivar verify: what TLS trusts: True for the usual certificates, False for anybody's, or the path of others
+    :ivar query: added to the address
+    :ivar body: bytes (JSON, unless the headers say otherwise), or the fields of a form
+    :ivar verify: what TLS trusts: True for the usual certificates, False for any, or the path of others
     """
 
     method: str
     url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | Mapping[str, Any] | None = field(default=None, repr=False)
     verify: bool | str = True
+    query: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one request within its deadline.
+
+    :ivar connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
+    :ivar read: seconds without a byte
+    :ivar max_bytes: of the decoded body
+    :ivar truncate: whether a longer body is cut; otherwise the request fails
+    """
+
+    connect: float | None = None
+    read: float | None = None
+    max_bytes: int = 64 * 1024
+    truncate: bool = True
+
+
+_USUAL: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer, or its first 64 KB.
+    """A response.
 
-    :ivar body: decoded; what it holds may be an echo of the request
+    :ivar body: decoded; it may repeat the request's secrets
+    :ivar phrase: of the status
+    :ivar url: that was asked, with its query
     """
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
+    phrase: str = ""
+    url: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """There was no whole answer.
+    """There was no complete response.
 
-    :ivar reason: ``connection``, ``timeout``, ``tls``, ``address`` or ``request``
+    :ivar reason: ``connection``, ``timeout``, ``tls``, ``proxy``, ``address``, ``size`` or ``request``
     :ivar detail: for people; it names the host and never more of the address
     :ivar permanent: the same request could never be answered
     """
@@ -80,10 +102,11 @@ class NoAnswer:
     reason: str
     detail: str
     permanent: bool = False
+    url: str = field(default="", repr=False)
 
 
 class _NoAddresses(logging.Filter):
-    """urllib3 logs addresses with path and query, where Slack and others have their secrets."""
+    """urllib3 logs addresses with path and query, which may hold secrets (Slack's webhooks, API keys)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return this_attempt() is None
@@ -94,64 +117,75 @@ for _part in ("connection", "connectionpool", "poolmanager", "response", "util.r
 
 
 class Client:
-    """Sends the requests of one thread; it keeps its connection for the next request."""
+    """Sends requests on any number of threads, and keeps connections for the next ones.
 
-    def __init__(self) -> None:
-        self._verify: bool | str = True
-        self._kept: GuardedAdapter | None = None
+    :param max_idle: seconds without a request after which kept connections are closed; None for no such limit, as
+        several threads need it.  Servers close idle connections, and a request that meets that fails
+    :param proxy: through which all requests are sent; it excludes an address guard
+    """
+
+    def __init__(self, *, max_idle: float | None = 1.0, proxy: str | None = None) -> None:
+        self._max_idle = max_idle
+        self._proxies = {"http": proxy, "https": proxy} if proxy else {}
+        self._adapters: dict[bool | str, DeadlineAdapter] = {}
         self._used = 0.0
-        self._pid = 0
+        self._pid = os.getpid()
 
-    def send(self, request: Request, deadline: Deadline, guard: AddressGuard) -> Answer | NoAnswer:
-        """Never raises for what a server or the network does."""
-        host = host_of(request.url)
+    def send(
+        self, request: Request, deadline: Deadline, guard: AddressGuard | None = None, limits: Limits = _USUAL
+    ) -> Answer | NoAnswer:
+        """Send a request and read its response; never raises for what a server or the network does.
+
+        :param guard: None allows every address
+        """
         prepared = _prepared(request)
         if prepared is None:
-            return NoAnswer("request", f"the request to {host} can't be written", permanent=True)
-        with attempt_of_this_thread(deadline, guard):
-            outcome = self._exchange(prepared, host, request.verify)
+            return NoAnswer("request", f"the request to {host_of(request.url)} can't be written", permanent=True)
+        problem: Exception | None = None
+        url, body = prepared.url or "", None
+        with attempt_of_this_thread(deadline, guard, limits.connect, limits.read):
+            try:
+                # Not Session.send: that would read the body of a redirect, of any size.
+                response = self._adapter(request.verify).send(
+                    prepared,
+                    stream=True,
+                    # Only for TLS within TLS, through a proxy: that bypasses our sockets.
+                    timeout=(limits.connect, limits.read),  # type: ignore[arg-type]  # None is allowed for each
+                    verify=request.verify,
+                    proxies=self._proxies,
+                )
+                with contextlib.closing(response):
+                    body = _read(response, limits)
+            except (requests.RequestException, HTTPError, OSError, ValueError, AddressRefused) as error:
+                problem = error
         self._used = time.monotonic()
-        if isinstance(outcome, NoAnswer):
-            self.close()
-            if deadline.is_over:
-                return NoAnswer("timeout", f"{host} gave no whole answer within {deadline.seconds:g} s")
-        return outcome
+        # Out here, without the exception as context: its text holds the address.
+        if problem is not None:
+            return _no_answer(problem, url, deadline, limits)
+        if body is None:
+            return NoAnswer("size", f"the answer is larger than {limits.max_bytes} bytes", permanent=True, url=url)
+        return Answer(response.status_code, response.headers, body, response.reason or "", url)
 
     def close(self) -> None:
-        """Close the connection; the client can be used again."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        """Close idle connections; the client can be used again."""
+        for adapter in list(self._adapters.values()):
+            adapter.close()
 
-    def _exchange(self, prepared: requests.PreparedRequest, host: str, verify: bool | str) -> Answer | NoAnswer:
-        problem: Exception
-        try:
-            # Not session.send: that would read the body of a redirect, of any size.
-            response = self._adapter(verify).send(prepared, stream=True, verify=verify, proxies={})
-            with contextlib.closing(response):
-                return Answer(response.status_code, CaseInsensitiveDict(response.headers), _read(response))
-        except (requests.RequestException, HTTPError, OSError, ValueError, AddressRefused, zlib.error) as error:
-            problem = error
-        # Told out here and without the exception: its text holds the address.
-        return _no_answer(problem, host)
-
-    def _adapter(self, verify: bool | str) -> GuardedAdapter:
-        adapter = self._kept
-        if adapter is None or self._pid != os.getpid() or self._verify != verify:
-            # A forked process must not speak on its parent's connection, and a context only ever trusts more.
-            self._verify = verify
-            adapter = self._kept = GuardedAdapter(
-                is_checking=verify is not False, pool_connections=2, pool_maxsize=1, max_retries=0
-            )
-            self._pid = os.getpid()
-        elif time.monotonic() - self._used > _LONGEST_IDLE:
-            # Servers close idle connections, and a request that meets that counts as failed.
-            adapter.forget()
-        return adapter
+    def _adapter(self, verify: bool | str) -> DeadlineAdapter:
+        if self._pid != os.getpid():
+            # A forked process must not speak on its parent's connections.
+            self._adapters, self._pid = {}, os.getpid()
+        elif self._max_idle is not None and time.monotonic() - self._used > self._max_idle:
+            self.close()
+        adapters = self._adapters
+        # One for each setting: certificates that were added to a TLS context can't be taken out of it.
+        if verify not in adapters:
+            adapters.setdefault(verify, DeadlineAdapter(is_checking=verify is not False))
+        return adapters[verify]
 
 
 def host_of(url: str) -> str:
-    """Scheme and host for people; nothing of what may be secret."""
+    """Scheme, host and port of an address, for messages; nothing of what may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -162,66 +196,115 @@ def host_of(url: str) -> str:
     return f"{parts.scheme}://{host}{port}" if host else "the address"
 
 
+# Where an installation says which certificates it trusts, in the order of requests and curl.
+_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+def trusted_certificates(verify: bool | str) -> bool | str:
+    """What TLS trusts: what a connection says, and where it says nothing the environment.
+
+    :param verify: the connection's setting; True means that it has none
+    :raises ConfigurationError: there is no such file or folder
+    """
+    source = "connection: verify"
+    if verify is True:
+        source = next((name for name in _BUNDLES if os.environ.get(name)), "")
+        verify = os.environ[source] if source else True
+    if isinstance(verify, str) and not os.path.exists(verify):
+        raise ConfigurationError(source, f"there is no {verify!r}", "name a file or folder of certificates in PEM")
+    return verify
+
+
+def retry_after(text: str | None, now: float | None = None) -> float | None:
+    """Seconds that a ``Retry-After`` header asks for by a number or an HTTP date; 0 for a moment that has passed.
+
+    :param now: seconds since 1970 that dates are compared with; by default this machine's clock
+    :return: None for a missing or unreadable header
+    """
+    text = (text or "").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(text)
+            # "-0000" gives a time without a zone, and means UTC.
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+            seconds = moment.timestamp() - (time.time() if now is None else now)
+        except (TypeError, ValueError, OverflowError, IndexError):
+            return None
+    return max(0.0, seconds) if isfinite(seconds) else None
+
+
 def _prepared(request: Request) -> requests.PreparedRequest | None:
-    headers = CaseInsensitiveDict({**_DEFAULTS})
+    headers = CaseInsensitiveDict(
+        {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+    )
+    if isinstance(request.body, bytes):
+        headers["Content-Type"] = "application/json"
     headers.update(request.headers)
     prepared = requests.PreparedRequest()
     try:
-        prepared.prepare(method=request.method, url=request.url, headers=dict(headers), data=request.body, cookies={})
+        prepared.prepare(
+            method=request.method,
+            url=request.url,
+            params=dict(request.query),
+            headers=dict(headers),
+            data=request.body,
+            cookies={},
+        )
     except (requests.RequestException, UnicodeError, ValueError):
         return None
     return prepared
 
 
-def _read(response: requests.Response) -> bytes:
-    """The first bytes of the body, decoded by us: a small answer can be a large bomb."""
-    raw, found = response.raw, b""
-    while len(found) <= _MOST_BYTES:
-        chunk = raw.read(_CHUNK, decode_content=False)
-        if not chunk:
-            break
-        found += chunk
-    encoding = response.headers.get("Content-Encoding", "").strip().lower()
-    if encoding in ("gzip", "x-gzip", "deflate"):
-        found = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(found, _MOST_BYTES)
-    return found[:_MOST_BYTES]
+def _read(response: requests.Response, limits: Limits) -> bytes | None:
+    """The decoded body; None if it is larger than allowed.
+
+    Small chunks for a small limit: urllib3 before 2.6 decodes a chunk at once, and a small one can be a large bomb.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    for chunk in response.raw.stream(min(_CHUNK, limits.max_bytes), decode_content=True):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limits.max_bytes:
+            return b"".join(chunks)[: limits.max_bytes] if limits.truncate else None
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _no_answer(error: Exception, host: str) -> NoAnswer:
+def _no_answer(error: Exception, url: str, deadline: Deadline, limits: Limits) -> NoAnswer:
+    host, causes = host_of(url), _causes(error)
     if isinstance(error, AddressRefused):
-        return NoAnswer("address", f"nothing may be sent to this address: {error}", permanent=True)
-    chain = _chain(error)
-    tls = next((each for each in chain if isinstance(each, ssl.SSLError)), None)
+        return NoAnswer("address", f"nothing may be sent to this address: {error}", permanent=True, url=url)
+    if deadline.is_over:
+        return NoAnswer("timeout", f"{host} gave no complete answer within {deadline.seconds:g} s", url=url)
+    tls = next((each for each in causes if isinstance(each, ssl.SSLError)), None)
     if tls is not None:
-        return NoAnswer("tls", f"no safe connection to {host}: {_word(tls)}")
-    if any(isinstance(each, TimeoutError) for each in chain):
-        return NoAnswer("timeout", f"{host} did not answer in time")
-    return NoAnswer("connection", f"no whole answer from {host}: {_reason(chain)}")
+        words = tls.verify_message if isinstance(tls, ssl.SSLCertVerificationError) else tls.reason or "TLS failed"
+        return NoAnswer("tls", f"no safe connection to {host}: {words.replace('_', ' ')}", url=url)
+    if any(isinstance(each, ConnectTimeout) for each in causes):
+        within = f" within {limits.connect:g} s" if limits.connect else ""
+        return NoAnswer("timeout", f"{host} could not be reached{within}", url=url)
+    if any(isinstance(each, TimeoutError) for each in causes):
+        silent = f"sent nothing for {limits.read:g} s" if limits.read else "did not answer in time"
+        return NoAnswer("timeout", f"{host} {silent}", url=url)
+    # Only words that can't hold an address: the system's own, or the name of the error.
+    words = type(causes[-1]).__name__
+    for each in causes:
+        if isinstance(each, OSError) and each.strerror and not isinstance(each, requests.RequestException):
+            words = "the name can't be resolved" if isinstance(each, socket.gaierror) else each.strerror
+    if isinstance(error, requests.exceptions.ProxyError):
+        return NoAnswer("proxy", f"the proxy to {host} failed: {words}", url=url)
+    return NoAnswer("connection", f"no complete answer from {host}: {words}", url=url)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def _causes(error: Exception) -> list[BaseException]:
     """The error and those that it wraps, the innermost last."""
     found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        inner = getattr(error, "reason", None)
-        if not isinstance(inner, BaseException):
-            inner = next((item for item in error.args if isinstance(item, BaseException)), None)
-        error = inner or error.__cause__ or error.__context__
+    inner: BaseException | None = error
+    while inner is not None and inner not in found:
+        found.append(inner)
+        # urllib3 has the cause as ``reason``, requests as an argument.
+        wrapped = (each for each in (getattr(inner, "reason", None), *inner.args) if isinstance(each, BaseException))
+        inner = next(wrapped, None) or inner.__cause__ or inner.__context__
     return found
-
-
-def _reason(chain: list[BaseException]) -> str:
-    """What went wrong, in words that can't hold an address."""
-    for item in reversed(chain):
-        if isinstance(item, socket.gaierror):
-            return "the name can't be resolved"
-        if isinstance(item, OSError) and item.strerror and not isinstance(item, requests.RequestException):
-            return item.strerror
-    return type(chain[-1]).__name__
-
-
-def _word(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return str(error.verify_message)
-    return str(error.reason or "TLS failed").replace("_", " ").lower()

@@ -1,29 +1,63 @@
-"""Removes credentials from messages, page tokens, logs, and answers that echo a request.
+"""Which names are those of secrets, and how secrets are removed from messages, page tokens and answers.
 
-A redactor knows secret values, as they are and as they look in a URL, and the names of query parameters that carry
-them. Tokens that an API hands out while it is read are added to it.
+A :class:`Redactor` belongs to a source and learns tokens while it is read; it is fast, and replaces secrets as they are
+and as they look in a URL. A :class:`Masker` belongs to a webhook's endpoint, whose answers may repeat a secret in any
+encoding.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
-import logging
 import re
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-from airflow_provider_rfr.secret_names import MASK, SECRET_NAMES
-
+# A part of a secret's name, as a regular expression that Java understands as well; case does not count.
+SECRET_NAMES: Final = (
+    r"secret|token|passw|passphrase|pwd|credential|authorization|bearer|signature|cookie"
+    r"|(?:api|access|account|private)[._-]?key|keyfile|connection[._-]?string"
+    r"|(?<![a-z])(?:sas|dsn)(?![a-z])"
+)
+MASK: Final = "***"
+_SECRET: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
+# ``token_url`` says where a token comes from, and is not secret.
+_ABOUT: Final = re.compile(r"(?:url|uri|endpoint|path|file|field|header|param|parameter|name|type)s?$", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"(^|//)([^\s@/?#:]*):(?!//)\S*@")
+_USER: Final = re.compile(r"//[^\s@/?#:]+@")
+_ARGUMENT: Final = re.compile(r"([?&;]([^\s=&;#]+)=)[^\s&;#]+")
 _SHORTEST: Final = 4
 _LONG: Final = 8
 # Taken out of addresses that are kept. No more than these: `page_token` has to stay where it is.
 _CREDENTIAL_PARAMETERS: Final = frozenset({"access_token", "api_key", "apikey", "client_secret"})
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting, header, parameter or field of this name is kept out of everything that is shown."""
+    return _SECRET.search(name) is not None and _ABOUT.search(name) is None
+
+
+def secrets_in(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The secret values among a catalog's properties: by their names, and passwords in addresses.
+
+    Values of less than four characters are left out: to mask them would spoil any text.
+    """
+    found = {value for name, value in properties.items() if is_secret(name)}
+    for value in properties.values():
+        password = urlsplit(value).password if "://" in value else None
+        found |= {password, unquote(password)} if password else set()
+    return tuple(sorted(each for each in found if len(each) >= _SHORTEST))
+
+
+def without_credentials(text: str) -> str:
+    """An address, or text with addresses in it, as it may be shown."""
+    text = _USER.sub(f"//{MASK}@", _PASSWORD.sub(rf"\1\2:{MASK}@", text))
+    return _ARGUMENT.sub(lambda found: f"{found[1]}{MASK}" if is_secret(found[2]) else found[0], text)
 
 
 class Redactor:
@@ -39,7 +73,6 @@ class Redactor:
             self.add(secret)
         for name in parameters:
             self.add_parameter(name)
-        _watch_logs(self)
 
     def add(self, secret: Any) -> None:
         """Remember a secret; of a mapping or list, each value in it."""
@@ -74,7 +107,7 @@ class Redactor:
     def is_credential(self, name: str, value: str) -> bool:
         """Whether a query parameter is a credential: by its name, or because a long secret is in its value.
 
-        Not by a short one: ``status=open`` must stay what it is, though ``open`` may be somebody's password.
+        Not by a short one: ``status=open`` must stay what it is, though ``open`` may be a password too.
         """
         return name.lower() in self._parameters or any(secret in value for secret in self._long)
 
@@ -110,34 +143,8 @@ def _leaves(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-class _LogFilter(logging.Filter):
-    """urllib3 logs each address with its query at level DEBUG."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        redacted = message
-        for redactor in list(self.redactors):
-            redacted = redactor.text(redacted)
-        if redacted != message:
-            record.msg, record.args = redacted, ()
-        return True
-
-
-_log_filter = _LogFilter()
-for _name in ("urllib3.connectionpool", "urllib3.connection", "urllib3.util.retry"):
-    logging.getLogger(_name).addFilter(_log_filter)
-
-
-def _watch_logs(redactor: Redactor) -> None:
-    _log_filter.redactors.add(redactor)
-
-
 _MOST_KEPT: Final = 2048
-_MOST_TOLD: Final = 500
+_LONGEST_LINE: Final = 500
 _LONG_SEGMENT: Final = 8
 _LONGEST_ESCAPE: Final = 13
 _NAMES: Final = {"&": ("amp",), "<": ("lt",), ">": ("gt",), '"': ("quot",), "'": ("apos",)}
@@ -145,7 +152,7 @@ _SHORT: Final = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _SCHEMES: Final = frozenset({"basic", "bearer", "digest", "token", "apikey", "key"})
 _WORD: Final = re.compile(r"[a-z]+(?:[-_.][a-z]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# What names itself a secret is masked although nobody told us of it.
+# Values whose own name says that they are secret, whether or not they are known here.
 _NAMED: Final = re.compile(
     rf"(?i)([\"']?[\w-]{{0,40}}(?:{SECRET_NAMES})[\w-]{{0,40}}"
     r"[\"']?\s{0,8}[:=]\s{0,8})(\"[^\"]*\"|'[^']*'|(?:(?:basic|bearer|token)\s{1,8})?[^\s,;&}\"']+)"
@@ -160,11 +167,11 @@ class Masker:
     def __init__(self, secrets: Iterable[str]) -> None:
         parts = {part for secret in secrets for part in _parts(secret) if len(part) >= _SHORTEST}
         # The longest first, so that nothing is left of a secret that another one is a part of.
-        self._patterns = [re.compile(_pattern(part)) for part in sorted(parts, key=len, reverse=True)]
+        self._patterns = [re.compile("".join(map(_escaped, part))) for part in sorted(parts, key=len, reverse=True)]
         self._longest = max(map(len, parts), default=0) * _LONGEST_ESCAPE
 
     def mask(self, text: str) -> str:
-        """The text without the secrets."""
+        """The text with every secret masked."""
         for pattern in self._patterns:
             text = pattern.sub(MASK, text)
         return text
@@ -178,23 +185,23 @@ class Masker:
         # Where the window ends in the middle of a secret, its beginning was not recognised.
         text = text if is_whole else text[: len(text) - self._longest]
         text = _NAMED.sub(lambda found: found[1] + MASK, text)
-        return plain(text).encode()[:_MOST_KEPT].decode("utf-8", "ignore")
+        return _plain(text).encode()[:_MOST_KEPT].decode("utf-8", "ignore")
 
-    def told(self, text: str) -> str:
-        """A sentence for logs and the store: masked, on one line, and in characters that every database takes."""
-        return plain(self.mask(text))[:_MOST_TOLD]
+    def one_line(self, text: str) -> str:
+        """A text for logs and the store: masked, on one line, and in characters that every database takes."""
+        return _plain(self.mask(text))[:_LONGEST_LINE]
 
     def __repr__(self) -> str:
         return "Masker()"
 
 
-def plain(text: str) -> str:
-    """The text without control characters and halves of characters."""
+def _plain(text: str) -> str:
+    """The text without control characters and halves of surrogate pairs."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.encode("utf-8", "replace").decode())
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """What of an address may be secret: user, password, values of the query, the path and its longer segments."""
+    """The parts of an address that may be secret: user, password, query values, the path and its longer segments."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -212,13 +219,15 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """The secret, what follows its scheme (``Bearer x``, a login in base64), and how an address or base64 has it."""
+    """The secret, what follows its scheme (``Bearer x``, a login in base64), and both as in addresses and base64."""
     found = [secret]
     scheme, _, value = secret.partition(" ")
     if scheme.lower() in _SCHEMES:
         found.append(value.strip())
     if scheme.lower() == "basic":
-        found += _login(value.strip())
+        with contextlib.suppress(binascii.Error, ValueError):
+            login = base64.b64decode(value.strip(), validate=True).decode()
+            found += [login, login.partition(":")[2]]
     for part in found:
         yield part
         yield unquote(part)
@@ -226,22 +235,11 @@ def _parts(secret: str) -> Iterator[str]:
             yield encode(part.encode()).decode().rstrip("=")
 
 
-def _login(word: str) -> Iterator[str]:
-    try:
-        text = base64.b64decode(word, validate=True).decode()
-    except (binascii.Error, ValueError):
-        return
-    yield text
-    yield text.partition(":")[2]
-
-
-def _pattern(part: str) -> str:
-    """Matches the text however its characters come back, escaped for an address, for JSON or for a page."""
-    return "".join(each if each.isascii() and each.isalnum() else _escaped(each) for each in part)
-
-
 @lru_cache(maxsize=1024)
 def _escaped(letter: str) -> str:
+    """A pattern for a character, however an answer escapes it: for an address, for JSON or for HTML."""
+    if letter.isascii() and letter.isalnum():
+        return letter
     units = letter.encode("utf-16-be", "surrogatepass")
     forms = [
         # JSON in JSON has more of them.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
 _DOMAIN = (
-    *("__init__.py", "documents.py", "exceptions.py", "lazy.py", "secret_names.py"),
+    *("__init__.py", "documents.py", "exceptions.py", "lazy.py"),
     *("http", "streams", "lake", "refresh"),
 )
 _MIGRATION_PARTS = ("store", "builtins")

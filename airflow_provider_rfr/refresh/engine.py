@@ -41,9 +41,9 @@ from airflow_provider_rfr.refresh.resume_policy import (
     heartbeat,
 )
 from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.streams.core import unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged
-from airflow_provider_rfr.streams.read import unique_slices
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import RfrError, SourceError, SparkJobError
-from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.secret_names import secrets_in
+from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.refresh.config import RefreshConfig

@@ -63,5 +63,5 @@ __all__ = [
     "load_state",
 ]
 
-# requests and tenacity are loaded by what uses them.
+# Importing this package must not load requests: DAGs are parsed with it.
 __getattr__ = lazy_exports(__name__, {"RestStream": "rest"})

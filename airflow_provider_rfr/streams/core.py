@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
 import threading
 import warnings
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from airflow_provider_rfr.exceptions import BackoffInterrupted, ConfigurationError, ReadInterrupted
+
+_log = logging.getLogger(__name__)
 
 
 class Limiter(Protocol):
@@ -29,11 +32,11 @@ class Limiter(Protocol):
         """
 
     def penalize(self, seconds: float) -> None:
-        """Let everybody who shares the budget wait: the API said "too many requests"."""
+        """Make all readers that share the budget wait: the API said "too many requests"."""
 
 
 class _Unlimited:
-    """A budget that never runs out, and forgets penalties: who got the 429 waits alone."""
+    """A budget that never runs out, and ignores penalties: only the reader that got the 429 waits."""
 
     def acquire(self) -> None:
         return None
@@ -70,7 +73,7 @@ class ReadContext:
         return ReadContext, ()
 
 
-JsonValue: TypeAlias = bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"] | None
+_JsonValue: TypeAlias = bool | int | float | str | Sequence["_JsonValue"] | Mapping[str, "_JsonValue"] | None
 
 
 def canonical_json(value: Any, *, field: str = "value") -> str:
@@ -118,7 +121,7 @@ class NextPage:
     :ivar token: all that is needed to ask for the page, in another process too
     """
 
-    token: JsonValue
+    token: _JsonValue
 
     def __post_init__(self) -> None:
         if self.token is None:
@@ -181,18 +184,11 @@ def flat_state(state: State) -> dict[str, Any]:
     if isinstance(state, Complete):
         return dict(_COMPLETE_SENTINEL)
     token = state.token
-    if isinstance(token, Mapping) and not _has_a_meaning_of_its_own(token):
-        return dict(token)
-    return {"next_page_token": token}
-
-
-def _has_a_meaning_of_its_own(token: Mapping[str, Any]) -> bool:
-    return (
-        not token
-        or token in (_COMPLETE_SENTINEL, _NO_CURSOR_SENTINEL)
-        or {"version", "state"} <= token.keys() <= _VERSIONED_KEYS
-        or token.keys() == {"next_page_token"}
-    )
+    if not isinstance(token, Mapping) or not token or token in (_COMPLETE_SENTINEL, _NO_CURSOR_SENTINEL):
+        return {"next_page_token": token}
+    if {"version", "state"} <= token.keys() <= _VERSIONED_KEYS or token.keys() == {"next_page_token"}:
+        return {"next_page_token": token}
+    return dict(token)
 
 
 def _load_versioned(value: Mapping[str, Any]) -> State:
@@ -228,7 +224,7 @@ class SliceError(ConfigurationError, ValueError):
 
 
 class StreamSlice(Mapping[str, Any]):
-    """A partition, and where its reading stands.
+    """A partition, and the position of its reading.
 
     Reads as one flat mapping, in which the partition's keys win over a token's keys of the same name;
     ``partition`` and ``cursor_slice`` keep the two apart.  Equal to every mapping with the same items.
@@ -267,7 +263,7 @@ class StreamSlice(Mapping[str, Any]):
 def as_stream_slice(value: Any) -> StreamSlice:
     """A stream's own slice as a StreamSlice; None, as old streams yield, is the empty one.
 
-    :raises SliceError: no mapping
+    :raises SliceError: it is not a mapping
     """
     if isinstance(value, StreamSlice):
         return value
@@ -301,7 +297,7 @@ class Stream(ABC):
     a PagedStream, or has a ``state`` (see StateMixin).
 
     :ivar name: without one, the class's name in snake case
-    :ivar namespace: tells streams of one name apart, e.g. a database schema
+    :ivar namespace: distinguishes streams of the same name, e.g. a database schema
     :ivar primary_key: a field, several, or paths of fields; None if there is none
     :ivar json_schema: None lets the schema be inferred from the records
     :ivar cursor_field: the field (or path) by which the stream reads incrementally; empty if it doesn't
@@ -330,7 +326,7 @@ class Stream(ABC):
         return stream
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
-        """The units of work; by default the stream is one, with nothing to tell it by."""
+        """The units of work; by default the whole stream is one, ``{}``."""
         yield {}
 
     @abstractmethod
@@ -346,7 +342,7 @@ class Stream(ABC):
 
     @property
     def supports_checkpointing(self) -> bool:
-        """Whether an attempt can go on where the one before ended, rather than start the slice again."""
+        """Whether an attempt can continue where the one before ended, rather than start the slice again."""
         return bool(self.cursor_field) or has_settable_state(self)
 
     def partition_key(self, stream_slice: Mapping[str, Any]) -> str:
@@ -400,7 +396,7 @@ class StateMixin(ABC):
     two kinds the stream gets is the kind that its getter returns.  The state must say everything: the
     next page may be read by another instance, in another process.  In a stream with several slices it is
     the state of the slice being read.  In a stream with a cursor field it's the mapping that an
-    incremental read goes on from.
+    incremental read continues from.
     """
 
     @property
@@ -411,7 +407,7 @@ class StateMixin(ABC):
     @state.setter
     @abstractmethod
     def state(self, value: Any) -> None:
-        """Go on from ``value``."""
+        """Continue from ``value``."""
 
 
 class IncrementalMixin(StateMixin):
@@ -428,13 +424,31 @@ class IncrementalMixin(StateMixin):
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """A line for the log; streams may yield it among their records, and it never is one.
+    """A line for the log, which streams may yield among their records.
 
     :ivar level: a level's name of Python's logging
     """
 
     message: str
     level: str = "INFO"
+
+
+def unique_slices(stream: Stream, slices: Iterable[Mapping[str, Any]] | None = None) -> Iterator[StreamSlice]:
+    """The stream's slices, without those whose partition key came before; warns once of such.
+
+    :param slices: by default what the stream lists
+    """
+    seen: set[str] = set()
+    warned = False
+    for item in stream.stream_slices() if slices is None else slices:
+        stream_slice = as_stream_slice(item)
+        key = stream.partition_key(stream_slice.partition)
+        if key not in seen:
+            seen.add(key)
+            yield stream_slice
+        elif not warned:
+            warned = True
+            _log.warning("%s: partition %s is listed twice and read once", stream.name, key)
 
 
 def has_settable_state(stream: Stream) -> bool:
@@ -447,12 +461,12 @@ def has_settable_state(stream: Stream) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Page:
-    """Records and where to go on.
+    """Records, and what follows them.
 
     :ivar records: all records of the page; a page that was read in part is not a Page
     :ivar next: NextPage or Complete, never NotStarted.  The constructor also takes a bare token, and
         None for Complete
-    :ivar total_pages: pages of this partition, if the API told
+    :ivar total_pages: pages of this partition, if the API says so
     :ivar request: method and address, e.g. ``GET /orders?page=3``; never credentials
     :ivar status: HTTP status
     :ivar skipped: reason, when an ignored error left this page without records
@@ -473,7 +487,7 @@ class Page:
     def __init__(
         self,
         records: Iterable[Mapping[str, Any]],
-        next: State | JsonValue = None,
+        next: State | _JsonValue = None,
         total_pages: int | None = None,
         request: str | None = None,
         status: int | None = None,
@@ -481,20 +495,16 @@ class Page:
         received: int | None = None,
         unconfirmed: bool = False,
     ) -> None:
+        if isinstance(next, NotStarted):
+            raise ValueError("a page is followed by NextPage(token) or Complete(), not by NotStarted()")
+        if not isinstance(next, (NextPage, Complete)):
+            next = Complete() if next is None else NextPage(next)
         assign = object.__setattr__
         assign(self, "records", records if isinstance(records, (list, tuple)) else list(records))
-        assign(self, "next", _next_state(next))
+        assign(self, "next", next)
         assign(self, "total_pages", total_pages)
         assign(self, "request", request)
         assign(self, "status", status)
         assign(self, "skipped", skipped)
         assign(self, "received", received)
         assign(self, "unconfirmed", unconfirmed)
-
-
-def _next_state(value: State | JsonValue) -> NextPage | Complete:
-    if isinstance(value, (NextPage, Complete)):
-        return value
-    if isinstance(value, NotStarted):
-        raise ValueError("a page is followed by NextPage(token) or Complete(), not by NotStarted()")
-    return Complete() if value is None else NextPage(value)

@@ -43,7 +43,7 @@ class LongNumber(float):
 def loads(text: bytes) -> Any:
     """The JSON value.
 
-    :raises orjson.JSONDecodeError: it is none
+    :raises orjson.JSONDecodeError: it is not JSON
     """
     value = orjson.loads(text)
     if not loses_digits(text):
@@ -61,7 +61,7 @@ def dumps(value: Any, option: int = 0) -> bytes:
 
 
 def loses_digits(text: bytes) -> bool:
-    """Whether a number in some JSON would come back otherwise from doubles and integers of 64 bits.
+    """Whether a number in a JSON text would be changed by doubles and integers of 64 bits.
 
     True also for some texts that only look like such a number. Where no number is long, a look of some nanoseconds a
     byte: digits and points all become zeros, and a row of them is searched for.
@@ -77,7 +77,7 @@ def loses_digits(text: bytes) -> bool:
 
 
 def read_number(text: str) -> float:
-    """A JSON number as a double, or as a :class:`LongNumber` where that is another number."""
+    """A JSON number as a double, or as a :class:`LongNumber` where that differs."""
     value = float(text)
     return value if _holds(value, text) else LongNumber(text)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest.build import build_streams
-from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
+from airflow_provider_rfr.streams.rest._build import build_streams
+from airflow_provider_rfr.streams.rest._document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 _ORIGINS: Final = ("class", "file", "definition")
@@ -68,16 +68,17 @@ def inline_source(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _origin(source: Mapping[str, Any]) -> str:
     if not isinstance(source, Mapping):
-        raise ConfigurationError("source", f"is {type(source).__name__}, not a mapping", f"allowed: {', '.join(_KEYS)}")
+        problem = f"must be a mapping, is {type(source).__name__}"
+        raise ConfigurationError("source", problem, f"allowed: {', '.join(_KEYS)}")
     for key in source:
         if key not in _KEYS:
             raise ConfigurationError(f"source.{key}", "unknown field", nearest(str(key), _KEYS))
     named = [key for key in _ORIGINS if source.get(key) is not None]
     if len(named) != 1:
-        problem = f"has {' and '.join(named)}" if named else "says not where its streams are"
+        problem = f"has {' and '.join(named)}" if named else "does not say where its streams are"
         raise ConfigurationError("source", problem, "name exactly one of class, file and definition")
     if named[0] == "file" and not isinstance(source["file"], (str, Path)):
-        raise ConfigurationError("source.file", f"is {type(source['file']).__name__}, not a path")
+        raise ConfigurationError("source.file", f"must be a path, is {type(source['file']).__name__}")
     return named[0]
 
 
@@ -86,24 +87,31 @@ def _settings(source: Mapping[str, Any], key: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"source.{key}", f"is {type(value).__name__}, not a mapping")
+        raise ConfigurationError(f"source.{key}", f"must be a mapping, is {type(value).__name__}")
     return dict(value)
 
 
 def _python_streams(path: Any, config: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Stream]:
-    made = _made(_imported(path), {**config, **secrets})
-    found = [made] if isinstance(made, Stream) else list(made) if isinstance(made, Iterable) else [made]
+    made = _imported(path)
+    if inspect.isclass(made) and not issubclass(made, Stream):
+        raise ConfigurationError("source.class", f"{made.__qualname__} is not a subclass of Stream")
+    if inspect.isabstract(made):
+        problem = f"{made.__qualname__} lacks {', '.join(sorted(made.__abstractmethods__))}"
+        raise ConfigurationError("source.class", problem)
+    if callable(made) and not isinstance(made, Stream):
+        parameters = inspect.signature(made).parameters.values()
+        takes_config = any(each.name == "config" or each.kind is each.VAR_KEYWORD for each in parameters)
+        made = made(config={**config, **secrets}) if takes_config else made()
+    found = [made] if isinstance(made, Stream) or not isinstance(made, Iterable) else list(made)
     streams: dict[str, Stream] = {}
     for stream in found:
         if not isinstance(stream, Stream):
-            raise ConfigurationError(
-                "source.class", f"{path} gives {type(stream).__name__}, not a Stream", "return a Stream, or several"
-            )
+            problem = f"{path} gives {type(stream).__name__}, not a Stream"
+            raise ConfigurationError("source.class", problem, "return a Stream, or several")
         if stream.name in streams:
             raise ConfigurationError("source.class", f"{path} gives two streams named {stream.name!r}")
         if stream.public_config is None:
-            public = {key: value for key, value in config.items() if key not in secrets}
-            stream.public_config = public
+            stream.public_config = {key: value for key, value in config.items() if key not in secrets}
         streams[stream.name] = stream
     return streams
 
@@ -113,29 +121,12 @@ def _imported(path: Any) -> Any:
         raise ConfigurationError("source.class", f"{path!r} is not an import path", _CLASS_REMEDY)
     module_name, _, name = path.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        found: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError("source.class", f"{path}: {error}", _CLASS_REMEDY) from error
-    found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             names = [item for item in vars(found) if not item.startswith("_")]
             raise ConfigurationError("source.class", f"{module_name} has no {name!r}", nearest(name, names))
         found = getattr(found, part)
     return found
-
-
-def _made(found: Any, config: dict[str, Any]) -> Any:
-    if isinstance(found, Stream) or not callable(found):
-        return found
-    if inspect.isclass(found) and not issubclass(found, Stream):
-        raise ConfigurationError("source.class", f"{found.__qualname__} is not a subclass of Stream")
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ConfigurationError("source.class", f"{found.__qualname__} lacks {missing}")
-    return found(config=config) if _takes_config(found) else found()
-
-
-def _takes_config(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.name == "config" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -28,7 +28,7 @@ from airflow_provider_rfr.streams.core import (
     load_state,
 )
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class PagedStream(Stream):
@@ -50,7 +50,7 @@ class PagedStream(Stream):
         """
 
     def token_at(self, position: int) -> Any:
-        """The token of a position, from 0; only if ``addressable``.  None stands for the first page."""
+        """The token of a position, from 0; only if ``addressable``.  None is the first page."""
         raise NotImplementedError(f"pages of {self.name} are not addressable")
 
     @property
@@ -67,31 +67,14 @@ class PagedStream(Stream):
             yield from page.records
 
 
-class RepeatedTokenGuard:
-    """Ends a chain whose tokens go round in a circle.  One guard for each chain."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-
-    def check(self, token: Any | None) -> None:
-        """Call it with each token that is about to be read.
-
-        :raises RepeatedPageError: it was read before
-        """
-        text = canonical_json(token, field="page token")
-        if text in self._seen:
-            raise RepeatedPageError(f"page token {text} came twice; the stream would never end")
-        self._seen.add(text)
-
-
 class EmptyPageGuard:
-    """Has an empty page after a full one asked for once more, before it counts.  One guard for each chain.
+    """Has an empty page after a full one read once more, before it counts: one wrong answer must not end a chain.
 
-    A page is full that has as many records as were asked for, or (a server may cap that) as the page before it;
-    any page with records, where it is not known how many were asked for.
+    One guard for each chain.  A page is full that has as many records as were asked for, or (a server may cap that)
+    as the page before it; any page with records, where it is not known how many were asked for.
 
-    :param resumed: the page before was read by somebody else, so it may have been full
-    :ivar asked: the page in question is being asked for the second time
+    :param resumed: the page before was read by another attempt, so it may have been full
+    :ivar asked: the page in question is being read for the second time
     """
 
     def __init__(self, page_size: int | None, *, resumed: bool, asked: bool = False) -> None:
@@ -106,21 +89,44 @@ class EmptyPageGuard:
             self.asked = True
             return True
         if self.asked and page.received:
-            log.warning("%s: the page was empty, and has %d records when asked again", page.request, page.received)
+            _log.warning("%s: the page was empty, and has %d records when asked again", page.request, page.received)
         self.asked = False
-        self._after_full = self._is_full(page.received)
-        self._before = page.received
+        received = page.received
+        if not received or self._page_size is None:
+            self._after_full = received != 0
+        else:
+            self._after_full = received >= self._page_size or received == self._before
+        self._before = received
         return False
 
-    def _is_full(self, received: int | None) -> bool:
-        if not received or self._page_size is None:
-            return received != 0
-        return received >= self._page_size or received == self._before
 
+class ChainReader:
+    """Reads the pages of one slice one after another, with the guards that a reading loop needs.
 
-def token_of(state: NotStarted | NextPage) -> Any | None:
-    """The token to read a state's page with; None for the first page."""
-    return state.token if isinstance(state, NextPage) else None
+    :param resumed: the first page that is read is not the slice's first
+    """
+
+    def __init__(self, stream: PagedStream, partition: Mapping[str, Any], *, resumed: bool) -> None:
+        self._stream = stream
+        self._partition = partition
+        self._empty_pages = EmptyPageGuard(stream.page_size, resumed=resumed)
+        self._tokens: set[str] = set()
+
+    def read(self, state: NotStarted | NextPage) -> Page:
+        """The page at a position.
+
+        :raises RepeatedPageError: its token was read before
+        """
+        token = state.token if isinstance(state, NextPage) else None
+        text = canonical_json(token, field="page token")
+        if text in self._tokens:
+            raise RepeatedPageError(f"page token {text} came twice; the stream would never end")
+        self._tokens.add(text)
+        page = self._stream.read_page(self._partition, token)
+        if self._empty_pages.doubts(page):
+            page = self._stream.read_page(self._partition, token)
+            self._empty_pages.doubts(page)
+        return page
 
 
 def iter_pages(
@@ -132,17 +138,10 @@ def iter_pages(
 
     :raises RepeatedPageError: a token came twice
     """
-    partition = as_stream_slice(stream_slice).partition
     state = load_state(stream_state)
-    guard = RepeatedTokenGuard()
-    ends = EmptyPageGuard(stream.page_size, resumed=isinstance(state, NextPage))
+    reader = ChainReader(stream, as_stream_slice(stream_slice).partition, resumed=isinstance(state, NextPage))
     while not isinstance(state, Complete):
-        token = token_of(state)
-        guard.check(token)
-        page = stream.read_page(partition, token)
-        if ends.doubts(page):
-            page = stream.read_page(partition, token)
-            ends.doubts(page)
+        page = reader.read(state)
         yield page
         state = page.next
 
@@ -160,13 +159,13 @@ _COPIED = (
 )
 
 
-def keeps_page_state(stream: Stream) -> bool:
-    """Whether the stream's ``state`` is the position of its next page."""
-    return has_settable_state(stream) and not stream.cursor_field
+def is_read_by_page(stream: Stream) -> bool:
+    """Whether the stream can resume at a page: it is a PagedStream, or its ``state`` is its next page."""
+    return isinstance(stream, PagedStream) or (has_settable_state(stream) and not stream.cursor_field)
 
 
 def checked_records(stream: Stream, items: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | LogMessage]:
-    """What ``read_records`` yielded, as records and log lines.
+    """The records and log lines that ``read_records`` yielded.
 
     :raises ConfigurationError: something is neither
     """
@@ -217,7 +216,9 @@ class _Adapter(PagedStream):
         return type(self)(self._stream.private_copy())
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
-        stream = self._copy_of_this_thread()
+        stream: Stream | None = getattr(self._copies, "stream", None)
+        if stream is None:
+            stream = self._copies.stream = self._copy() if self._copyable else self._stream
         if stream is not self._stream:
             return self._read(stream, as_stream_slice(stream_slice), token)
         with self._one_at_a_time:
@@ -231,22 +232,16 @@ class _Adapter(PagedStream):
         records = []
         for item in checked_records(stream, stream.read_records(*arguments)):
             if isinstance(item, LogMessage):
-                log.log(logging.getLevelName(item.level), "%s: %s", stream.name, item.message)
+                _log.log(logging.getLevelName(item.level), "%s: %s", stream.name, item.message)
             else:
                 records.append(item)
         return records
-
-    def _copy_of_this_thread(self) -> Stream:
-        mine: Stream | None = getattr(self._copies, "stream", None)
-        if mine is None:
-            mine = self._copies.stream = self._copy() if self._copyable else self._stream
-        return mine
 
     def _copy(self) -> Stream:
         try:
             return self._stream.private_copy()
         except Exception as error:  # noqa: BLE001 - a user's class may refuse in any way
-            log.warning(
+            _log.warning(
                 "%s can't be copied (%s), so its pages are read one at a time; "
                 "override private_copy, or make it a PagedStream",
                 self.name,
@@ -282,16 +277,18 @@ class _StatePages(_Adapter):
     def __init__(self, stream: Stream, stream_state: Mapping[str, Any] | None = None) -> None:
         super().__init__(stream)
         self._stream_state = stream_state
-        self._structured = isinstance(_get_state(stream), (NotStarted, NextPage, Complete))
+        stateful: Any = stream
+        self._structured = isinstance(stateful.state, (NotStarted, NextPage, Complete))
 
     def _read(self, stream: Stream, stream_slice: StreamSlice, token: Any | None) -> Page:
+        stateful: Any = stream
         start: State = NotStarted() if token is None else NextPage(token)
         flat = flat_state(start)
-        _set_state(stream, start if self._structured else flat)
+        stateful.state = start if self._structured else flat
         at_page = StreamSlice(stream_slice.partition, flat)
         stream_state = flat if self._stream_state is None else self._stream_state
         records = self._records(stream, legacy_slice(at_page), stream_state)
-        after = load_state(copy.deepcopy(_get_state(stream)))
+        after = load_state(copy.deepcopy(stateful.state))
         if after == start and token is not None:
             raise RepeatedPageError(f"{self.name}: state {flat!r} did not move; the stream would never end")
         return Page(records, Complete() if isinstance(after, NotStarted) else after)
@@ -303,18 +300,10 @@ class _StatePages(_Adapter):
         return _StatePages, (self._stream, self._stream_state)
 
 
-def _get_state(stream: Any) -> Any:
-    return stream.state
-
-
-def _set_state(stream: Any, value: Any) -> None:
-    stream.state = value
-
-
 def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -> PagedStream:
     """The stream itself, or an adapter by which the engine can read it page by page.
 
-    A stream with a ``state`` (and no cursor field: its state is then no page) gives its own pages; every
+    A stream with a ``state`` (and no cursor field, with which the state is not a page) gives its own pages; every
     other one gives each slice as one page.  Each thread reads with a private copy of the stream.
 
     :param stream_state: what ``read_records`` gets under that name; by default the page's own state
@@ -325,9 +314,7 @@ def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -
         raise ConfigurationError(
             "source", f"{stream!r} is not a Stream", "subclass airflow_provider_rfr.streams.Stream"
         )
-    if keeps_page_state(stream):
-        return _StatePages(stream, stream_state=stream_state)
-    return _OnePageASlice(stream)
+    return _StatePages(stream, stream_state) if is_read_by_page(stream) else _OnePageASlice(stream)
 
 
 def read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:

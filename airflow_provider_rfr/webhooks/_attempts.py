@@ -8,15 +8,12 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timezone
-from email.utils import parsedate_to_datetime
-from math import isfinite
 from typing import Final
 from urllib.parse import urljoin
 
 from airflow_provider_rfr.exceptions import TemplateError
-from airflow_provider_rfr.http.addresses import Deadline, DeadlineExceeded
-from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.client import Answer, Client, NoAnswer, Request, host_of, retry_after
+from airflow_provider_rfr.http.sockets import Deadline, DeadlineExceeded
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.store.claims import Claim, Ending, Result
 from airflow_provider_rfr.store.deliveries import EndpointKey
@@ -55,31 +52,13 @@ def wait_before(
     """Seconds until the next attempt: by the schedule, spread by a fifth, and never less than was asked for.
 
     :param failures: attempts that failed, from 1
-    :param asked: by the server, from :func:`retry_after`
+    :param asked: by the server, see :func:`_asked_wait`
     """
     wait = scheduled_wait(schedule, failures) * (1 + _JITTER * (chance() - 0.5))
     if asked is not None:
         # A little later than asked: otherwise all that were asked the same come at once.
         wait = max(wait, min(asked, _LONGEST_ASKED[schedule]) * (1 + 0.05 * chance()))
     return min(wait, _LONGEST_WAIT)
-
-
-def retry_after(header: str | None, now: float) -> float | None:
-    """Seconds that a ``Retry-After`` asks for: a number, or a date by the clock ``now``.
-
-    None without one, and for what can't be meant: not a number, infinite, before now.
-    """
-    text = (header or "").strip()
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(text)
-            # The old form has no zone, and means UTC.
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp() - now
-        except (TypeError, ValueError, OverflowError, IndexError):
-            return None
-    return seconds if isfinite(seconds) and seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +127,7 @@ def call_endpoint(
         outcome = Outcome(Ending.RETRY, "internal", f"it could not be sent: {type(error).__name__}")
     return replace(
         outcome,
-        detail=None if outcome.detail is None else call.masker.told(outcome.detail),
+        detail=None if outcome.detail is None else call.masker.one_line(outcome.detail),
         answer=call.masker.kept(answer.body) if isinstance(answer, Answer) else None,
         body_sha256=None if body is None else hashlib.sha256(body).hexdigest(),
         at=at,
@@ -168,7 +147,7 @@ def _exchange(call: Call, delivery_id: str, body: bytes, client: Client, timesta
             try:
                 found = call.tokens.token(client, deadline, refused)
             except DeadlineExceeded:
-                return NoAnswer("timeout", f"{call.host} gave no whole answer within {deadline.seconds:g} s")
+                return NoAnswer("timeout", f"{call.host} gave no complete answer within {deadline.seconds:g} s")
             if isinstance(found, NoAnswer):
                 return found
             token = found
@@ -213,7 +192,7 @@ def _judge(call: Call, answer: Answer | NoAnswer, now: float) -> Outcome:
 
 def _asked_wait(answer: Answer, now: float) -> float | None:
     """Seconds that the server asked to wait, by ``Retry-After`` or by a rate limit of which nothing remains."""
-    asked = retry_after(answer.headers.get("Retry-After"), now)
+    asked = retry_after(answer.headers.get("Retry-After"), now) or None
     if asked is not None or answer.headers.get("x-ratelimit-remaining", "").strip() != "0":
         return asked
     reset = answer.headers.get("x-ratelimit-reset", "").strip()

@@ -12,7 +12,6 @@ import base64
 import hashlib
 import hmac
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +23,14 @@ from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.addresses import AddressGuard, Deadline
-from airflow_provider_rfr.http.client import Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.addresses import AddressGuard
+from airflow_provider_rfr.http.client import Client, NoAnswer, Request, host_of, trusted_certificates
 from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
+from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import shown
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
 from airflow_provider_rfr.webhooks.presets import Preset, TokenStep
-
-_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Where an installation says which certificates it trusts, in the order of requests and curl."""
 
 _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 
@@ -137,7 +134,7 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
             parts = urlsplit(base)
             url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + preset.path()))
     headers.update({name: value.get_secret_value() for name, value in endpoint.headers.items()})
-    guard, verify = AddressGuard.of(allowed_hosts, endpoint.allowed_hosts), _trusted(connection.verify)
+    guard, verify = AddressGuard.of(allowed_hosts, endpoint.allowed_hosts), trusted_certificates(connection.verify)
     return Call(
         endpoint=endpoint,
         url=url,
@@ -158,17 +155,6 @@ def _base(endpoint: Endpoint, connection: ConnectionSettings) -> str:
     if urlsplit(base).scheme not in ("http", "https"):
         raise ConfigurationError("connection", "has no http address", "write the host with https:// before it")
     return base
-
-
-def _trusted(verify: bool | str) -> bool | str:
-    """What the connection says, else the environment, as for curl and requests."""
-    source = "connection: verify"
-    if verify is True:
-        source = next((name for name in _BUNDLES if os.environ.get(name)), "")
-        verify = os.environ[source] if source else True
-    if isinstance(verify, str) and not os.path.exists(verify):
-        raise ConfigurationError(source, f"there is no {verify!r}", "name a file or folder of certificates in PEM")
-    return verify
 
 
 def _preset_credential(preset: Preset, connection: ConnectionSettings) -> dict[str, str]:

@@ -6,9 +6,8 @@ import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import _masked
 from airflow_provider_rfr.builtins.spark.session import without
-from airflow_provider_rfr.http.redaction import Masker
+from airflow_provider_rfr.http.redaction import Masker, is_secret, secrets_in
 from airflow_provider_rfr.refresh.errors import redact
-from airflow_provider_rfr.secret_names import is_secret, secrets_in
 
 SECRETS = (
     "password",

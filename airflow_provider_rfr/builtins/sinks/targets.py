@@ -31,12 +31,13 @@ import fsspec  # type: ignore[import-untyped]
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import requests
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.builtins.sinks.windows import Window
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
+from airflow_provider_rfr.http.client import Client, NoAnswer, Request, retry_after, trusted_certificates
+from airflow_provider_rfr.http.sockets import Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class HttpTarget:
 
     :ivar url: of the connection; the sink's ``path`` comes behind it
     :ivar headers: sent with each request, e.g. ``Authorization``
-    :ivar timeout: seconds for connecting, and for each wait for an answer
+    :ivar timeout: seconds for one request, from connecting to the last byte of the answer
     :ivar patience: seconds for which a batch is tried again where that may help
     :ivar verify: whether certificates are checked, or the file of those that are trusted
     """
@@ -189,9 +190,8 @@ class HttpSender:
             remedy = "a host, and http or https as its schema"
             raise ConfigurationError("sink.settings.connection", "its address is no HTTP address", remedy)
         self._host = parts.hostname
-        self._session = requests.Session()
-        # Otherwise a password in ~/.netrc would take the place of the headers.
-        self._session.auth = lambda request: request
+        self._verify = trusted_certificates(target.verify)
+        self._client = Client()
 
     def send(self, batch: Batch) -> None:
         """Post the batch, several times where that may help."""
@@ -209,35 +209,21 @@ class HttpSender:
 
     def close(self) -> None:
         """Close the connections."""
-        self._session.close()
+        self._client.close()
 
     def _post(self, batch_id: str, body: bytes) -> None:
         headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch_id}
-        timeout, verify = self._target.timeout, self._target.verify
-        try:
-            answer = self._session.post(
-                self._url,
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                verify=verify,
-                allow_redirects=False,
-                stream=True,
-            )
-        except requests.exceptions.RequestException as error:
-            # The library's own words hold the address, and that may hold a secret.
-            raise _TryAgainError(type(error).__name__) from None
-        with answer:
-            self._judge(batch_id, answer)
-
-    def _judge(self, batch_id: str, answer: requests.Response) -> None:
-        if 200 <= answer.status_code < 300:
+        request = Request("POST", self._url, headers, body, self._verify)
+        # No address guard: the receiver is named by an Airflow connection, and may be a private host.
+        answer = self._client.send(request, Deadline(self._target.timeout))
+        if isinstance(answer, NoAnswer):
+            raise _TryAgainError(answer.detail)
+        if 200 <= answer.status < 300:
             return
-        if answer.status_code in _AGAIN:
-            after = answer.headers.get("Retry-After", "")
-            wait = min(float(after), _LONGEST_WAIT) if after.isascii() and after.isdigit() else None
-            raise _TryAgainError(f"HTTP {answer.status_code}", wait)
-        problem = f"{self._host} refused batch {batch_id} with HTTP {answer.status_code}"
+        if answer.status in _AGAIN:
+            asked = retry_after(answer.headers.get("Retry-After"))
+            raise _TryAgainError(f"HTTP {answer.status}", None if asked is None else min(asked, _LONGEST_WAIT))
+        problem = f"{self._host} refused batch {batch_id} with HTTP {answer.status}"
         raise SinkDeliveryError(self._sink, problem, "see the receiver's log; the batch is sent again by the next run")
 
 

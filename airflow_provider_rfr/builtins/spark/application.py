@@ -21,9 +21,9 @@ from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import decode
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import holds_views
-from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.execution.work import Applied

@@ -31,9 +31,9 @@ from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.builtins.wanted import CycleError, Graph
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
+from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, ViewEntry, find_view, holds_views, view_names
-from airflow_provider_rfr.secret_names import secrets_in
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

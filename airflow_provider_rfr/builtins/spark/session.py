@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
+from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, spark_sql_settings
-from airflow_provider_rfr.secret_names import SECRET_NAMES, secrets_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -56,7 +56,7 @@ _path_environment.filters["as_path"] = _as_path
 
 
 class UndefinedValue(SourceDefinitionError):
-    """A template asks for something that isn't there this time."""
+    """A template uses a value that is missing this time."""
 
 
 class Template(Protocol):
@@ -69,7 +69,7 @@ class Template(Protocol):
     def constant(self) -> bool: ...
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
-        """:raises SourceDefinitionError: the expression fails; UndefinedValue if for something that isn't there"""
+        """:raises SourceDefinitionError: the expression fails; UndefinedValue if a value is missing"""
 
 
 class _Constant:
@@ -106,7 +106,7 @@ class _Compiled:
             problem = str(error.message)
         except Exception as error:  # noqa: BLE001 - an expression may fail in any way
             problem = f"the expression fails with {type(error).__name__}"
-        # Raised out here: what failed may hold secrets, and must not travel along as the error's context.
+        # Out here: what failed may hold secrets, and must not become the error's context.
         raise kind(self._place, problem, f"known are {', '.join(sorted(variables))}")
 
 
@@ -160,7 +160,7 @@ def compile_condition(text: str, place: str, names: Iterable[str], config: Mappi
 
 
 def has_expressions(text: str) -> bool:
-    """Whether the template engine has anything to do."""
+    """Whether a text has template syntax in it."""
     return "{{" in text or "{%" in text or "{#" in text
 
 
@@ -246,7 +246,7 @@ def parse_path(text: str | Sequence[str]) -> Path:
 
 
 def lookup(value: Any, path: Path) -> Any:
-    """What stands at ``path``, or MISSING."""
+    """The value at ``path``, or MISSING."""
     for key in path:
         if isinstance(value, Mapping):
             value = value.get(key, MISSING)
@@ -260,7 +260,7 @@ def lookup(value: Any, path: Path) -> Any:
 
 
 def lookup_each(value: Any, path: Path) -> Iterator[Any]:
-    """What stands at every place that ``path`` matches; ``*`` matches each item of a list or an object."""
+    """The values at all places that ``path`` matches; ``*`` matches each item of a list or an object."""
     if _WILDCARD not in path:
         yield lookup(value, path)
         return
@@ -286,7 +286,7 @@ def assign(record: MutableMapping[str, Any], path: Path, value: Any) -> None:
 
 
 def take(record: MutableMapping[str, Any], path: Path) -> Any:
-    """Remove what stands at ``path`` and return it, or MISSING."""
+    """Remove the value at ``path`` and return it, or MISSING."""
     holder = lookup(record, path[:-1])
     return holder.pop(path[-1], MISSING) if isinstance(holder, MutableMapping) else MISSING
 

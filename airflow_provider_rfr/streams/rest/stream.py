@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SourceError
-from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext
+from airflow_provider_rfr.streams.core import Complete, NextPage, Page, PrimaryKey, ReadContext, unique_slices
 from airflow_provider_rfr.streams.paged import PagedStream
-from airflow_provider_rfr.streams.rest.client import Requester
-from airflow_provider_rfr.streams.rest.error_handler import Action, Verdict
-from airflow_provider_rfr.streams.rest.paginator import Paginator, Reply
-from airflow_provider_rfr.streams.rest.partition_routers import NoRouter, PartitionRouter, distinct
-from airflow_provider_rfr.streams.rest.records import Selector, SkipGuard, Transformation, transform
-
-
-@dataclass(frozen=True, slots=True)
-class RestParts:
-    """What a RestStream is made of.
-
-    :ivar variables: what filters and transformations may use besides the record: no secrets, because what
-        they make ends in a table
-    :ivar fingerprint: what decides which requests are sent, without secrets
-    :ivar rebuild: makes the stream again in another process
-    """
-
-    requester: Requester
-    selector: Selector
-    paginator: Paginator
-    fingerprint: Mapping[str, Any]
-    router: PartitionRouter = field(default_factory=NoRouter)
-    transformations: tuple[Transformation, ...] = ()
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    rebuild: tuple[Callable[..., Any], tuple[Any, ...]] | None = field(default=None, repr=False)
+from airflow_provider_rfr.streams.rest._client import Requester
+from airflow_provider_rfr.streams.rest._error_handler import Action, Verdict
+from airflow_provider_rfr.streams.rest._paginator import Paginator, Reply
+from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter
+from airflow_provider_rfr.streams.rest._records import Selector, SkipGuard, Transformation, transform
 
 
 class RestStream(PagedStream):
-    """Reads pages by HTTP as a source definition says; see docs/sources.md.
+    """Reads pages by HTTP as a source definition says; see docs/sources.md and :meth:`from_definition`.
 
     Stateless: any page of any partition can be read on any thread.  The pages of a parent stream are read
     by the parent's own RestStream.
+
+    :param variables: what filters and transformations may use besides the record: no secrets, because what
+        they make ends in a table
+    :param fingerprint: what decides which requests are sent, without secrets
+    :param rebuild: gives a function and its arguments that make the stream again in another process; they hold
+        secrets, which therefore are no attribute
     """
 
     paces_itself = True
@@ -48,23 +33,34 @@ class RestStream(PagedStream):
     def __init__(
         self,
         name: str,
-        parts: RestParts,
+        *,
+        requester: Requester,
+        selector: Selector,
+        paginator: Paginator,
+        router: PartitionRouter,
+        transformations: Sequence[Transformation],
+        variables: Mapping[str, Any],
+        fingerprint: Mapping[str, Any],
+        rebuild: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
         primary_key: PrimaryKey = None,
         json_schema: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.primary_key = primary_key
         self.json_schema = json_schema
-        self.addressable = parts.paginator.addressable
-        self.page_size = parts.paginator.page_size
-        self.partition_fields = parts.router.key_fields
-        self._parts = parts
-        self._skips = SkipGuard(parts.requester.handler.max_skipped_pages)
-
-    @property
-    def slice_fields(self) -> tuple[str, ...]:
-        """All fields that the stream's partitions have."""
-        return self._parts.router.fields
+        self.addressable = paginator.addressable
+        self.page_size = paginator.page_size
+        self.partition_fields = router.key_fields
+        self.slice_fields = router.fields
+        self._requester = requester
+        self._selector = selector
+        self._paginator = paginator
+        self._router = router
+        self._transformations = transformations
+        self._variables = variables
+        self._fingerprint = fingerprint
+        self._rebuild = rebuild
+        self._skips = SkipGuard(requester.handler.definition.max_skipped_pages)
 
     @classmethod
     def from_definition(
@@ -79,30 +75,29 @@ class RestStream(PagedStream):
 
         :raises SourceDefinitionError: the definition is wrong, or has no such stream
         """
-        from airflow_provider_rfr.streams.rest.build import build_stream
+        from airflow_provider_rfr.streams.rest._build import build_stream
 
         return build_stream(definition, name, dict(config or {}), dict(secrets or {}))
 
     def stream_slices(self) -> Iterable[Mapping[str, Any]]:
         """The partitions; a parent stream is read for it, page by page."""
-        return distinct(self._parts.router, self.name)
+        return (each.partition for each in unique_slices(self, self._router.partitions()))
 
     def read_page(self, stream_slice: Mapping[str, Any], token: Any | None) -> Page:
-        parts = self._parts
-        verdict = parts.requester.fetch(stream_slice, token, parts.paginator, self.context)
+        verdict = self._requester.fetch(stream_slice, token, self._paginator, self.context)
         answer = verdict.answer
         if verdict.action is Action.END:
             return Page((), Complete(), request=verdict.request, status=verdict.status)
         if verdict.action is Action.IGNORE or answer is None:
             return self._skipped(stream_slice, token, verdict)
-        records = parts.selector.select(answer)
+        records = self._selector.select(answer)
         received = len(records)
-        variables = {**parts.variables, "stream_slice": stream_slice}
-        step = parts.paginator.step(token, Reply(answer, records, {**variables, "token": token}))
-        if parts.selector.condition is not None:
-            records = parts.selector.keep(records, variables, answer.request)
-        if parts.transformations:
-            transform(records, parts.transformations, variables, answer.request)
+        variables = {**self._variables, "stream_slice": stream_slice}
+        # Before the filter: a page that it empties is not the last one.
+        step = self._paginator.step(token, Reply(answer, records, {**variables, "token": token}))
+        records = self._selector.keep(records, variables, answer.request)
+        if self._transformations:
+            transform(records, self._transformations, variables, answer.request)
         return Page(
             records,
             step.next,
@@ -113,22 +108,10 @@ class RestStream(PagedStream):
             unconfirmed=step.unconfirmed,
         )
 
-    def token_at(self, position: int) -> Any | None:
-        return self._parts.paginator.token_at(position)
-
-    def fingerprint(self) -> Mapping[str, Any]:
-        return self._parts.fingerprint
-
-    def bind(self, context: ReadContext) -> None:
-        super().bind(context)
-        for parent in self._parts.router.parents():
-            parent.bind(context)
-
     def _skipped(self, stream_slice: Mapping[str, Any], token: Any | None, verdict: Verdict) -> Page:
-        paginator = self._parts.paginator
-        following = paginator.after_skipped(token)
+        following = self._paginator.after_skipped(token)
         if following is not None:
-            position = paginator.position_of(token)
+            position = self._paginator.position_of(token)
             self._skips.note(self.partition_key(stream_slice), position, verdict.reason, verdict.request)
         elif token is not None:
             raise SourceError(
@@ -139,10 +122,19 @@ class RestStream(PagedStream):
         after = Complete() if following is None else NextPage(following)
         return Page((), after, None, verdict.request, verdict.status, skipped=verdict.reason)
 
+    def token_at(self, position: int) -> Any | None:
+        return self._paginator.token_at(position)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return self._fingerprint
+
+    def bind(self, context: ReadContext) -> None:
+        super().bind(context)
+        for parent in self._router.parents():
+            parent.bind(context)
+
     def __reduce__(self) -> Any:
-        if self._parts.rebuild is None:
-            raise TypeError(f"{self!r} was not made from a definition and can't be sent to another process")
-        return self._parts.rebuild
+        return self._rebuild()
 
     def __repr__(self) -> str:
         return f"RestStream({self.name!r})"

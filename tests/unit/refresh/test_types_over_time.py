@@ -17,7 +17,7 @@ from airflow_provider_rfr.lake.inference import arrow_schema, infer_records
 from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh.pages import encode_records
 from airflow_provider_rfr.refresh.typed_rows import LedgerPage, type_pages
-from airflow_provider_rfr.streams.rest.responses import Answer
+from airflow_provider_rfr.streams.rest._responses import Answer
 
 Row = dict[str, Any]
 

@@ -100,7 +100,7 @@ def refused(definition, **source):
         (
             document({"paginator": {"type": "cursor", "cursor": "next_cursor"}}),
             "streams.orders.paginator.cursor",
-            "'next_cursor' is not a mapping; write e.g. {path: 'next_cursor'}; allowed: path, header, expression",
+            "must be a mapping, is 'next_cursor'; write e.g. {path: 'next_cursor'}; allowed: path, header, expression",
         ),
         (
             document({"paginator": {"type": "offset", "send_as": "skip"}}),
@@ -110,7 +110,7 @@ def refused(definition, **source):
         (
             document({"paginator": "cursor"}),
             "streams.orders.paginator",
-            "'cursor' is not a mapping; write type and its fields; allowed: none, page_number",
+            "must be a mapping, is 'cursor'; write type and its fields; allowed: none, page_number",
         ),
         (document({"records": "data"}), "streams.orders.records", "write e.g. {path: 'data'}"),
         (
@@ -120,7 +120,7 @@ def refused(definition, **source):
         ),
         (document(authenticator={"type": "bearer"}), "authenticator.token", "is missing"),
         (document(authenticator={"type": "barer"}), "authenticator.type", "did you mean 'bearer'?"),
-        (document(base_url="api.example.com"), "base_url", "no http address"),
+        (document(base_url="api.example.com"), "base_url", "not an http address"),
         (document(base_url="https://u:p@api.example.com"), "base_url", "type: basic"),
         (document(base_url="https://{{ config.host }}"), "base_url", "config has no 'host'"),
         (document(streams={}), "streams", "at least 1"),
@@ -132,7 +132,7 @@ def refused(definition, **source):
         (document({"records": {"filter": "record.x >"}}), "streams.orders.records.filter", "is not a template"),
         (document({"request": {"path": "/{{ record.id }}"}}), "streams.orders.request.path", "unknown name 'record'"),
         (document(version=2), "version", "allowed: 1"),
-        ("text", "document", "is str, not a mapping"),
+        ("text", "document", "must be a mapping, is str"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_what_is_allowed(definition, path, message):
@@ -164,7 +164,7 @@ def test_the_file_is_named(tmp_path):
     [
         ("a: [1", "line 1, column 6", "expected ',' or ']'"),
         ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "duplicate key 'a'"),
-        ("- 1\n", "document", "is list, not a mapping"),
+        ("- 1\n", "document", "must be a mapping, is list"),
         ("", "document", "is NoneType"),
         ("a: !!python/object/apply:os.system [true]", "line 1", "tags are not read"),
     ],

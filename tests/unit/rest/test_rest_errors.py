@@ -17,7 +17,8 @@ from airflow_provider_rfr.exceptions import (
     TokenExpiredError,
 )
 from airflow_provider_rfr.streams.core import Complete, NextPage, ReadContext
-from airflow_provider_rfr.streams.rest.error_handler import _seconds_to_wait, exponential, reset_time, retry_after
+from airflow_provider_rfr.streams.rest._definition import Constant, Exponential, _ResetTime
+from airflow_provider_rfr.streams.rest._error_handler import seconds_to_wait
 from tests.soon import SOON, soon
 
 GOOD = {"data": [{"id": 1}]}
@@ -112,31 +113,34 @@ class TestBackoff:
     def test_a_header_that_says_at_once_is_believed_less_and_less(self):
         past = formatdate(time.time() - 60, usegmt=True)
         for text in (past, "0", "-5"):
-            waits = [retry_after()(n, {"Retry-After": text}) for n in range(1, 30)]
+            waits = [seconds_to_wait((), n, {"Retry-After": text}) for n in range(1, 30)]
             assert waits[0] == 0.05
             assert waits == sorted(waits)
             assert (sum(waits[:10]) < 6, waits[-1]) == (True, 60)
 
     def test_a_header_that_says_nothing_usable_leaves_it_to_the_next_strategy(self):
         for text in ("soon", "", "nan", "inf"):
-            assert retry_after()(1, {"Retry-After": text}) is None
-            assert 0.5 <= _seconds_to_wait((), 1, {"Retry-After": text}) <= 1
+            assert seconds_to_wait([Constant(type="constant", seconds=7)], 1, {"Retry-After": text}) == 7
+            assert 0.5 <= seconds_to_wait((), 1, {"Retry-After": text}) <= 1
 
     def test_a_declared_wait_never_undercuts_what_the_api_asks_for(self):
-        short, long = (lambda n, headers: 1.0), (lambda n, headers: 100.0)
-        assert _seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
-        assert _seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
+        short, long = (Constant(type="constant", seconds=seconds) for seconds in (1.0, 100.0))
+        assert seconds_to_wait([short], 1, {"Retry-After": "20"}) == 20
+        assert seconds_to_wait([long], 1, {"Retry-After": "20"}) == 100
 
     def test_a_reset_time_counts_from_now(self):
         soon = pytest.approx(1000, abs=SOON)
-        assert reset_time("R")(1, {"R": str(time.time() + 1000)}) == soon
-        assert reset_time("R", milliseconds=True)(1, {"R": str((time.time() + 1000) * 1000)}) == soon
-        assert reset_time("R")(1, {}) is None
+        seconds = _ResetTime(type="reset_time", header="R")
+        milliseconds = _ResetTime(type="reset_time", header="R", unit="milliseconds")
+        assert seconds_to_wait([seconds], 1, {"R": str(time.time() + 1000)}) == soon
+        assert seconds_to_wait([milliseconds], 1, {"R": str((time.time() + 1000) * 1000)}) == soon
+        assert seconds_to_wait([seconds], 1, {}) <= 1
 
     def test_exponential_waits_grow_to_their_limit_and_jitter_shortens_them_at_most_by_half(self):
-        plain = exponential(1, 2, 60, jitter=False)
-        assert [plain(n, {}) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
-        waits = [exponential(1, 2, 60)(3, {}) for _ in range(200)]
+        plain = Exponential(type="exponential", initial=1, multiplier=2, max=60, jitter=False)
+        assert [seconds_to_wait([plain], n, {}) for n in (1, 2, 3, 7, 5000)] == [1, 2, 4, 60, 60]
+        spread = plain.model_copy(update={"jitter": True})
+        waits = [seconds_to_wait([spread], 3, {}) for _ in range(200)]
         assert all(2 <= wait <= 4 for wait in waits)
         assert max(waits) - min(waits) > 0.5
 

@@ -48,7 +48,7 @@ def test_a_body_that_drips_ends_at_the_total_deadline(api, make):
         drip(out, iter(lambda: b" ", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    with soon(), pytest.raises(SourceError, match=r"not complete after 0.5 s"):
+    with soon(), pytest.raises(SourceError, match=r"no complete answer within 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
 
 
@@ -58,7 +58,7 @@ def test_headers_that_drip_end_at_the_total_deadline_too(api, make):
         drip(out, iter(lambda: b"a", b""), 0.05, api.closing)
 
     api.answer = lambda asked: Reply(raw=raw)
-    with soon(), pytest.raises(SourceError, match=r"not complete after 0.5 s"):
+    with soon(), pytest.raises(SourceError, match=r"no complete answer within 0.5 s"):
         make(timeouts={"read": 5, "total": 0.5}, error_handler=ONCE).read_page({}, None)
 
 
@@ -82,7 +82,7 @@ def test_deadlines_of_many_threads_are_kept_apart(api, make):
         assert ids(stream.read_page({}, 1).records) == [1]
     slow.join(SOON)
     assert not slow.is_alive()
-    assert "not complete after 0.6 s" in failures[0]
+    assert "no complete answer within 0.6 s" in failures[0]
 
 
 def test_a_body_that_is_cut_off_is_not_taken_for_a_page(api, make):
@@ -295,6 +295,13 @@ def test_nothing_is_taken_from_the_environment(api, make, monkeypatch, tmp_path)
     api.answers(GOOD)
     make().read_page({}, None)
     assert api.asked[0].headers["Authorization"] is None
+
+
+def test_a_declared_proxy_is_asked_for_the_whole_address(api, make):
+    api.answers(GOOD)
+    source = {"base_url": "http://shop.invalid", "proxy": "{{ config.proxy }}"}
+    assert ids(make(source=source, config={"proxy": api.url}).read_page({}, None).records) == [1]
+    assert api.paths == ["http://shop.invalid/items"]
 
 
 class TestRedirects:

@@ -9,9 +9,9 @@ from rest_api import ids
 
 from airflow_provider_rfr.exceptions import SourceError
 from airflow_provider_rfr.refresh.pages import encode_records
+from airflow_provider_rfr.streams.rest._records import Selector
+from airflow_provider_rfr.streams.rest._responses import Answer
 from airflow_provider_rfr.streams.rest.expressions import parse_path
-from airflow_provider_rfr.streams.rest.records import Selector
-from airflow_provider_rfr.streams.rest.responses import Answer
 from tests.soon import assert_grows_in_proportion
 
 A, B = {"id": 1}, {"id": 2}

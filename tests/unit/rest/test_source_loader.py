@@ -88,9 +88,9 @@ def test_an_import_path_that_leads_nowhere_is_told(path):
         ({}, "name exactly one of class, file and definition"),
         ({"class": "a:b", "file": "x"}, "has class and file"),
         ({"definitions": {}}, "unknown field; did you mean 'definition'"),
-        ({"file": 5}, "is int, not a path"),
-        ({"definition": {}, "config": []}, "source.config: is list, not a mapping"),
-        ("x.yaml", "is str, not a mapping"),
+        ({"file": 5}, "must be a path, is int"),
+        ({"definition": {}, "config": []}, "source.config: must be a mapping, is list"),
+        ("x.yaml", "must be a mapping, is str"),
     ],
 )
 def test_a_source_that_says_nothing_clear_is_refused(source, message):
@@ -160,7 +160,7 @@ def test_a_class_is_inlined_as_it_is():
 def test_a_schema_file_that_is_missing_or_wrong_is_told(file):
     schema = file.parent / "schemas" / "order.json"
     schema.write_text("[]")
-    with pytest.raises(SourceDefinitionError, match=r"json_schema_file.*holds list, not a JSON schema"):
+    with pytest.raises(SourceDefinitionError, match=r"json_schema_file.*must hold a JSON schema, holds list"):
         load_streams({"file": str(file)})
     schema.unlink()
     with pytest.raises(SourceDefinitionError, match=r"json_schema_file.*No such file"):

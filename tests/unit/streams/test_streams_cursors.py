@@ -122,17 +122,3 @@ def test_a_state_once_taken_does_not_change() -> None:
     assert list(before) == ["states"]
     with pytest.raises(KeyError):
         before["state"]
-
-
-def test_the_state_after_each_of_many_pages_costs_no_more_than_the_page() -> None:
-    """40,000 partitions of two pages, a state after each: a copy of the list each time would take minutes."""
-    count = 40_000
-    cursor = SubstreamResumableFullRefreshCursor()
-    reader = CursorBasedCheckpointReader(cursor, map(parent, range(count)), read_state_from_cursor=True)
-    emitted = 0
-    while (stream_slice := reader.next()) is not None:
-        assert isinstance(stream_slice, StreamSlice)
-        cursor.observe(stream_slice, Complete() if stream_slice.cursor_slice else NextPage(2))
-        emitted += reader.get_checkpoint() is not None
-    assert emitted == 2 * count
-    assert len(cursor.get_stream_state()["states"]) == count

@@ -14,7 +14,7 @@ from streams_reading import collect, positions, shape, states
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, StateMixin, Stream
-from airflow_provider_rfr.streams.read import _read_stream, _ReadOptions, _StateMessage, _SyncMode, read_streams
+from airflow_provider_rfr.streams.read import _read_stream, _ReadOptions, _StateMessage, read_streams
 
 
 class Plain(Stream):
@@ -90,7 +90,7 @@ class Incremental(Plain, StateMixin):
 
 
 def incremental(interval: int | None = None) -> _ReadOptions:
-    return _ReadOptions(sync_mode=_SyncMode.INCREMENTAL, checkpoint_interval=interval)
+    return _ReadOptions(incremental=True, checkpoint_interval=interval)
 
 
 def test_an_interval_counts_across_slices_and_equal_states_are_not_repeated() -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.http.addresses import AddressGuard, Deadline
-from airflow_provider_rfr.http.client import _MOST_BYTES, Answer, Client, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.addresses import AddressGuard
+from airflow_provider_rfr.http.client import Answer, Client, Limits, NoAnswer, Request, host_of
+from airflow_provider_rfr.http.sockets import Deadline
 from tests.soon import SOON
 from tests.webhook_receiver import Receiver, Reply, receiver, serve_tls, write_certificates
 
@@ -145,7 +146,7 @@ def test_whatever_drips_is_cut_at_the_deadline(server: Receiver, write: Callable
     outcome = send(server.url, seconds=1.0)
     assert 0.9 < time.monotonic() - began < SOON
     assert (outcome.reason, outcome.permanent) == ("timeout", False)
-    assert outcome.detail == f"http://127.0.0.1:{server.port} gave no whole answer within 1 s"
+    assert outcome.detail == f"http://127.0.0.1:{server.port} gave no complete answer within 1 s"
 
 
 def test_a_server_that_reads_nothing_is_cut_at_the_deadline() -> None:
@@ -224,7 +225,7 @@ def test_no_more_is_read_than_64_kb(server: Receiver) -> None:
 
     raw(server, endless)
     client = Client()
-    assert len(send(server.url, client=client).body) == _MOST_BYTES
+    assert len(send(server.url, client=client).body) == Limits().max_bytes
     server.answers(200)
     assert send(server.url, client=client).body == b"ok"
     assert sent[0] < 20_000_000
@@ -233,7 +234,7 @@ def test_no_more_is_read_than_64_kb(server: Receiver) -> None:
 def test_a_gzip_bomb_is_not_unpacked(server: Receiver) -> None:
     bomb = gzip.compress(b"\0" * 50_000_000, 9)
     server.answers(Reply(200, bomb, {"Content-Encoding": "gzip"}))
-    assert len(send(server.url).body) == _MOST_BYTES
+    assert len(send(server.url).body) == Limits().max_bytes
     server.answers(Reply(200, gzip.compress(b"hello"), {"Content-Encoding": "gzip"}))
     assert send(server.url).body == b"hello"
     assert server.received[0].headers["accept-encoding"] == "identity"
@@ -243,7 +244,7 @@ def test_refused_connections_and_unknown_names_are_told_in_words() -> None:
     refused = send("http://127.0.0.1:1/secret/path")
     assert (refused.reason, refused.detail) == (
         "connection",
-        "no whole answer from http://127.0.0.1:1: Connection refused",
+        "no complete answer from http://127.0.0.1:1: Connection refused",
     )
     unknown = send("http://no-such-host.invalid/secret", seconds=20)
     assert (unknown.reason, unknown.detail.rpartition(": ")[2]) == ("connection", "the name can't be resolved")

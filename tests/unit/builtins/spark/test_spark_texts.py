@@ -8,8 +8,8 @@ from airflow_provider_rfr.builtins.spark import engine, session
 from airflow_provider_rfr.builtins.spark.session import _sentence, told, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
+from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.inventory import LiveColumn
-from airflow_provider_rfr.secret_names import secrets_in
 
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:

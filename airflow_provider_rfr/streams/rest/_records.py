@@ -1,26 +1,27 @@
 """Finds the records in an answer, filters and transforms them.
 
-``IGNORE`` skips a page. An API that answers 404 beyond its last page would so be asked for ever, so a partition whose
-pages are all ignored ends.
+``IGNORE`` skips a page. An API that answers 404 beyond its last page would then be asked for ever, so a partition fails
+after many ignored pages in a row.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
-from airflow_provider_rfr.streams.rest import definition as model
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest._responses import Answer
 from airflow_provider_rfr.streams.rest.expressions import (
     MISSING,
     RECORD_NAMES,
     Path,
     Template,
     assign,
+    compile_condition,
     compile_value,
     describe,
     lookup,
@@ -29,7 +30,6 @@ from airflow_provider_rfr.streams.rest.expressions import (
     take,
     where_missing,
 )
-from airflow_provider_rfr.streams.rest.responses import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,21 @@ class Selector:
     condition: Template | None = None
     missing_is_empty: bool = False
 
+    @classmethod
+    def of(cls, definition: model.Records, place: str, config: Mapping[str, Any]) -> Selector:
+        """The selector of a definition.
+
+        :raises SourceDefinitionError: the filter is not an expression
+        """
+        condition = None
+        if definition.filter is not None:
+            condition = compile_condition(definition.filter, f"{place}.filter", RECORD_NAMES, config)
+        return cls(parse_path(definition.path), condition, definition.on_missing == "empty")
+
     def select(self, answer: Answer) -> list[dict[str, Any]]:
         """All records of the answer, before the filter; one object counts as a list of one.
 
-        :raises SourceError: there is nothing at the path, or something that is no record
+        :raises SourceError: there is nothing at the path, or something that is not a record
         """
         if not answer.has_content:
             return []
@@ -70,7 +81,7 @@ class Selector:
     ) -> list[dict[str, Any]]:
         """The records that fulfil the condition.
 
-        :raises SourceError: the condition can't be told for a record
+        :raises SourceError: the condition can't be evaluated for a record
         """
         if self.condition is None:
             return records
@@ -100,51 +111,8 @@ class Selector:
         return SourceError(problem, status=answer.status, request=answer.request)
 
 
-class Transformation(ABC):
-    """One change."""
-
-    @abstractmethod
-    def apply(self, record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        """:raises SourceDefinitionError: the record lacks what a template needs"""
-
-
-@dataclass(frozen=True, slots=True)
-class Add(Transformation):
-    """Set fields, in order; a later one sees the earlier ones."""
-
-    fields: tuple[tuple[Path, Template], ...]
-
-    def apply(self, record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for path, template in self.fields:
-            assign(record, path, template(variables))
-
-
-@dataclass(frozen=True, slots=True)
-class _Remove(Transformation):
-    """Remove fields; one that isn't there is no error."""
-
-    fields: tuple[Path, ...]
-
-    def apply(self, record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for path in self.fields:
-            take(record, path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rename(Transformation):
-    """Move fields; one that isn't there is no error, one that is in the way is."""
-
-    fields: tuple[tuple[Path, Path], ...]
-
-    def apply(self, record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for old, new in self.fields:
-            if lookup(record, old) is MISSING or old == new:
-                continue
-            if lookup(record, new) is not MISSING:
-                raise SourceDefinitionError(
-                    "transformations", f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
-                )
-            assign(record, new, take(record, old))
+# Changes a record in place; it gets the record and what templates may use besides it.
+Transformation: TypeAlias = Callable[[dict[str, Any], Mapping[str, Any]], None]
 
 
 def transform(
@@ -163,7 +131,7 @@ def transform(
         problem = ""
         try:
             for transformation in transformations:
-                transformation.apply(record, known)
+                transformation(record, known)
         except SourceDefinitionError as error:
             problem = f"{error.path}: {error.problem}"
         if problem:
@@ -173,25 +141,63 @@ def transform(
 def build_transformations(
     definitions: Sequence[model.Transformation], place: str, config: Mapping[str, Any] | None
 ) -> tuple[Transformation, ...]:
-    """The transformations of a definition, compiled."""
-    return tuple(_build(item, f"{place}.{number}", config) for number, item in enumerate(definitions))
+    """The transformations of a definition, compiled.
+
+    :raises SourceDefinitionError: a template is wrong
+    """
+    built: list[Transformation] = []
+    for number, item in enumerate(definitions):
+        if isinstance(item, model.RemoveFields):
+            built.append(_remove(list(map(parse_path, item.fields))))
+        elif isinstance(item, model.RenameFields):
+            built.append(_rename([(parse_path(old), parse_path(new)) for old, new in item.fields.items()]))
+        else:
+            at = f"{place}.{number}.fields"
+            templates = [
+                (parse_path(path), compile_value(value, f"{at}.{path}", RECORD_NAMES, config))
+                for path, value in item.fields.items()
+            ]
+            built.append(_add(templates))
+    return tuple(built)
 
 
-def _build(item: model.Transformation, place: str, config: Mapping[str, Any] | None) -> Transformation:
-    if isinstance(item, model.RemoveFields):
-        return _Remove(tuple(parse_path(path) for path in item.fields))
-    if isinstance(item, model.RenameFields):
-        return _Rename(tuple((parse_path(old), parse_path(new)) for old, new in item.fields.items()))
-    return Add(
-        tuple(
-            (parse_path(path), compile_value(value, f"{place}.fields.{path}", RECORD_NAMES, config))
-            for path, value in item.fields.items()
-        )
-    )
+def _add(fields: Sequence[tuple[Path, Template]]) -> Transformation:
+    """Set fields, in order; a later one sees the earlier ones."""
+
+    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+        for path, template in fields:
+            assign(record, path, template(variables))
+
+    return apply
+
+
+def _remove(fields: Sequence[Path]) -> Transformation:
+    """Remove fields; a missing one is not an error."""
+
+    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+        for path in fields:
+            take(record, path)
+
+    return apply
+
+
+def _rename(fields: Sequence[tuple[Path, Path]]) -> Transformation:
+    """Move fields; a missing one is not an error, one that would be overwritten is."""
+
+    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
+        for old, new in fields:
+            if lookup(record, old) is MISSING or old == new:
+                continue
+            if lookup(record, new) is not MISSING:
+                problem = f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
+                raise SourceDefinitionError("transformations", problem)
+            assign(record, new, take(record, old))
+
+    return apply
 
 
 class SkipGuard:
-    """Remembers which positions of which partition were ignored.  Thread-safe."""
+    """Counts ignored pages in a row, by partition.  Thread-safe: pages of a partition may be read in any order."""
 
     def __init__(self, most_in_a_row: int) -> None:
         self._most = most_in_a_row
@@ -199,7 +205,10 @@ class SkipGuard:
         self._skipped: dict[str, set[int]] = {}
 
     def note(self, partition: str, position: int, reason: str, request: str | None) -> None:
-        """:raises SourceError: so many pages before this one were ignored, too"""
+        """Record an ignored page.
+
+        :raises SourceError: the pages before it were ignored too, as many as are allowed in a row
+        """
         with self._lock:
             positions = self._skipped.setdefault(partition, set())
             positions.add(position)

@@ -13,7 +13,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class _Origin:
     """Scheme, host and port of an address."""
 
     scheme: str
@@ -21,7 +21,7 @@ class Origin:
     port: int | None
 
     @classmethod
-    def of(cls, url: str) -> Origin:
+    def of(cls, url: str) -> _Origin:
         """:raises ValueError: the URL has an impossible port"""
         parts = urlsplit(url)
         scheme = parts.scheme.lower()
@@ -34,23 +34,23 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """The origin of the base URL, and the hosts (``host`` or ``host:port``) that are as good as it."""
+    """The origin of the base URL, and the hosts (``host`` or ``host:port``) that are trusted like it."""
 
-    base: Origin
+    base: _Origin
     allowed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, base_url: str, allowed: Iterable[str] = ()) -> HostPolicy:
         """The policy of one base URL."""
-        return cls(Origin.of(base_url), frozenset(host.lower() for host in allowed))
+        return cls(_Origin.of(base_url), frozenset(host.lower() for host in allowed))
 
     def is_base(self, url: str) -> bool:
         """Whether the URL has the origin of the base URL."""
-        return Origin.of(url) == self.base
+        return _Origin.of(url) == self.base
 
     def is_allowed(self, url: str) -> bool:
         """Whether the URL's host was declared; plain http isn't, where the base URL is https."""
-        origin = Origin.of(url)
+        origin = _Origin.of(url)
         if self.base.scheme == "https" and origin.scheme != "https":
             return False
         return origin.host in self.allowed or f"{origin.host}:{origin.port}" in self.allowed
@@ -64,7 +64,7 @@ class HostPolicy:
         problem = ""
         try:
             absolute = self.secured(urljoin(relative_to, url.strip()))
-            origin = Origin.of(absolute)
+            origin = _Origin.of(absolute)
             if origin.scheme not in _DEFAULT_PORTS or not origin.host:
                 problem = f"{what} is not an http address"
             elif not (origin == self.base or self.is_allowed(absolute)):
@@ -79,7 +79,7 @@ class HostPolicy:
         return absolute
 
     def secured(self, url: str) -> str:
-        """An API behind a proxy often links to itself by http; asked by https, that is the same address."""
+        """An API behind a proxy often links to itself by http; over https, that is the same address."""
         parts = urlsplit(url)
         if self.base.scheme != "https" or parts.scheme.lower() != "http":
             return url

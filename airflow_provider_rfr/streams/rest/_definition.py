@@ -7,10 +7,41 @@ Unknown fields, wrong types and contradictions are refused when the document is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from airflow_provider_rfr.streams.rest.expressions import (
+    CONFIG_NAMES,
+    PREDICATE_NAMES,
+    RECORD_NAMES,
+    REQUEST_NAMES,
+    RESPONSE_NAMES,
+    Template,
+    compile_condition,
+    compile_path,
+    compile_value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Templated:
+    """Marks a field that may hold templates.
+
+    :ivar names: the variables that they may use
+    :ivar compile: makes a template of the value, its place and those names
+    """
+
+    names: frozenset[str]
+    compile: Callable[[Any, str, frozenset[str]], Template] = compile_value
+
+
+_OF_CONFIG: Final = Templated(CONFIG_NAMES)
+_OF_REQUEST: Final = Templated(REQUEST_NAMES)
+_OF_RECORD: Final = Templated(RECORD_NAMES)
+_RESPONSE_CONDITION: Final = Templated(RESPONSE_NAMES, compile_condition)
 
 
 class Part(BaseModel):
@@ -63,8 +94,9 @@ class Origin(Part):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Origin:
-        if (self.path is None) == (self.header is None):
-            raise ValueError("name exactly one origin: path or header")
+        names = [name for name in ("path", "header", "expression") if name in type(self).model_fields]
+        if sum(getattr(self, name) is not None for name in names) != 1:
+            raise ValueError(f"name exactly one origin: {', '.join(names[:-1])} or {names[-1]}")
         return self
 
 
@@ -201,7 +233,7 @@ class Rule(Part):
     action: _ActionName
     status: list[int | str] | None = None
     text: str | None = None
-    predicate: str | None = None
+    predicate: Annotated[str | None, Templated(PREDICATE_NAMES, compile_condition)] = None
     message: str | None = None
     backoff: list[Backoff] = Field(default_factory=list)
 
@@ -243,14 +275,14 @@ class ErrorHandler(Part):
 _StopPolicy = Literal["empty", "short", "total", "flag"]
 
 
-class _Total(Origin):
+class Total(Origin):
     """How many records or pages the partition has."""
 
     of: Literal["records", "pages"] = "records"
 
 
-class _Flag(Origin):
-    """A field that tells whether there is another page."""
+class Flag(Origin):
+    """A field that says whether there is another page."""
 
     stop_when: bool = False
 
@@ -261,21 +293,21 @@ class NoPaging(Part):
     type: Literal["none"]
 
 
-class _Sized(Part):
-    page_size: int | str | None = None
+class Sized(Part):
+    page_size: Annotated[int | str | None, _OF_CONFIG] = None
     size_as: Place | None = None
 
     @model_validator(mode="after")
-    def _size_to_send(self) -> _Sized:
+    def _size_to_send(self) -> Sized:
         if self.size_as is not None and self.page_size is None:
             raise ValueError("size_as sends page_size, which is missing")
         return self
 
 
-class _Stopping(_Sized):
+class Stopping(Sized):
     stop: _StopPolicy | None = None
-    total: _Total | None = None
-    flag: _Flag | None = None
+    total: Total | None = None
+    flag: Flag | None = None
 
     @property
     def stop_policy(self) -> _StopPolicy:
@@ -285,20 +317,20 @@ class _Stopping(_Sized):
         return "total" if self.total else "flag" if self.flag else "empty"
 
     @model_validator(mode="after")
-    def _policy_has_its_field(self) -> _Stopping:
+    def _policy_has_its_field(self) -> Stopping:
         policy = self.stop_policy
         if policy == "total" and self.total is None:
             raise ValueError("stop: total needs the field total")
         if policy == "flag" and self.flag is None:
             raise ValueError("stop: flag needs the field flag")
         if policy == "short" and self.page_size is None:
-            raise ValueError("stop: short needs page_size: what is short is told by it")
+            raise ValueError("stop: short needs page_size")
         if self.total is not None and self.total.of == "records" and self.page_size is None:
             raise ValueError("total of records needs page_size, to tell how many pages that is")
         return self
 
 
-class PageNumber(_Stopping):
+class PageNumber(Stopping):
     """Pages have numbers."""
 
     type: Literal["page_number"]
@@ -307,7 +339,7 @@ class PageNumber(_Stopping):
     send_first: bool = True
 
 
-class Offset(_Stopping):
+class Offset(Stopping):
     """Pages begin at the number of records before them."""
 
     type: Literal["offset"]
@@ -323,7 +355,7 @@ class Offset(_Stopping):
         return self
 
 
-class Keyset(_Stopping):
+class Keyset(Stopping):
     """The next page begins after the last record."""
 
     type: Literal["keyset"]
@@ -337,40 +369,32 @@ class Keyset(_Stopping):
         return self
 
 
-class CursorOrigin(Part):
+class CursorOrigin(Origin):
     """Where the next cursor is found: a path of the body, a header, or an expression."""
 
-    path: str | list[str] | None = None
-    header: str | None = None
-    expression: str | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> CursorOrigin:
-        if sum(item is not None for item in (self.path, self.header, self.expression)) != 1:
-            raise ValueError("name exactly one origin: path, header or expression")
-        return self
+    expression: Annotated[str | None, _RESPONSE_CONDITION] = None
 
 
-class Cursor(_Sized):
+class Cursor(Sized):
     """Each answer has the token of the next page."""
 
     type: Literal["cursor"]
     cursor: CursorOrigin
     send_as: Place = Field(default_factory=lambda: Place(query="cursor"))
-    stop_when: str | None = None
+    stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
     on_missing: Literal["end", "fail"] = "end"
 
 
-class _NextUrl(_Sized):
+class NextUrl(Sized):
     """Each answer has the address of the next page."""
 
     type: Literal["next_url"]
     url: Origin
-    stop_when: str | None = None
+    stop_when: Annotated[str | None, _RESPONSE_CONDITION] = None
     keep_query: bool = False
 
 
-class LinkHeader(_Sized):
+class LinkHeader(Sized):
     """The address of the next page is in the header Link (RFC 8288)."""
 
     type: Literal["link_header"]
@@ -380,21 +404,29 @@ class LinkHeader(_Sized):
 
 
 Paginator = Annotated[
-    NoPaging | PageNumber | Offset | Cursor | _NextUrl | LinkHeader | Keyset, Field(discriminator="type")
+    NoPaging | PageNumber | Offset | Cursor | NextUrl | LinkHeader | Keyset, Field(discriminator="type")
 ]
 
 _STREAM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+class RequestDefaults(Part):
+    """What every stream's request has."""
+
+    query: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+
+
 class Request(Part):
     """What is asked for."""
 
+    # Not a subclass of the defaults: problems are reported in the order of the fields, and the path comes first.
     method: Literal["GET", "POST", "PUT"] = "GET"
-    path: str = ""
-    query: _TextMap = Field(default_factory=dict)
-    headers: _TextMap = Field(default_factory=dict)
-    json_: Any = Field(default=None, alias="json")
-    form: _TextMap | None = None
+    path: Annotated[str, Templated(REQUEST_NAMES, compile_path)] = ""
+    query: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    headers: Annotated[_TextMap, _OF_REQUEST] = Field(default_factory=dict)
+    json_: Annotated[Any, _OF_REQUEST] = Field(default=None, alias="json")
+    form: Annotated[_TextMap | None, _OF_REQUEST] = None
 
     @model_validator(mode="after")
     def _one_body(self) -> Request:
@@ -403,18 +435,11 @@ class Request(Part):
         return self
 
 
-class RequestDefaults(Part):
-    """What every stream's request has."""
-
-    query: _TextMap = Field(default_factory=dict)
-    headers: _TextMap = Field(default_factory=dict)
-
-
 class Records(Part):
     """Where the records are in the answer."""
 
     path: str | list[str] = ""
-    filter: str | None = None
+    filter: Annotated[str | None, Templated(RECORD_NAMES, compile_condition)] = None
     on_missing: Literal["fail", "empty"] = "fail"
 
 
@@ -431,7 +456,7 @@ class ListRouter(Part):
 
     type: Literal["list"]
     field: str
-    values: list[Any] | str
+    values: Annotated[list[Any] | str, _OF_CONFIG]
 
 
 class SubstreamRouter(Part):
@@ -452,21 +477,21 @@ class SubstreamRouter(Part):
         return self
 
 
-class ProductRouter(Part):
+class _ProductRouter(Part):
     """Every combination of the partitions of several routers."""
 
     type: Literal["product"]
     of: list[Router] = Field(min_length=1)
 
 
-Router = Annotated[ListRouter | SubstreamRouter | ProductRouter, Field(discriminator="type")]
+Router = Annotated[ListRouter | SubstreamRouter | _ProductRouter, Field(discriminator="type")]
 
 
-class AddFields(Part):
+class _AddFields(Part):
     """Set fields of each record."""
 
     type: Literal["add"]
-    fields: dict[str, Any] = Field(min_length=1)
+    fields: Annotated[dict[str, Any], _OF_RECORD] = Field(min_length=1)
 
 
 class RemoveFields(Part):
@@ -483,13 +508,12 @@ class RenameFields(Part):
     fields: dict[str, str] = Field(min_length=1)
 
 
-Transformation = Annotated[AddFields | RemoveFields | RenameFields, Field(discriminator="type")]
+Transformation = Annotated[_AddFields | RemoveFields | RenameFields, Field(discriminator="type")]
 
 
-class Defaults(Part):
-    """What streams have that don't say otherwise."""
+class Inheritable(Part):
+    """Fields that a stream takes from the defaults if it doesn't set them."""
 
-    request: RequestDefaults = Field(default_factory=RequestDefaults)
     records: Records | None = None
     paginator: Paginator | None = None
     error_handler: ErrorHandler | None = None
@@ -497,22 +521,23 @@ class Defaults(Part):
     max_response_bytes: int | None = Field(default=None, gt=0)
 
 
-class StreamDefinition(Part):
+class Defaults(Inheritable):
+    """What all streams share."""
+
+    request: RequestDefaults = Field(default_factory=RequestDefaults)
+
+
+class StreamDefinition(Inheritable):
     """One stream."""
 
     primary_key: str | list[str] | list[list[str]] | None = None
     json_schema: dict[str, Any] | None = None
     json_schema_file: str | None = None
-    base_url: str | None = None
-    authenticator: Authenticator | None = None
+    base_url: Annotated[str | None, _OF_CONFIG] = None
+    authenticator: Annotated[Authenticator | None, _OF_CONFIG] = None
     request: Request = Field(default_factory=Request)
-    records: Records | None = None
-    paginator: Paginator | None = None
     partitions: Router | None = None
     transformations: list[Transformation] = Field(default_factory=list)
-    error_handler: ErrorHandler | None = None
-    timeouts: Timeouts | None = None
-    max_response_bytes: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _one_schema(self) -> StreamDefinition:
@@ -525,11 +550,11 @@ class SourceDefinition(Part):
     """The whole document."""
 
     version: Literal[1] = 1
-    base_url: str
-    authenticator: Authenticator | None = None
+    base_url: Annotated[str, _OF_CONFIG]
+    authenticator: Annotated[Authenticator | None, _OF_CONFIG] = None
     secrets: list[str] = Field(default_factory=list)
     allowed_hosts: list[str] = Field(default_factory=list)
-    proxy: str | None = None
+    proxy: Annotated[str | None, _OF_CONFIG] = None
     verify: bool | str = True
     defaults: Defaults = Field(default_factory=Defaults)
     streams: dict[str, StreamDefinition] = Field(min_length=1)
@@ -537,7 +562,7 @@ class SourceDefinition(Part):
     @model_validator(mode="before")
     @classmethod
     def _without_notes(cls, value: Any) -> Any:
-        """Top-level keys that begin with ``x-`` hold YAML anchors, and are nobody's field."""
+        """Top-level keys that begin with ``x-`` hold YAML anchors."""
         if not isinstance(value, Mapping):
             return value
         return {key: item for key, item in value.items() if not str(key).startswith("x-")}
@@ -561,5 +586,5 @@ class SourceDefinition(Part):
     def _plain_names(cls, value: dict[str, StreamDefinition]) -> dict[str, StreamDefinition]:
         for name in value:
             if not _STREAM_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not a stream name: letters, digits and underscores")
+                raise ValueError(f"{name!r} is not a stream name: use letters, digits and underscores")
         return value

@@ -1,4 +1,4 @@
-"""What became of one request: its answer, or why there is none; and bodies that strict JSON refuses.
+"""The outcome of one request: its answer, or why there is none; and bodies that strict JSON refuses.
 
 ``NaN``, numbers beyond a double, halves of surrogate pairs, bytes that are not UTF-8 and control characters in strings
 are read all the same, because repeating the request would not change them.
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
 
@@ -26,7 +26,7 @@ _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 
 
 def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
-    """The value, with null for numbers that aren't any and U+FFFD for what is not text; and what that was.
+    """The value, with null for what is not a number and U+FFFD for what is not text; and a list of what was replaced.
 
     Control characters stay as they are, and are not in the list.
 
@@ -58,7 +58,7 @@ def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
 
 
 def _format_of(body: bytes, media_type: str) -> str | None:
-    """The name of the format that the body has instead of JSON; None if it is none that is known here."""
+    """The name of the format that the body has instead of JSON; None if it is unknown."""
     kind = media_type.lower().rpartition("/")[2]
     head = body[:_PEEK].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if "html" in kind or re.match(r"<!doctype html|<html", head, re.IGNORECASE):
@@ -67,23 +67,22 @@ def _format_of(body: bytes, media_type: str) -> str | None:
         return "XML"
     if kind in _LINES_TYPES or _is_several_values(head):
         return "JSON Lines"
-    return "CSV" if kind in _TABLE_TYPES or ("json" not in kind and _is_table(head)) else None
+    if kind in _TABLE_TYPES:
+        return "CSV"
+    lines = head.splitlines()[:2]
+    if "json" in kind or len(lines) < 2 or head[0] in "{[<":
+        return None
+    # A table without a media type: as many separators in the second line as in the first.
+    return "CSV" if any(lines[0].count(sign) == lines[1].count(sign) > 0 for sign in _SEPARATORS) else None
 
 
 def _is_several_values(head: str) -> bool:
-    """Whether another value follows the first one; a first value that is longer than what is looked at says no."""
+    """Whether another value follows the first one; False if the first one is longer than ``head``."""
     try:
         value, end = json.JSONDecoder().raw_decode(head)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, (dict, list)) and head[end:].lstrip("\x1e \t\r\n")[:1] in ("{", "[")
-
-
-def _is_table(head: str) -> bool:
-    lines = head.splitlines()[:2]
-    if len(lines) < 2 or head[0] in "{[<":
-        return False
-    return any(lines[0].count(sign) == lines[1].count(sign) > 0 for sign in _SEPARATORS)
 
 
 def _whole_texts(value: Any, note: Callable[[], None]) -> Any:
@@ -122,7 +121,7 @@ class Answer:
 
     :ivar request: method and address without credentials
     :ivar url: the address that answered, credentials included
-    :ivar lenient: values that make the body nearly JSON are replaced, see ``bad_bodies``
+    :ivar lenient: values that make the body nearly JSON are replaced, see ``on_bad_json``
     """
 
     status: int
@@ -135,19 +134,14 @@ class Answer:
     _json: Any = field(default=_UNREAD, repr=False)
 
     @property
-    def ok(self) -> bool:
-        """2xx."""
-        return 200 <= self.status < 300
-
-    @property
     def has_content(self) -> bool:
-        """Whether the status lets expect a body."""
+        """Whether an answer of this status has a body."""
         return self.status not in (204, 205)
 
     def json(self) -> Any:
         """The body as JSON, parsed once; None where there is no content.
 
-        :raises NotJson: it isn't any
+        :raises NotJson: it isn't JSON
         """
         if self._json is _UNREAD:
             self._json = _parse(self.body, self.headers, self.lenient) if self.has_content else None
@@ -179,9 +173,6 @@ class Failure:
     message: str
     request: str
     permanent: bool = False
-
-
-Outcome: TypeAlias = Answer | Failure
 
 
 def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:

@@ -1,0 +1,323 @@
+"""Authenticators: fixed credentials, and tokens that have to be fetched (OAuth2, session tokens)."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urljoin
+
+from airflow_provider_rfr.exceptions import AuthenticationError, SourceDefinitionError, SourceError
+from airflow_provider_rfr.http.client import Limits
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest._client import (
+    Authenticator,
+    Draft,
+    Transport,
+    check_base_url,
+    join_url,
+    plain_values,
+)
+from airflow_provider_rfr.streams.rest._error_handler import ErrorHandler, Retries, build_error_handler
+from airflow_provider_rfr.streams.rest._responses import Answer
+from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, MISSING, Path, compile_value, lookup, parse_path
+
+_log = logging.getLogger(__name__)
+
+# Seconds before its end at which a token is replaced.
+_MARGIN: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _CredentialPlace:
+    """Where a credential is put: a header or a query parameter, with a prefix."""
+
+    header: str | None = None
+    query: str | None = None
+    prefix: str = ""
+
+    def put(self, draft: Draft, secret: str) -> None:
+        if self.header is not None:
+            draft.headers[self.header] = self.prefix + secret
+        elif self.query is not None:
+            draft.query[self.query] = self.prefix + secret
+
+    def holds(self, draft: Draft, secret: str) -> bool:
+        """Whether the request was sent with this credential."""
+        sent = draft.headers.get(self.header) if self.header else draft.query.get(self.query or "")
+        return sent == self.prefix + secret
+
+
+class _FixedCredential(Authenticator):
+    def __init__(self, place: _CredentialPlace, secret: str) -> None:
+        self._place = place
+        self._secret = secret
+
+    def apply(self, draft: Draft, context: ReadContext) -> None:
+        self._place.put(draft, self._secret)
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenEndpoint:
+    """Sends the requests that fetch a token, under the same limits and budgets as any other.
+
+    :ivar timeout: seconds for one request
+    """
+
+    transport: Transport
+    timeout: float
+    limits: Limits
+    handler: ErrorHandler
+
+    def ask(self, draft: Draft, context: ReadContext) -> Answer:
+        """:raises AuthenticationError: there is no answer, for whatever reason"""
+        problem: SourceError | None = None
+        retries = Retries(self.handler, context)
+        try:
+            while True:
+                context.limiter.acquire()
+                found = self.transport.client.send(
+                    self.transport.request(draft), Deadline(self.timeout), limits=self.limits
+                )
+                verdict = self.handler.decide(self.transport.outcome(draft, found), None, {})
+                if not retries.wait_after(verdict):
+                    break
+        except SourceError as error:
+            problem = error
+        if problem is None and verdict.answer is not None:
+            return verdict.answer
+        message = problem.message if problem else "the answer was ignored"
+        status, request = (problem.status, problem.request) if problem else (None, None)
+        raise AuthenticationError(f"no token could be obtained: {message}", status=status, request=request)
+
+
+class _TokenAuthenticator(Authenticator, ABC):
+    """Fetches a token when the first request needs it, and again before it expires or once it is refused."""
+
+    def __init__(self, place: _CredentialPlace, endpoint: _TokenEndpoint) -> None:
+        self._place = place
+        self._endpoint = endpoint
+        self._redactor = endpoint.transport.redactor
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._expires = float("inf")
+        if place.query is not None:
+            self._redactor.add_parameter(place.query)
+
+    @abstractmethod
+    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
+        """A new token, and for how many seconds it is valid, if known."""
+
+    def apply(self, draft: Draft, context: ReadContext) -> None:
+        token = self._token
+        if token is None or time.monotonic() >= self._expires:
+            token = self._renewed(token, context)
+        self._place.put(draft, token)
+
+    def renew(self, draft: Draft, context: ReadContext) -> bool:
+        refused = self._token
+        if refused is not None and self._place.holds(draft, refused):
+            self._renewed(refused, context)
+        # Otherwise another thread has replaced the token since the draft was made.
+        return True
+
+    def _renewed(self, old: str | None, context: ReadContext) -> str:
+        # The thread that holds the lock may wait for the API for minutes: look whether to stop meanwhile.
+        while not self._lock.acquire(timeout=0.2):
+            context.check()
+        try:
+            if self._token is not None and self._token != old:
+                return self._token
+            token, seconds = self.fetch(context)
+            self._redactor.add(token)
+            # A token that is valid for less than the margin would be fetched for each request.
+            self._expires = time.monotonic() + max(seconds - _MARGIN, seconds / 2) if seconds else float("inf")
+            self._token = token
+            return token
+        finally:
+            self._lock.release()
+
+    def checked(self, answer: Answer, value: Any, where: str) -> str:
+        """The token as text.
+
+        :raises AuthenticationError: it is missing
+        """
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
+            return str(value)
+        raise AuthenticationError(f"the answer has no token at {where}", status=answer.status, request=answer.request)
+
+
+class _OAuth2(_TokenAuthenticator):
+    """Client credentials, or a refresh token.  A replaced refresh token is kept for this process only."""
+
+    def __init__(self, item: model.OAuth2, request: Draft, endpoint: _TokenEndpoint) -> None:
+        super().__init__(_CredentialPlace("Authorization", prefix=item.prefix), endpoint)
+        self._request = request
+        self._token_path: Path = parse_path(item.token_path)
+        self._expires_path: Path = parse_path(item.expires_path)
+        self._expires_in = item.expires_in
+
+    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
+        answer = self._endpoint.ask(self._request, context)
+        body = answer.json()
+        token = self.checked(answer, lookup(body, self._token_path), ".".join(self._token_path))
+        form, rotated = self._request.form or {}, lookup(body, ("refresh_token",))
+        if "refresh_token" in form and isinstance(rotated, str) and rotated not in ("", form["refresh_token"]):
+            self._redactor.add(rotated)
+            self._request = replace(self._request, form={**form, "refresh_token": rotated})
+            _log.warning("the token endpoint replaced the refresh token; the configured one may no longer be valid")
+        if self._expires_in is not None:
+            return token, self._expires_in
+        seconds = lookup(body, self._expires_path)
+        try:
+            seconds = None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
+        except (TypeError, ValueError):
+            seconds = None
+        return token, seconds if seconds is not None and seconds > 0 else None
+
+
+class _SessionToken(_TokenAuthenticator):
+    """A token from a login request."""
+
+    def __init__(
+        self, item: model.SessionToken, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint
+    ) -> None:
+        super().__init__(place, endpoint)
+        self._origin = item.token
+        self._expires_in = item.expires_in
+        self._request = request
+
+    def fetch(self, context: ReadContext) -> tuple[str, float | None]:
+        answer = self._endpoint.ask(self._request, context)
+        if self._origin.header is not None:
+            return self.checked(answer, answer.headers.get(self._origin.header), self._origin.header), self._expires_in
+        path = parse_path(self._origin.path or ())
+        return self.checked(answer, lookup(answer.json(), path), ".".join(path)), self._expires_in
+
+
+def build_authenticator(
+    definition: model.Authenticator | None,
+    place: str,
+    config: Mapping[str, Any],
+    base_url: str,
+    transport: Transport,
+    timeout: float,
+    limits: Limits,
+    error_handler: model.ErrorHandler | None = None,
+) -> Authenticator:
+    """The authenticator of a definition.
+
+    :param timeout: seconds for a token's request, as ``limits``
+    :param error_handler: how often and how long a token's request is repeated
+    :raises SourceDefinitionError: a template is wrong, or a credential is empty
+    """
+    if definition is None or isinstance(definition, model.NoAuthenticator):
+        return Authenticator()
+    # Budgets and backoff without the rules, which are about the stream's answers.
+    budgets = (error_handler or model.ErrorHandler()).model_copy(update={"rules": [], "expired_token_status": []})
+    has_body = not isinstance(definition, model.SessionToken) or definition.token.header is None
+    handler = build_error_handler(budgets, transport.redactor, json_required=has_body)
+    return _Builder(place, config, base_url, _TokenEndpoint(transport, timeout, limits, handler)).build(definition)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    place: str
+    config: Mapping[str, Any]
+    base_url: str
+    endpoint: _TokenEndpoint
+
+    @property
+    def redactor(self) -> Redactor:
+        return self.endpoint.transport.redactor
+
+    def build(self, item: model.Authenticator) -> Authenticator:
+        if isinstance(item, model.OAuth2):
+            return self._oauth2(item)
+        if isinstance(item, model.SessionToken):
+            return self._session_token(item)
+        if isinstance(item, model.ApiKey):
+            secret, place = self._text(item.value, "value"), _CredentialPlace(item.send_as.header, item.send_as.query)
+            if item.send_as.query is not None:
+                self.redactor.add_parameter(item.send_as.query)
+        elif isinstance(item, model.Bearer):
+            secret, place = self._text(item.token, "token"), _CredentialPlace("Authorization", prefix="Bearer ")
+        elif isinstance(item, model.Basic):
+            secret, place = self._basic(item, ""), _CredentialPlace("Authorization")
+        else:
+            return Authenticator()
+        self.redactor.add(secret)
+        return _FixedCredential(place, secret)
+
+    def _value(self, value: Any, field: str) -> Any:
+        template = compile_value(value, f"{self.place}.{field}", CONFIG_NAMES, self.config)
+        return template({"config": self.config})
+
+    def _text(self, value: str, field: str, *, may_be_empty: bool = False) -> str:
+        text = self._value(value, field)
+        if (text is None or text == "") and not may_be_empty:
+            raise SourceDefinitionError(f"{self.place}.{field}", "is empty", "check the config it is taken from")
+        return str(text)
+
+    def _headers(self, headers: Mapping[str, Any], field: str) -> dict[str, str]:
+        return {name: str(value) for name, value in plain_values(self._value(headers, field)).items()}
+
+    def _basic(self, item: model.Basic, prefix: str) -> str:
+        username = self._text(item.username, f"{prefix}username")
+        return self._basic_header(username, self._text(item.password, f"{prefix}password", may_be_empty=True))
+
+    def _basic_header(self, username: str, password: str) -> str:
+        self.redactor.add_pair(username, password)
+        return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+    def _url(self, value: str, field: str) -> str:
+        """An address of its own, or a path below the base URL."""
+        text = self._text(value, field)
+        url = text if "://" in text else join_url(self.base_url, text)
+        return check_base_url(urljoin(url, ""), f"{self.place}.{field}", self.redactor.text)
+
+    def _oauth2(self, item: model.OAuth2) -> Authenticator:
+        form: dict[str, Any] = {"grant_type": item.grant}
+        headers = self._headers(item.headers, "headers")
+        declared = {"client_id": item.client_id, "client_secret": item.client_secret}
+        client = {name: self._text(value, name) for name, value in declared.items() if value is not None}
+        self.redactor.add(client.get("client_secret"))
+        if item.client_in == "header":
+            headers["Authorization"] = self._basic_header(client.get("client_id", ""), client.get("client_secret", ""))
+        else:
+            form.update(client)
+        if item.refresh_token is not None:
+            form["refresh_token"] = self._text(item.refresh_token, "refresh_token")
+            self.redactor.add(form["refresh_token"])
+        if item.scopes:
+            form["scope"] = " ".join(str(self._value(scope, "scopes")) for scope in item.scopes)
+        form.update(plain_values(self._value(item.extra, "extra")))
+        request = Draft("POST", self._url(item.token_url, "token_url"), headers=headers, form=form)
+        return _OAuth2(item, request, self.endpoint)
+
+    def _session_token(self, item: model.SessionToken) -> Authenticator:
+        if item.send_as.header is None and item.send_as.query is None:
+            problem = "a token is sent as a header or a query parameter"
+            raise SourceDefinitionError(f"{self.place}.send_as", problem)
+        place = _CredentialPlace(item.send_as.header, item.send_as.query, item.prefix)
+        login = item.login
+        headers = self._headers(login.headers, "login.headers")
+        if login.basic is not None:
+            headers["Authorization"] = self._basic(login.basic, "login.basic.")
+        request = Draft(
+            login.method,
+            self._url(login.url, "login.url"),
+            plain_values(self._value(login.query, "login.query")),
+            headers,
+            self._value(login.json_, "login.json"),
+            None if login.form is None else plain_values(self._value(login.form, "login.form")),
+        )
+        return _SessionToken(item, place, request, self.endpoint)

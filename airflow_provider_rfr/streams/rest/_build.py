@@ -1,0 +1,235 @@
+"""Builds streams from a definition and a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.http.client import Client, Limits
+from airflow_provider_rfr.http.redaction import MASK, Redactor, is_secret
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest._auth import build_authenticator
+from airflow_provider_rfr.streams.rest._client import (
+    Authenticator,
+    Requester,
+    RequestTemplates,
+    Transport,
+    check_base_url,
+)
+from airflow_provider_rfr.streams.rest._document import parse_definition
+from airflow_provider_rfr.streams.rest._error_handler import build_error_handler
+from airflow_provider_rfr.streams.rest._hosts import HostPolicy
+from airflow_provider_rfr.streams.rest._paginators import build_paginator, resolved_page_size
+from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter, build_router
+from airflow_provider_rfr.streams.rest._records import Selector, build_transformations
+from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, compile_value, has_expressions, nearest
+from airflow_provider_rfr.streams.rest.stream import RestStream
+
+_MAX_BYTES: Final = 256 * 1024 * 1024
+_FINGERPRINT_FORMAT: Final = 1
+# They may change while a refresh is under way: credentials, error handling, limits, JSON schema and primary key.
+# The base URL is part of the fingerprint, but not in the definition's place.
+_NOT_IN_FINGERPRINT: Final = {
+    "primary_key",
+    "json_schema",
+    "json_schema_file",
+    "authenticator",
+    "error_handler",
+    "timeouts",
+    "max_response_bytes",
+    "base_url",
+}
+
+
+def build_stream(
+    document: Mapping[str, Any], name: str, config: Mapping[str, Any], secrets: Mapping[str, Any]
+) -> RestStream:
+    """One stream, and the parents that it needs.
+
+    :raises SourceDefinitionError: the document is wrong, or has no such stream
+    """
+    source = _Source(document, config, secrets)
+    streams = source.definition.streams
+    if name not in streams:
+        raise SourceDefinitionError("streams", f"there is no stream {name!r}", nearest(name, streams))
+    return source.stream(name)
+
+
+def build_streams(
+    document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
+) -> dict[str, RestStream]:
+    """All streams of a definition.
+
+    :param file: that the document was read from, for errors
+    :raises SourceDefinitionError: the document is wrong
+    """
+    source = _Source(document, config, secrets, file)
+    try:
+        return {name: source.stream(name) for name in source.definition.streams}
+    except SourceDefinitionError as error:
+        problem = error
+    raise SourceDefinitionError(problem.path, problem.problem, problem.remedy, file=file)
+
+
+class _Source:
+    """A definition with its configuration, and what its streams share.
+
+    Builds each stream once; children share their parent's instance.
+
+    :raises SourceDefinitionError: the document is wrong, or names secrets that aren't there
+    """
+
+    def __init__(
+        self, document: Any, config: Mapping[str, Any], secrets: Mapping[str, Any], file: str | None = None
+    ) -> None:
+        self.definition, self._document = parse_definition(document, file)
+        self._config = {**config, **secrets}
+        for name in self.definition.secrets:
+            if name not in self._config:
+                problem, remedy = f"config has no {name!r}", nearest(name, self._config)
+                raise SourceDefinitionError("secrets", problem, remedy, file=file)
+        self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
+        # For what is stored: partitions, records, fingerprints.
+        self._public = {name: value for name, value in config.items() if name not in self._secrets}
+        proxy = self.definition.proxy
+        self._redactor = Redactor(self._secrets.values())
+        self._transport = Transport(
+            Client(max_idle=None, proxy=None if proxy is None else str(self._resolved(proxy, "proxy"))),
+            self._redactor,
+            self.definition.verify,
+        )
+        self._built: dict[str, RestStream] = {}
+        self._open: list[str] = []
+        self._shared_authenticators: dict[str, Authenticator] = {}
+
+    def stream(self, name: str) -> RestStream:
+        """:raises SourceDefinitionError: the stream is wrong, or its own ancestor"""
+        if name in self._open:
+            circle = " -> ".join([*self._open[self._open.index(name) :], name])
+            raise SourceDefinitionError(f"streams.{name}.partitions.parent", f"streams are their own parents: {circle}")
+        if name not in self._built:
+            self._open.append(name)
+            self._built[name] = self._build(name)
+            self._open.pop()
+        return self._built[name]
+
+    def _resolved(self, value: Any, place: str) -> Any:
+        """The value of a template that knows only the configuration."""
+        return compile_value(value, place, CONFIG_NAMES, self._config)({"config": self._config})
+
+    def _build(self, name: str) -> RestStream:
+        defaults, stream = self.definition.defaults, self.definition.streams[name]
+        missing = [field for field in model.Inheritable.model_fields if getattr(stream, field) is None]
+        stream = stream.model_copy(update={field: getattr(defaults, field) for field in missing})
+        place = f"streams.{name}"
+        declared, at = stream.base_url, f"{place}.base_url"
+        if declared is None:
+            declared, at = self.definition.base_url, "base_url"
+        base_url = check_base_url(self._resolved(declared, at), at, self._redactor.text)
+        hosts = HostPolicy.of(base_url, self.definition.allowed_hosts)
+        page_size = resolved_page_size(stream.paginator, f"{place}.paginator", self._config)
+        paginator = build_paginator(
+            stream.paginator, f"{place}.paginator", page_size, self._public, hosts, self._redactor
+        )
+        router = build_router(
+            stream.partitions, f"{place}.partitions", self._public, self.definition.streams, self.stream
+        )
+        selector = Selector.of(stream.records or model.Records(), f"{place}.records", self._public)
+        return RestStream(
+            name,
+            requester=self._requester(stream, place, base_url, hosts, page_size, paginator.addressable, selector),
+            selector=selector,
+            paginator=paginator,
+            router=router,
+            transformations=build_transformations(stream.transformations, f"{place}.transformations", self._public),
+            variables={"config": self._public},
+            fingerprint=self._fingerprint(name, stream, self._redactor.text(declared), page_size, router),
+            rebuild=lambda: (build_stream, (self._document, name, dict(self._public), dict(self._secrets))),
+            primary_key=stream.primary_key,
+            json_schema=stream.json_schema,
+        )
+
+    def _requester(
+        self,
+        stream: model.StreamDefinition,
+        place: str,
+        base_url: str,
+        hosts: HostPolicy,
+        page_size: int | None,
+        addressable: bool,
+        selector: Selector,
+    ) -> Requester:
+        timeouts = stream.timeouts or model.Timeouts()
+        limits = Limits(timeouts.connect, timeouts.read, stream.max_response_bytes or _MAX_BYTES, truncate=False)
+        handler = build_error_handler(
+            stream.error_handler,
+            self._redactor,
+            addressable=addressable,
+            place=f"{place}.error_handler",
+            config=self._config,
+            selector=selector,
+        )
+        shared = self.definition.defaults.request
+        templates = RequestTemplates.of(stream.request, shared, base_url, f"{place}.request", self._config)
+        return Requester(
+            templates=templates,
+            authenticator=self._authenticator(stream, place, base_url, timeouts.total, limits),
+            handler=handler,
+            transport=self._transport,
+            timeout=timeouts.total,
+            limits=limits,
+            hosts=hosts,
+            variables={"config": self._config, "page_size": page_size},
+        )
+
+    def _authenticator(
+        self, stream: model.StreamDefinition, place: str, base_url: str, timeout: float, limits: Limits
+    ) -> Authenticator:
+        """The stream's own, or the document's, which streams share: it may hold a token."""
+        config, transport = self._config, self._transport
+        if stream.authenticator is not None:
+            at, handler = f"{place}.authenticator", stream.error_handler
+            return build_authenticator(stream.authenticator, at, config, base_url, transport, timeout, limits, handler)
+        if base_url not in self._shared_authenticators:
+            usual, handler = model.Timeouts(), self.definition.defaults.error_handler
+            limits = Limits(usual.connect, usual.read, _MAX_BYTES, truncate=False)
+            self._shared_authenticators[base_url] = build_authenticator(
+                self.definition.authenticator,
+                "authenticator",
+                config,
+                base_url,
+                transport,
+                usual.total,
+                limits,
+                handler,
+            )
+        return self._shared_authenticators[base_url]
+
+    def _fingerprint(
+        self, name: str, stream: model.StreamDefinition, base_url: str, page_size: int | None, router: PartitionRouter
+    ) -> Mapping[str, Any]:
+        """What decides which requests the stream sends, as JSON without secrets.
+
+        :param stream: with the defaults already in their places
+        """
+        declared = stream.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_FINGERPRINT, exclude_defaults=True)
+        request, shared = declared.setdefault("request", {}), self.definition.defaults.request
+        for part, defaults in (("query", shared.query), ("headers", shared.headers)):
+            values = {**defaults, **request.get(part, {})}
+            for key, value in values.items():
+                # A credential that was written into the document itself; a template only names where it comes from.
+                if is_secret(key) and isinstance(value, str) and not has_expressions(value):
+                    values[key] = MASK
+            if values:
+                request[part] = values
+        return {
+            "class": "airflow_provider_rfr.streams:RestStream",
+            "format": _FINGERPRINT_FORMAT,
+            "name": name,
+            "base_url": base_url,
+            "definition": declared,
+            "page_size": page_size,
+            "config": dict(self._public),
+            "parents": {parent.name: parent.fingerprint() for parent in router.parents()},
+        }

@@ -1,0 +1,272 @@
+"""Sends the request for one page, with credentials and repetitions, and returns its response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import urljoin, urlsplit
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.http import client as http
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.json_numbers import dumps
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest._error_handler import Action, ErrorHandler, Retries, Verdict
+from airflow_provider_rfr.streams.rest._hosts import HostPolicy
+from airflow_provider_rfr.streams.rest._responses import Answer, Failure
+from airflow_provider_rfr.streams.rest.expressions import REQUEST_NAMES, Template, compile_path, compile_value
+
+_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_KEEPS_METHOD: Final = frozenset({307, 308})
+_MOST_REDIRECTS: Final = 5
+
+
+@dataclass(slots=True)
+class Draft:
+    """A request before it is sent.  At most one of ``json`` and ``form`` is used."""
+
+    method: str
+    url: str
+    query: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    json: Any = None
+    form: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Draft({self.method})"
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """What all streams of a source send through.
+
+    :ivar verify: what TLS trusts, see :class:`airflow_provider_rfr.http.client.Request`
+    """
+
+    client: http.Client
+    redactor: Redactor
+    verify: bool | str = True
+
+    def request(self, draft: Draft) -> http.Request:
+        """The draft as the HTTP client takes it."""
+        body = draft.form if draft.json is None else dumps(draft.json)
+        return http.Request(draft.method, draft.url, {**_HEADERS, **draft.headers}, body, self.verify, draft.query)
+
+    def outcome(self, draft: Draft, found: http.Answer | http.NoAnswer) -> Answer | Failure:
+        """What the HTTP client returned, with the request in words that hold no credentials."""
+        request = f"{draft.method} {self.redactor.address(found.url or draft.url)}"
+        if isinstance(found, http.NoAnswer):
+            # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
+            return Failure(found.detail, request, permanent=found.permanent or found.reason == "tls")
+        return Answer(found.status, found.phrase, found.headers, found.body, request, found.url)
+
+
+class Authenticator:
+    """Adds no credentials.  The base of those that do: thread-safe, and with nothing of them in the repr."""
+
+    def apply(self, draft: Draft, context: ReadContext) -> None:
+        """Add the credentials; may fetch a token first.
+
+        :raises AuthenticationError: a token can't be obtained
+        """
+
+    def renew(self, draft: Draft, context: ReadContext) -> bool:
+        """The API answered 401 to ``draft``.  Whether there are newer credentials to try it with now."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _Injector(Protocol):
+    """What a paginator does to a request."""
+
+    def inject(self, token: Any | None, draft: Draft) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTemplates:
+    """The declared request, compiled."""
+
+    method: str
+    base_url: str
+    path: Template
+    query: Template
+    headers: Template
+    json: Template
+    form: Template
+
+    @classmethod
+    def of(
+        cls, request: model.Request, shared: model.RequestDefaults, base_url: str, place: str, config: Mapping[str, Any]
+    ) -> RequestTemplates:
+        """The templates of a definition.
+
+        :param shared: query and headers of all streams; the request's own win
+        :raises SourceDefinitionError: a template is wrong
+        """
+
+        def compiled(value: Any, field: str) -> Template:
+            return compile_value(value, f"{place}.{field}", REQUEST_NAMES, config)
+
+        return cls(
+            method=request.method,
+            base_url=base_url,
+            path=compile_path(request.path, f"{place}.path", REQUEST_NAMES, config),
+            query=compiled({**shared.query, **request.query}, "query"),
+            headers=compiled({**shared.headers, **request.headers}, "headers"),
+            json=compiled(request.json_, "json"),
+            form=compiled(request.form, "form"),
+        )
+
+    def draft(self, variables: Mapping[str, Any]) -> Draft:
+        """A request that shares nothing mutable with any other one."""
+        form = self.form(variables)
+        return Draft(
+            method=self.method,
+            url=join_url(self.base_url, self.path(variables)),
+            query=plain_values(self.query(variables)),
+            headers={name: str(value) for name, value in plain_values(self.headers(variables)).items()},
+            # A paginator may put its token into it.
+            json=_copy(self.json(variables)),
+            form=None if form is None else plain_values(form),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """Fetches pages of one stream.  Stateless apart from its connections; each HTTP request asks the limiter first.
+
+    :ivar timeout: seconds for one HTTP request, from connecting to the last byte
+    """
+
+    templates: RequestTemplates
+    authenticator: Authenticator
+    handler: ErrorHandler
+    transport: Transport
+    timeout: float
+    limits: http.Limits
+    hosts: HostPolicy
+    variables: Mapping[str, Any] = field(repr=False)
+
+    def fetch(
+        self, stream_slice: Mapping[str, Any], token: Any | None, paginator: _Injector, context: ReadContext
+    ) -> Verdict:
+        """The last verdict on the page: SUCCESS, IGNORE or END.
+
+        :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget for repetitions is used up
+        :raises ReadInterrupted: the reader was stopped
+        """
+        variables = {**self.variables, "stream_slice": stream_slice, "token": token}
+        retries, has_renewed = Retries(self.handler, context), False
+        while True:
+            draft = self.templates.draft(variables)
+            paginator.inject(token, draft)
+            self.authenticator.apply(draft, context)
+            verdict = self.handler.decide(self._send(draft, context), token, variables)
+            if verdict.status == 401 and verdict.action is Action.FAIL and not has_renewed:
+                has_renewed = True
+                if self.authenticator.renew(draft, context):
+                    continue
+            if not retries.wait_after(verdict):
+                return verdict
+
+    def _send(self, draft: Draft, context: ReadContext) -> Answer | Failure:
+        """Send the request, and those that redirects lead to."""
+        for _ in range(_MOST_REDIRECTS + 1):
+            context.limiter.acquire()
+            found = self.transport.client.send(
+                self.transport.request(draft), Deadline(self.timeout), limits=self.limits
+            )
+            outcome = self.transport.outcome(draft, found)
+            if not isinstance(outcome, Answer) or outcome.status not in _REDIRECTS:
+                return outcome
+            location = outcome.headers.get("Location")
+            if not location:
+                return outcome
+            following = self._redirected(draft, outcome, location, context)
+            if isinstance(following, Failure):
+                return following
+            draft = following
+        return Failure(f"more than {_MOST_REDIRECTS} redirects", outcome.request, permanent=True)
+
+    def _redirected(self, draft: Draft, answer: Answer, location: str, context: ReadContext) -> Draft | Failure:
+        """The request that a redirect asks for: to another host only if it is listed, and without credentials."""
+        base, problem = self.hosts.base, ""
+        is_base = is_listed = False
+        try:
+            target = self.hosts.secured(urljoin(answer.url, location))
+            parts = urlsplit(target)
+            is_base, is_listed = self.hosts.is_base(target), self.hosts.is_allowed(target)
+        except ValueError:
+            return Failure(f"{answer.status} redirects to what is not an address", answer.request, permanent=True)
+        if not (is_base or is_listed):
+            problem = (
+                f"{answer.status} redirects from {base} to {parts.scheme}://{parts.netloc.rpartition('@')[2]}, "
+                "which is not followed unless allowed_hosts lists it"
+            )
+        elif draft.method != "GET" and not (is_base and answer.status in _KEEPS_METHOD):
+            problem = f"{answer.status} redirects a {draft.method}"
+        if problem:
+            return Failure(problem, answer.request, permanent=True)
+        if not is_base:
+            return Draft("GET", target)
+        clean = self.transport.redactor.without_credentials(target)
+        again = Draft(draft.method, clean, {}, draft.headers, draft.json, draft.form)
+        self.authenticator.apply(again, context)
+        return again
+
+
+def join_url(base_url: str, path: str) -> str:
+    """The path below the base URL; it can't lead to another host."""
+    if not path:
+        return base_url
+    return f"{base_url.rstrip('/')}/{path.lstrip('/')}"
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Query or form values as they are sent: null is left out, booleans are true and false."""
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return [_plain(item) for item in value if item is not None]
+    return value
+
+
+def _copy(value: Any) -> Any:
+    """The value with containers copied; several times faster than ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value
+
+
+def check_base_url(url: Any, place: str, redacted: Callable[[str], str] = str) -> str:
+    """The base URL, if it is one.
+
+    :raises SourceDefinitionError: not an http address, or one with a password or a query
+    """
+    problem = ""
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        _ = parts.port
+        if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
+            problem = f"{redacted(str(url))!r} is not an http address"
+        elif parts.username or parts.password:
+            problem = "a user in the address would be sent in every message; use authenticator: {type: basic}"
+        elif parts.query or parts.fragment:
+            problem = "has a query; use request.query"
+    except ValueError:
+        problem = "is not an address"
+    if problem:
+        raise SourceDefinitionError(place, problem, "e.g. https://api.example.com/v1")
+    return str(url)

@@ -1,0 +1,240 @@
+"""Reads a source's definition: includes files, reports every problem with its place, checks templates.
+
+Templates are checked without a configuration, because a DAG is parsed long before there is one.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.streams.rest._definition import Part, SourceDefinition, Templated
+from airflow_provider_rfr.streams.rest.expressions import nearest
+
+_SHOWN = 60
+
+
+class _Problem(NamedTuple):
+    path: str
+    problem: str
+    remedy: str = ""
+
+
+def read_document(file: str) -> Any:
+    """The content of a YAML or JSON file.
+
+    :raises SourceDefinitionError: the file is missing, or its syntax is wrong
+    """
+    # Executors get definitions, not files: they need no YAML.
+    from airflow_provider_rfr.documents import DocumentError, read_yaml
+
+    try:
+        return read_yaml(Path(file).read_bytes())
+    except OSError as error:
+        place, problem = "file", f"can't be read: {error.strerror}"
+    except DocumentError as error:
+        place = f"line {error.line}, column {error.column}" if error.line else "syntax"
+        problem = error.detail or error.problem if error.key is None else f"duplicate key {error.key!r}"
+    raise SourceDefinitionError(place, problem, file=str(file))
+
+
+def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
+    """The document with the schemas from files put into it, checked.
+
+    :param file: where it comes from: schema files are relative to it, and errors name it
+    :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
+    """
+    definition, whole = parse_definition(document, file)
+    found: list[_Problem] = []
+    for value, place, mark in _templates_in(definition, ""):
+        try:
+            mark.compile(value, place, mark.names)
+        except SourceDefinitionError as error:
+            found.append(_Problem(error.path, error.problem, error.remedy))
+    if found:
+        raise _combined(found, file)
+    return whole
+
+
+def _templates_in(value: Any, place: str) -> Iterator[tuple[Any, str, Templated]]:
+    """All values that may hold templates, with their places and marks."""
+    if isinstance(value, Part):
+        prefix = f"{place}." if place else ""
+        for name, info in type(value).model_fields.items():
+            found, at = getattr(value, name), f"{prefix}{info.alias or name}"
+            mark = next((each for each in info.metadata if isinstance(each, Templated)), None)
+            if mark is None:
+                yield from _templates_in(found, at)
+            elif found is not None:
+                yield found.model_dump(by_alias=True) if isinstance(found, Part) else found, at, mark
+    elif isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if isinstance(item, Part):
+                yield from _templates_in(item, f"{place}.{key}")
+
+
+def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefinition, dict[str, Any]]:
+    """The definition as models, and as the whole document.
+
+    :raises SourceDefinitionError: with every problem that could be found
+    """
+    if not isinstance(document, Mapping):
+        problem = f"must be a mapping, is {type(document).__name__}"
+        raise SourceDefinitionError("document", problem, "write base_url and streams", file=file)
+    whole = dict(document)
+    definition = _validated(whole, file)
+    folder = Path(file).parent if file else Path()
+    schemas = {
+        name: _schema(folder / stream.json_schema_file, f"streams.{name}.json_schema_file", file)
+        for name, stream in definition.streams.items()
+        if stream.json_schema_file is not None
+    }
+    if not schemas:
+        return definition, whole
+    streams = whole["streams"]
+    named = streams.items() if isinstance(streams, Mapping) else ((item["name"], item) for item in streams)
+    whole["streams"] = {
+        name: {
+            **{key: value for key, value in stream.items() if key not in ("name", "json_schema_file")},
+            **({"json_schema": schemas[name]} if name in schemas else {}),
+        }
+        for name, stream in named
+    }
+    return _validated(whole, file), whole
+
+
+def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
+    try:
+        schema = read_document(str(path))
+        if isinstance(schema, dict):
+            return schema
+        problem = f"{path} must hold a JSON schema, holds {type(schema).__name__}"
+    except SourceDefinitionError as error:
+        problem = f"{path}: {error.path}: {error.problem}"
+    raise SourceDefinitionError(place, problem, "paths are relative to the definition's file", file=file)
+
+
+def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
+    try:
+        return SourceDefinition.model_validate(document)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    # Out here: the validation error holds the document's values, and must not become the context.
+    raise _combined(list(map(_problem, details)), file)
+
+
+def _combined(problems: Sequence[_Problem], file: str | None) -> SourceDefinitionError:
+    """One error for several problems; its path is the first one's."""
+    # Unions report a field several times: the first report counts.
+    first, *rest = reversed({each.path: each for each in reversed(problems)}.values())
+    others = "".join(f"\n  and {each.path}: {'; '.join(filter(None, each[1:]))}" for each in rest)
+    if first.remedy:
+        return SourceDefinitionError(first.path, first.problem, first.remedy + others, file=file)
+    return SourceDefinitionError(first.path, first.problem + others, file=file)
+
+
+def _problem(error: ErrorDetails) -> _Problem:
+    location, kind = error["loc"], error["type"]
+    path, holder, wanted = _walk(location)
+    place, context = path or "document", error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _Problem(path, "unknown field", nearest(str(location[-1]), _field_names(holder)))
+    if kind == "missing":
+        return _Problem(path, "is missing")
+    tags = [tag for choice in _choices(wanted) if (tag := _tag_of(choice)) is not None]
+    if kind == "union_tag_not_found":
+        return _Problem(f"{path}.type", "is missing", f"allowed: {', '.join(tags)}")
+    if kind == "union_tag_invalid":
+        tag = str(context.get("tag", ""))
+        return _Problem(f"{path}.type", f"{tag!r} is unknown", nearest(tag, tags))
+    if kind == "value_error":
+        return _Problem(place, error["msg"].removeprefix("Value error, "))
+    value = _shown(error["input"], path)
+    if kind == "literal_error":
+        return _Problem(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        remedy = f"write type and its fields; allowed: {', '.join(tags)}" if tags else ""
+        names = [name for choice in _choices(wanted) for name in _field_names(choice)]
+        if names and not tags:
+            remedy = f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}"
+        return _Problem(place, f"must be a mapping, is {value}" if value else "must be a mapping", remedy)
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return _Problem(place, f"{message} (it is {value})" if value else message)
+
+
+def _shown(value: Any, path: str) -> str:
+    """A wrong value for the message; empty for what may be secret."""
+    if ".authenticator" in f".{path}" or any(map(is_secret, path.split("."))):
+        return ""
+    text = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+# Pydantic's names for the branches of unions of plain types.
+_BRANCHES = frozenset({"str", "int", "bool", "list[str]", "list[list[str]]", "list[any]", "float"})
+
+
+def _walk(location: Sequence[str | int]) -> tuple[str, Any, Any]:
+    """The path as in the document, the model that holds its last part, and the type that is wanted there.
+
+    Pydantic's location also names the branches of unions that it tried, which are not part of the document.
+    """
+    current: Any = SourceDefinition
+    holder: Any = current
+    shown: list[str] = []
+    for part in location:
+        choices = _choices(current)
+        branch = next((each for each in choices if _tag_of(each) == part), None) if len(choices) > 1 else None
+        if branch is not None:
+            current = branch
+        elif len(choices) == 1 or part not in _BRANCHES:
+            holder = next(filter(_is_model, choices), None)
+            current = _type_at(choices, part)
+            shown.append(str(part))
+    return ".".join(shown), holder, current
+
+
+def _choices(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, without None."""
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [each for item in get_args(annotation) for each in _choices(item) if each is not type(None)]
+    return [annotation]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _field_names(kind: Any) -> list[str]:
+    return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
+
+
+def _tag_of(kind: Any) -> str | None:
+    """The ``type`` by which a model is recognised in a union."""
+    if not _is_model(kind) or "type" not in kind.model_fields:
+        return None
+    annotation = kind.model_fields["type"].annotation
+    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
+
+
+def _type_at(choices: Sequence[Any], part: str | int) -> Any:
+    """The type of a field, a mapping's value or a list's item."""
+    for choice in choices:
+        if _is_model(choice):
+            choice.model_rebuild()  # resolves names of models that are declared further down
+            for name, field in choice.model_fields.items():
+                if part in (name, field.alias):
+                    return field.annotation
+        elif get_origin(choice) in (dict, list):
+            return get_args(choice)[-1]
+    return Any

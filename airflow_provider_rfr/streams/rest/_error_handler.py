@@ -1,0 +1,349 @@
+"""What is done about each response: the first rule that matches, else what its status usually means.
+
+Requests are repeated within two budgets: errors count against ``max_retries`` and ``max_time``; a rate limit counts
+only against ``max_rate_limit_wait``, because the API works and only asks to wait.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import isfinite
+from typing import Any, Final
+
+from airflow_provider_rfr.exceptions import (
+    AuthenticationError,
+    RateLimitedError,
+    SourceDefinitionError,
+    SourceError,
+    TokenExpiredError,
+)
+from airflow_provider_rfr.http.client import retry_after
+from airflow_provider_rfr.http.redaction import Redactor
+from airflow_provider_rfr.streams.core import ReadContext
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest._records import Selector
+from airflow_provider_rfr.streams.rest._responses import AnotherFormat, Answer, Failure, NearlyJson, NotJson, excerpt
+from airflow_provider_rfr.streams.rest.expressions import (
+    PREDICATE_NAMES,
+    Path,
+    Template,
+    compile_condition,
+    lookup,
+    parse_path,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Action(str, Enum):
+    """What a rule may say."""
+
+    SUCCESS = "SUCCESS"
+    RETRY = "RETRY"
+    FAIL = "FAIL"
+    IGNORE = "IGNORE"
+    RATE_LIMITED = "RATE_LIMITED"
+    TOKEN_EXPIRED = "TOKEN_EXPIRED"
+    END = "END"
+
+
+_AUTHENTICATION_STATUS: Final = frozenset({401, 403})
+# What a status means if no rule says otherwise; an unknown one may pass, so the request is repeated.
+_BY_STATUS: Final = {429: Action.RATE_LIMITED, **dict.fromkeys((400, 401, 403, 404, 405, 410), Action.FAIL)}
+_BY_CLASS: Final = {2: Action.SUCCESS, 3: Action.FAIL}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is done about one response.
+
+    :ivar reason: for the log and the error, without credentials; empty for a success
+    :ivar answer: None if there was none
+    :ivar backoff: of the rule that matched; it comes before the handler's own
+    """
+
+    action: Action
+    reason: str = ""
+    answer: Answer | None = None
+    request: str | None = None
+    backoff: Sequence[model.Backoff] = field(default=(), repr=False)
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status, None without an answer."""
+        return self.answer.status if self.answer is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorHandler:
+    """A definition's rules and budgets, compiled.
+
+    :ivar rules: in their order, each with its predicate
+    :ivar expired_token_status: statuses that mean "token expired" where a page token was sent
+    :ivar error_keys: where an answer with status 2xx may have an error
+    :ivar json_required: a success whose body is not JSON is repeated
+    :ivar selector: finds the records; None where the answer is not a page, e.g. a token
+    """
+
+    definition: model.ErrorHandler
+    redactor: Redactor
+    rules: tuple[tuple[model.Rule, Template | None], ...]
+    expired_token_status: frozenset[int]
+    error_keys: tuple[Path, ...]
+    json_required: bool = True
+    selector: Selector | None = None
+    _logged: set[str] = field(default_factory=set, repr=False)
+
+    def decide(self, outcome: Answer | Failure, token: Any | None, variables: Mapping[str, Any]) -> Verdict:
+        """What to do.  SUCCESS only with a body that is JSON, or without a body where none belongs.
+
+        :param token: of the page; None for the first one
+        :param variables: what predicates may use besides the answer
+        """
+        if isinstance(outcome, Failure):
+            action = Action.FAIL if outcome.permanent else Action.RETRY
+            return Verdict(action, outcome.message, None, outcome.request)
+        outcome.lenient = self.definition.on_bad_json == "replace"
+        rule = self._rule(outcome, token, variables) if self.rules else None
+        if rule is not None:
+            action = Action(rule.action)
+        elif token is not None and outcome.status in self.expired_token_status:
+            action = Action.TOKEN_EXPIRED
+        else:
+            action = _BY_STATUS.get(outcome.status) or _BY_CLASS.get(outcome.status // 100, Action.RETRY)
+        if action is Action.SUCCESS:
+            return self._checked_success(outcome, by_rule=rule is not None)
+        reason = outcome.describe(self.redactor)
+        if rule is not None and rule.message:
+            reason = f"{self.redactor.text(rule.message)} ({reason})"
+        return Verdict(action, reason, outcome, outcome.request, rule.backoff if rule else ())
+
+    def _rule(self, answer: Answer, token: Any | None, variables: Mapping[str, Any]) -> model.Rule | None:
+        """The first rule all of whose conditions hold; a predicate that can't be evaluated does not hold."""
+        for rule, predicate in self.rules:
+            if rule.action == Action.TOKEN_EXPIRED and token is None:
+                continue
+            if rule.status is not None and not {answer.status, f"{answer.status // 100}xx"} & set(rule.status):
+                continue
+            if rule.text is not None and rule.text not in answer.text():
+                continue
+            if predicate is None or _holds(predicate, answer, variables):
+                return rule
+        return None
+
+    def _checked_success(self, answer: Answer, *, by_rule: bool) -> Verdict:
+        success = Verdict(Action.SUCCESS, "", answer, answer.request)
+        if not self.json_required:
+            return success
+        problem: NotJson
+        action, hint = Action.RETRY, ""
+        try:
+            answer.json()
+        except NearlyJson as error:
+            action, problem = Action.FAIL, error
+            if self.definition.on_bad_json == "skip":
+                action = Action.IGNORE
+            else:
+                hint = "; error_handler.on_bad_json: replace or skip accepts that"
+        except AnotherFormat as error:
+            action, problem = Action.FAIL, error
+        except NotJson as error:
+            problem = error
+        else:
+            # A rule that calls an answer a success has the last word.
+            return success if by_rule else self._without_error(success, answer)
+        return Verdict(action, f"{answer.status} {answer.reason}: {problem}{hint}", answer, answer.request)
+
+    def _without_error(self, success: Verdict, answer: Answer) -> Verdict:
+        """The verdict; RETRY for an error object beside no records, which would look like the last page."""
+        # Without a path, the whole answer is the record, and its fields are the record's own.
+        if self.selector is None or not self.selector.path or not answer.has_content:
+            return success
+        path = self.selector.path
+        found = [key for key in self.error_keys if key != path[: len(key)] and _is_error(lookup(answer.json(), key))]
+        if not found:
+            return success
+        names = ", ".join(".".join(key) for key in found)
+        shown = excerpt(json.dumps([lookup(answer.json(), key) for key in found], ensure_ascii=False), self.redactor)
+        if not self.selector.select(answer):
+            reason = (
+                f"the answer has no records and an error, in {names}: {shown}; if it is not an error, set error_keys"
+            )
+            return Verdict(Action.RETRY, reason, answer, answer.request)
+        if names not in self._logged:
+            self._logged.add(names)
+            _log.warning("%s: records are taken from an answer with an error, in %s: %s", answer.request, names, shown)
+        return success
+
+
+def _is_error(value: Any) -> bool:
+    """Whether the value of an error key is an error: null, false, 0, "" and containers of only such values are not."""
+    if isinstance(value, Mapping):
+        return any(map(_is_error, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_error, value))
+    return bool(value.strip() if isinstance(value, str) else value)
+
+
+def _holds(predicate: Template, answer: Answer, variables: Mapping[str, Any]) -> bool:
+    try:
+        body = answer.json()
+    except NotJson:
+        body = None
+    known = {**variables, "response": body, "headers": answer.headers, "status": answer.status}
+    try:
+        return bool(predicate(known))
+    except SourceDefinitionError:
+        return False
+    except Exception:  # noqa: BLE001 - an undefined value refuses to be true or false
+        return False
+
+
+def build_error_handler(
+    definition: model.ErrorHandler | None,
+    redactor: Redactor,
+    *,
+    addressable: bool = False,
+    place: str = "error_handler",
+    config: Mapping[str, Any] | None = None,
+    selector: Selector | None = None,
+    json_required: bool = True,
+) -> ErrorHandler:
+    """The handler of a definition.
+
+    :param selector: finds the records, where the answers are pages
+    :param addressable: page numbers don't expire, so 410 doesn't mean that there
+    :raises SourceDefinitionError: a predicate is not an expression
+    """
+    definition = definition or model.ErrorHandler()
+    expired = definition.expired_token_status
+    if expired is None:
+        expired = [] if addressable else [410]
+    predicates = [
+        rule.predicate and compile_condition(rule.predicate, f"{place}.rules.{n}.predicate", PREDICATE_NAMES, config)
+        for n, rule in enumerate(definition.rules)
+    ]
+    return ErrorHandler(
+        definition,
+        redactor,
+        rules=tuple(zip(definition.rules, (each or None for each in predicates), strict=True)),
+        expired_token_status=frozenset(expired),
+        error_keys=tuple(map(parse_path, definition.error_keys)),
+        json_required=json_required,
+        selector=selector,
+    )
+
+
+class Retries:
+    """Repeats the requests for one page within a handler's budgets."""
+
+    def __init__(self, handler: ErrorHandler, context: ReadContext) -> None:
+        self._limits = handler.definition
+        self._context = context
+        self._began: float | None = None
+        self._requests = 0
+        self._errors = 0
+        self._rate_limits_in_a_row = 0
+        self._rate_limited_seconds = 0.0
+
+    def wait_after(self, verdict: Verdict) -> bool:
+        """Whether the request has to be repeated, after the wait for it.
+
+        :raises SourceError: FAIL, TOKEN_EXPIRED, or a budget is used up
+        :raises ReadInterrupted: the reader was stopped
+        """
+        if verdict.action in (Action.FAIL, Action.TOKEN_EXPIRED):
+            raise _error(verdict, verdict.reason)
+        is_limit = verdict.action is Action.RATE_LIMITED
+        if not is_limit and verdict.action is not Action.RETRY:
+            return False
+        self._began = self._began or time.monotonic()
+        self._requests += 1
+        self._errors += not is_limit
+        self._rate_limits_in_a_row = self._rate_limits_in_a_row + 1 if is_limit else 0
+        failures = self._rate_limits_in_a_row if is_limit else self._errors
+        headers = verdict.answer.headers if verdict.answer is not None else {}
+        seconds = seconds_to_wait((*verdict.backoff, *self._limits.backoff), failures, headers)
+        # Before the wait: one that can't be afforded isn't begun.
+        self._check_budget(verdict, seconds, time.monotonic() - self._began)
+        _log.warning("%s: %s; next try in %.1f s", verdict.request, verdict.reason, seconds)
+        if is_limit:
+            self._rate_limited_seconds += seconds
+            self._context.limiter.penalize(seconds)
+        self._context.sleep(seconds)
+        return True
+
+    def _check_budget(self, verdict: Verdict, seconds: float, spent: float) -> None:
+        if verdict.action is Action.RATE_LIMITED:
+            if self._rate_limited_seconds + seconds <= self._limits.max_rate_limit_wait:
+                return
+            raise RateLimitedError(
+                f"{verdict.reason}; the API asks to wait {seconds:.0f} s more, after {spent:.0f} s, "
+                f"and max_rate_limit_wait is {self._limits.max_rate_limit_wait:.0f} s",
+                retry_after=seconds,
+                status=verdict.status,
+                request=verdict.request,
+            )
+        in_time = spent - self._rate_limited_seconds + seconds <= self._limits.max_time
+        if self._errors > self._limits.max_retries or not in_time:
+            times = "1 request" if self._requests == 1 else f"{self._requests} requests"
+            raise _error(verdict, f"{verdict.reason}; gave up after {times} in {spent:.0f} s")
+
+
+def _error(verdict: Verdict, message: str) -> SourceError:
+    kind = SourceError
+    if verdict.action is Action.TOKEN_EXPIRED:
+        kind, message = TokenExpiredError, f"the page token is no longer accepted: {message}"
+    elif verdict.status in _AUTHENTICATION_STATUS:
+        kind, message = AuthenticationError, f"the API does not accept the credentials: {message}"
+    return kind(message, status=verdict.status, request=verdict.request)
+
+
+def seconds_to_wait(strategies: Sequence[model.Backoff], failures: int, headers: Mapping[str, str]) -> float:
+    """By the first strategy that applies, else exponential; never less than what ``Retry-After`` asks for.
+
+    :param failures: so far, from 1
+    """
+    asked = _not_at_once(retry_after(headers.get("Retry-After")), failures)
+    for strategy in strategies:
+        seconds = _wait_of(strategy, failures, headers)
+        if seconds is not None:
+            return max(seconds, asked or 0.0)
+    return _growing(1.0, 2.0, 60.0, failures) * random.uniform(0.5, 1.0) if asked is None else asked
+
+
+def _wait_of(strategy: model.Backoff, failures: int, headers: Mapping[str, str]) -> float | None:
+    """Seconds; None where the strategy's header is missing or unreadable."""
+    if isinstance(strategy, model.Constant):
+        return strategy.seconds
+    if isinstance(strategy, model.Exponential):
+        seconds = _growing(strategy.initial, strategy.multiplier, strategy.max, failures)
+        # Jitter keeps many readers from coming back at the same moment.
+        return seconds * random.uniform(0.5, 1.0) if strategy.jitter else seconds
+    if isinstance(strategy, model.RetryAfter):
+        return _not_at_once(retry_after(headers.get(strategy.header)), failures)
+    try:
+        moment = float(headers.get(strategy.header, ""))
+    except ValueError:
+        return None
+    return _not_at_once((moment / 1000 if strategy.unit == "milliseconds" else moment) - time.time(), failures)
+
+
+def _not_at_once(asked: float | None, failures: int) -> float | None:
+    """A server that says "at once" again and again is trusted less and less, so that it isn't hammered."""
+    if asked is None or not isfinite(asked):
+        return None
+    return asked if asked > 0 else _growing(0.05, 1.5, 60.0, failures)
+
+
+def _growing(initial: float, multiplier: float, longest: float, failures: int) -> float:
+    try:
+        return min(longest, initial * multiplier ** (failures - 1))
+    except OverflowError:
+        return longest

@@ -1,0 +1,164 @@
+"""The partitions of a stream: values of a list, records of a parent stream, or combinations of both.
+
+A partition is identified by its key fields alone: what else it carries (extra fields of a parent record)
+may change between two attempts without making it another partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_rfr.exceptions import SourceDefinitionError, SourceError
+from airflow_provider_rfr.streams.paged import PagedStream, iter_pages
+from airflow_provider_rfr.streams.rest import _definition as model
+from airflow_provider_rfr.streams.rest.expressions import (
+    CONFIG_NAMES,
+    MISSING,
+    compile_value,
+    describe,
+    lookup,
+    nearest,
+    parse_path,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_rfr.streams.rest.stream import RestStream
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionRouter(ABC):
+    """:ivar key_fields: the fields of a partition that identify it
+    :ivar fields: all fields that its partitions have
+    """
+
+    key_fields: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    @abstractmethod
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        """The partitions, in a stable order; the same one may come twice."""
+
+    def parents(self) -> Sequence[PagedStream]:
+        """The streams that are read for it."""
+        return ()
+
+
+class NoRouter(PartitionRouter):
+    """The stream as a whole is its one partition."""
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        yield {}
+
+
+class ListRouter(PartitionRouter):
+    """One partition for each value."""
+
+    def __init__(self, field: str, values: Sequence[Any]) -> None:
+        self.key_fields = self.fields = (field,)
+        self._values = values
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        for value in self._values:
+            yield {self.fields[0]: value}
+
+
+class SubstreamRouter(PartitionRouter):
+    """One partition for each record of the parent: all its partitions and pages are read.
+
+    The key fields are the parent's key and the declared fields of the parent's own partition.
+    """
+
+    def __init__(self, definition: model.SubstreamRouter, parent: PagedStream) -> None:
+        self._parent = parent
+        self._path = parse_path(definition.parent_key)
+        self._extra = [(name, parse_path(path)) for name, path in definition.extra_fields.items()]
+        self.key_fields = (definition.field, *definition.parent_slice_fields)
+        self.fields = (*self.key_fields, *definition.extra_fields)
+
+    def parents(self) -> Sequence[PagedStream]:
+        return (self._parent,)
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        for parent_slice in self._parent.stream_slices():
+            for page in iter_pages(self._parent, parent_slice):
+                if page.skipped:
+                    _log.warning("%s: an ignored page has no children: %s", self._parent.name, page.skipped)
+                for record in page.records:
+                    yield self._partition(record, parent_slice, page.request)
+
+    def _partition(
+        self, record: Mapping[str, Any], parent_slice: Mapping[str, Any], request: str | None
+    ) -> dict[str, Any]:
+        value = lookup(record, self._path)
+        if value is MISSING or value is None or isinstance(value, (dict, list)):
+            raise SourceError(
+                f"partitions.parent_key {'.'.join(self._path)!r} of a record of {self._parent.name} is "
+                f"{describe(value)}; a key is a text or a number",
+                request=request,
+            )
+        partition = {self.key_fields[0]: value, **{name: parent_slice[name] for name in self.key_fields[1:]}}
+        for name, path in self._extra:
+            found = lookup(record, path)
+            partition[name] = None if found is MISSING else found
+        return partition
+
+
+class ProductRouter(PartitionRouter):
+    """Every combination; the later routers run through for each partition of the earlier ones."""
+
+    def __init__(self, routers: Sequence[PartitionRouter]) -> None:
+        self._routers = routers
+        self.key_fields = tuple(name for router in routers for name in router.key_fields)
+        self.fields = tuple(name for router in routers for name in router.fields)
+
+    def parents(self) -> Sequence[PagedStream]:
+        return [parent for router in self._routers for parent in router.parents()]
+
+    def partitions(self) -> Iterator[dict[str, Any]]:
+        # The later ones are read once and kept: a parent isn't asked again for each combination.
+        rest = [list(router.partitions()) for router in self._routers[1:]]
+        for first in self._routers[0].partitions():
+            for others in product(*rest):
+                yield {name: value for part in (first, *others) for name, value in part.items()}
+
+
+def build_router(
+    router: model.Router | None,
+    place: str,
+    config: Mapping[str, Any],
+    streams: Collection[str],
+    stream_named: Callable[[str], RestStream],
+) -> PartitionRouter:
+    """The router of a definition; without one there is a single partition.
+
+    :param config: without secrets, because partitions are stored
+    :param streams: names of the source's streams, which ``stream_named`` builds
+    :raises SourceDefinitionError: an unknown parent or field of it, values that are not a list, a duplicate field
+    """
+    if router is None:
+        return NoRouter()
+    if isinstance(router, model.SubstreamRouter):
+        if router.parent not in streams:
+            problem = f"there is no stream {router.parent!r}"
+            raise SourceDefinitionError(f"{place}.parent", problem, nearest(router.parent, streams))
+        parent = stream_named(router.parent)
+        for name in (each for each in router.parent_slice_fields if each not in parent.slice_fields):
+            problem = f"the partitions of {parent.name} have no {name!r}"
+            raise SourceDefinitionError(f"{place}.parent_slice_fields", problem, nearest(name, parent.slice_fields))
+        return SubstreamRouter(router, parent)
+    if isinstance(router, model.ListRouter):
+        values = compile_value(router.values, f"{place}.values", CONFIG_NAMES, config)({"config": config})
+        if not isinstance(values, list):
+            problem, remedy = f"must be a list, is {type(values).__name__}", 'e.g. [a, b] or "{{ config.regions }}"'
+            raise SourceDefinitionError(f"{place}.values", problem, remedy)
+        return ListRouter(router.field, values)
+    parts = [build_router(each, f"{place}.of.{n}", config, streams, stream_named) for n, each in enumerate(router.of)]
+    combined = ProductRouter(parts)
+    if len(set(combined.fields)) != len(combined.fields):
+        raise SourceDefinitionError(place, "two routers use the same field name", "rename one of them")
+    return combined
