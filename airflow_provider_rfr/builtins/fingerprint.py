@@ -1,34 +1,45 @@
-"""What an object is, in four texts with a hash each, so that a change tells by itself what it asks for.
+"""Fingerprints of an object: four canonical texts with their hashes, by which a change shows what it asks for.
 
-* ``contract``: number, name and type of the columns, and nothing else. Another one, and the storage is migrated.
-* ``constraints``: required columns, keys, partitioning, format. Metadata of the storage, at most a checked rewrite.
+* ``contract``: number, name and type of the columns. Another contract asks for a migration of the stored rows.
+* ``constraints``: required columns, keys, partitioning, format. They change metadata, or need a checked rewrite.
 * ``logic``: the query; the definition of a source or a sink.
-* ``meta``: comments, owner, properties and promises. Applied in place, never a rebuild.
+* ``meta``: comments, owner, properties and promises. Applied in place, never by a rebuild.
 
-Texts are compared, not hashes: a text shows what differs. Where a thing is written, in which order its keys stand,
-and what is the default, makes no difference.
+Texts are compared, not hashes, so that a difference can be shown. Where something is declared, in which order keys are
+written and whether a default is written out makes no difference.
 
-Columns, keys and partitioning of a declaration: what is wrong with them, and the one way to write them.
+Columns, keys and partitioning are validated and brought to their canonical form here, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, SinkSpec, nearest, quoted
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest, quoted
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
-from airflow_provider_rfr.builtins.types import Decimal, canonical_type, folded_type, parse_type
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import is_secret
+from airflow_provider_rfr.lake.types import parse_transform, parse_type
 
 _SHOWN_DIGITS = 12
 _FORMAT = "format-version"
+_LONGEST_NAME = 255
+_INSTANTS = {"timestamp", "timestamp_ntz"}
+_TRANSFORMABLE = {
+    "years": {"date", *_INSTANTS},
+    "months": {"date", *_INSTANTS},
+    "days": {"date", *_INSTANTS},
+    "hours": _INSTANTS,
+    "bucket": {"int", "bigint", "decimal", "date", *_INSTANTS, "string", "binary"},
+    "truncate": {"int", "bigint", "decimal", "string", "binary"},
+    "": {"boolean", "int", "bigint", "float", "double", "decimal", "date", *_INSTANTS, "string", "binary"},
+}
+"""Types of columns that each transform takes; the empty name is partitioning by the column itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, prefix: str, text: str) -> Fingerprint:
-        """The fingerprint of a text; ``prefix`` names the component and the format of its text."""
+        """The fingerprint of a text; ``prefix`` names the component and the version of its text's format."""
         digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         return cls(text, f"{prefix}:{digits}")
 
@@ -56,7 +67,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """The four of one object."""
+    """The four fingerprints of one object."""
 
     contract: Fingerprint
     constraints: Fingerprint
@@ -80,7 +91,7 @@ class _HasLogic(Protocol):
 def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
     """The fingerprints of a declared object; types are canonical texts.
 
-    :param spec: where a sink's source is found
+    :param spec: contains the source of a sink
     """
     return Fingerprints(
         contract_of(obj.columns),
@@ -91,17 +102,18 @@ def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
 
 
 def contract_of(columns: Sequence[Column]) -> Fingerprint:
-    """The contract alone; of a view that names no columns it is empty."""
+    """The contract of the columns; empty for a view that declares none."""
     lines = (
-        f"{number} {quoted(each.name.casefold())} {folded_type(each.type)}" for number, each in enumerate(columns, 1)
+        f"{number} {quoted(each.name.casefold())} {parse_type(each.type).folded()}"
+        for number, each in enumerate(columns, 1)
     )
     return Fingerprint.of("c1", "\n".join(lines))
 
 
 def same_logic(obj: BuiltinObject, recorded: _HasLogic) -> bool:
-    """Whether an object's query is the recorded one, whoever wrote the recorded canonical text.
+    """Whether an object's query is the recorded one.
 
-    What another canonicalizer wrote is never compared: the author's recorded text is made canonical anew.
+    A text of another canonicalizer is not comparable: the recorded query is then made canonical again.
     """
     if obj.query is None or recorded.raw_sql is None:
         return obj.query is recorded.raw_sql
@@ -112,14 +124,8 @@ def same_logic(obj: BuiltinObject, recorded: _HasLogic) -> bool:
     return canonical_sql(obj.query) == canonical_sql(recorded.raw_sql)
 
 
-def changed(before: Fingerprints, after: Fingerprints) -> tuple[str, ...]:
-    """Names of the components whose texts differ."""
-    names = ("contract", "constraints", "logic", "meta")
-    return tuple(name for name in names if getattr(before, name).text != getattr(after, name).text)
-
-
 def definition_of(source: Mapping[str, Any]) -> str:
-    """The text of a source's ``logic``: what is read, without what may be a secret."""
+    """The text of a source's ``logic``: its definition without secrets."""
     return _json(_masked(source))
 
 
@@ -140,22 +146,23 @@ def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
         return canonical_sql(obj.query)
     if obj.source is not None:
         return definition_of(obj.source)
-    return "" if obj.sink is None else _json(_sink_logic(obj.sink, spec))
-
-
-def _sink_logic(sink: SinkSpec, spec: CatalogSpec) -> dict[str, Any]:
-    return {
-        "source": _identity(sink.source, spec),
-        "to": sink.to,
-        "settings": _masked(sink.settings),
-        "columns": [name.casefold() for name in sink.columns],
-        "follow_schema": sink.follow_schema,
-    }
+    if obj.sink is None:
+        return ""
+    return _json(
+        {
+            "source": _identity(obj.sink.source, spec),
+            "to": obj.sink.to,
+            "settings": _masked(obj.sink.settings),
+            "columns": [name.casefold() for name in obj.sink.columns],
+            "follow_schema": obj.sink.follow_schema,
+        }
+    )
 
 
 def _identity(name: str, spec: CatalogSpec) -> str:
-    """The id of the object of this name, which outlives a rename; the name, if it is none of ours."""
+    """The id of the object of this name, which survives a rename; the name, if no object has it."""
     key = name.casefold()
+    # Objects are sorted by key, unless the spec was made by hand.
     at = bisect_left(spec.objects, key, key=lambda each: each.key)
     near = spec.objects[at : at + 1]
     found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
@@ -163,8 +170,8 @@ def _identity(name: str, spec: CatalogSpec) -> str:
 
 
 def _meta(obj: BuiltinObject) -> Iterator[str]:
-    for name in ("stability", "contents"):
-        yield f"{name}: {getattr(obj, name).value}"
+    yield f"stability: {obj.stability.value}"
+    yield f"contents: {obj.contents.value}"
     for name in ("protect", "comment", "owner"):
         if getattr(obj, name) is not None:
             yield f"{name}: {_json(getattr(obj, name))}"
@@ -172,16 +179,16 @@ def _meta(obj: BuiltinObject) -> Iterator[str]:
         yield "exportable: true"
     if obj.sink is not None:
         yield f"on_replace: {obj.sink.on_replace}"
-    yield from _lines("column", ((each.name.casefold(), each.comment) for each in obj.columns if each.comment))
-    yield from _lines("property", ((name, value) for name, value in obj.properties.items() if name != _FORMAT))
-
-
-def _lines(what: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    return (f"{what} {_json(name)}: {_json(value)}" for name, value in sorted(pairs))
+    comments = ((each.name.casefold(), each.comment) for each in obj.columns if each.comment)
+    for name, comment in sorted(comments):
+        yield f"column {_json(name)}: {_json(comment)}"
+    for name, value in sorted(obj.properties.items()):
+        if name != _FORMAT:
+            yield f"property {_json(name)}: {_json(value)}"
 
 
 def _masked(value: Any, name: str = "") -> Any:
-    """The value without what may be a secret: texts are stored, and a new password is no other definition."""
+    """The value without secrets: texts are stored, and a new password is not another definition."""
     if isinstance(value, Mapping):
         return {str(key): _masked(each, str(key)) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -193,25 +200,9 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
-_LONGEST_NAME = 255
-_TRANSFORM = re.compile(r"\s*(\w+)\s*\(\s*([^,()]+?)\s*(?:,\s*([^,()]+?)\s*)?\)\s*")
-_TIMES = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
-_SIZED = ("bucket", "truncate")
-_INSTANTS = {"timestamp", "timestamp_ntz"}
-_TAKES = {
-    "years": {"date", *_INSTANTS},
-    "months": {"date", *_INSTANTS},
-    "days": {"date", *_INSTANTS},
-    "hours": _INSTANTS,
-    "bucket": {"int", "bigint", "decimal", "date", *_INSTANTS, "string", "binary"},
-    "truncate": {"int", "bigint", "decimal", "string", "binary"},
-    "": {"boolean", "int", "bigint", "float", "double", "decimal", "date", *_INSTANTS, "string", "binary"},
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong at a path of a declaration."""
+    """A problem at a path of a declaration."""
 
     path: str
     problem: str
@@ -219,7 +210,7 @@ class Finding:
 
 
 def column_findings(columns: Sequence[Column]) -> Iterator[Finding]:
-    """What is wrong with columns, each and all."""
+    """Problems of columns: names, types, duplicates."""
     names, before = dict[str, int](), dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
@@ -240,7 +231,7 @@ def column_findings(columns: Sequence[Column]) -> Iterator[Finding]:
 
 
 def _column_name_problem(name: str) -> str | None:
-    """Why no column can be called so; None if one can."""
+    """Why no column can have this name; None if one can."""
     shown = repr(name[:40])
     if not name or name != name.strip():
         return f"a column's name is empty, or has spaces around it: {shown}"
@@ -249,28 +240,23 @@ def _column_name_problem(name: str) -> str | None:
     return f"a column's name is longer than {_LONGEST_NAME} characters: {shown}" if len(name) > _LONGEST_NAME else None
 
 
-def key_findings(keys: Sequence[str], columns: Sequence[Column]) -> Iterator[Finding]:
-    """What is wrong with the names of a key's columns."""
-    yield from named(keys, [each.name for each in columns], "keys", "column")
-
-
-def named(names: Sequence[str], valid: Iterable[str], path: str, what: str) -> Iterator[Finding]:
-    """Unknown or duplicate names."""
+def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Finding]:
+    """Unknown or duplicate names of columns."""
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
-            yield Finding(f"{path}.{number}", f"there is no {what} {name}", nearest(name, known.values()))
+            yield Finding(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
         if name.casefold() in (each.casefold() for each in names[:number]):
             yield Finding(f"{path}.{number}", f"{name} is listed twice")
 
 
 def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -> Iterator[Finding]:
-    """What is wrong with partition transforms."""
+    """Problems of partition transforms."""
     seen = set[str]()
     for number, text in enumerate(partitioning):
         path = f"partitioning.{number}"
         try:
-            found = partition(text, columns)
+            found = canonical_transform(text, columns)
         except ConfigurationError as error:
             yield Finding(path, error.problem, error.remedy)
             continue
@@ -279,73 +265,42 @@ def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -
         seen.add(found.casefold())
 
 
-def partition(text: str, columns: Sequence[Column]) -> str:
-    """The one way to write a partition transform: ``region``, ``days(at)``, ``bucket(16, id)``, ``truncate(4, id)``.
+def canonical_transform(text: str, columns: Sequence[Column]) -> str:
+    """The canonical text of a partition transform.
 
-    :raises ConfigurationError: it is none, its column is not there, or is of a type that it does not take
+    :raises ConfigurationError: it is not a transform, or no column has the name, or one of a type that can't be used
     """
-    name, argument, size = _split(text)
-    column = next((each for each in columns if each.name.casefold() == argument.casefold()), None)
+    transform = parse_transform(text)
+    column = next((each for each in columns if each.name.casefold() == transform.column.casefold()), None)
     if column is None:
-        raise ConfigurationError(
-            "partitioning", f"{text!r}: there is no column {argument}", nearest(argument, (c.name for c in columns))
-        )
+        problem = f"{text!r}: there is no column {transform.column}"
+        raise ConfigurationError("partitioning", problem, nearest(transform.column, (each.name for each in columns)))
     try:
         kind = parse_type(column.type)
     except ConfigurationError:
-        return text
-    word = "decimal" if isinstance(kind, Decimal) else str(kind)
-    if word not in _TAKES[name]:
+        return text  # the column's own finding says so
+    if kind.name not in _TRANSFORMABLE[transform.name]:
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
-    if not name:
-        return quoted(column.name)
-    return f"{name}({size}, {quoted(column.name)})" if size else f"{name}({quoted(column.name)})"
-
-
-def _split(text: str) -> tuple[str, str, int]:
-    """Transform, column, size; Spark has the size first, Iceberg last."""
-    found = _TRANSFORM.fullmatch(text)
-    if found is None:
-        return "", _bare(text), 0
-    name, first, second = found.groups()
-    name = _TIMES.get(name.lower(), name.lower())
-    sized = name in _SIZED
-    if name not in _TAKES or sized != (second is not None):
-        raise ConfigurationError(
-            "partitioning", f"{text!r} is not a transform", "a column, years, months, days, hours, bucket or truncate"
-        )
-    if not sized:
-        return name, _bare(first), 0
-    size, column = (first, second) if first.isascii() and first.isdigit() else (second, first)
-    if not (size.isascii() and size.isdigit() and 0 < int(size[:10]) < 2**31):
-        raise ConfigurationError("partitioning", f"{text!r} has no size", f"e.g. {name}(16, {_bare(column)})")
-    return name, _bare(column), int(size)
-
-
-def _bare(name: str) -> str:
-    name = name.strip()
-    return name[1:-1].replace("``", "`") if len(name) > 2 and name[0] == name[-1] == "`" else name
+    return str(replace(transform, column=column.name))
 
 
 def canonical_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns with their types in canonical text; unreadable types stay as they are."""
-    return tuple(_canonical(each) for each in columns)
-
-
-def _canonical(column: Column) -> Column:
-    try:
-        kind = canonical_type(column.type)
-    except ConfigurationError:
-        return column
-    return column if kind == column.type else replace(column, type=kind)
+    """The columns with canonical types; a text that names no type stays as it is, and is a finding."""
+    found = []
+    for column in columns:
+        try:
+            found.append(replace(column, type=str(parse_type(column.type))))
+        except ConfigurationError:
+            found.append(column)
+    return tuple(found)
 
 
 def canonical_partitioning(partitioning: Sequence[str], columns: Sequence[Column]) -> tuple[str, ...]:
-    """The transforms as :func:`partition` writes them; unreadable ones stay as they are."""
+    """The transforms in canonical form; an invalid one stays as it is, and is a finding."""
     found = []
     for text in partitioning:
         try:
-            found.append(partition(text, columns))
+            found.append(canonical_transform(text, columns))
         except ConfigurationError:
             found.append(text)
     return tuple(found)

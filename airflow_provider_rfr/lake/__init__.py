@@ -1,4 +1,4 @@
-"""Catalogs, tables, schemas and files: everything that touches PyIceberg's API, and nothing else does.
+"""Catalogs, tables, schemas and files: the only package that uses PyIceberg.
 
-Modules are imported by name: a task of a round needs :mod:`.files` alone, without PyIceberg's second of imports.
+Modules are imported one by one: a task of a round needs only :mod:`.files`, without PyIceberg's second of imports.
 """

@@ -1,19 +1,19 @@
-"""Opens a catalog from its settings; its errors are one sentence that names the catalog.
+"""Opens the lake's catalog, and loads and creates tables in it.
 
-PyIceberg passes on the errors of each catalog's client, which name neither the catalog nor a remedy. Also here: the
-settings under which Spark SQL reaches the same catalog through Iceberg's runtime. A refresh needs none of those.
+PyIceberg passes on the errors of each catalog's client, which name neither the catalog nor a remedy: here they become
+one sentence. Also here: the settings by which Spark SQL reaches the same catalog through Iceberg's runtime, which a
+refresh does not need.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import CatalogType, load_catalog
@@ -27,8 +27,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     UnauthorizedError,
 )
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
 
@@ -38,122 +40,13 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-
 _CLIENTS: Final = frozenset(
     {
         *("sqlalchemy", "sqlite3", "psycopg2", "psycopg", "pymysql", "MySQLdb"),
         *("requests", "urllib3", "botocore", "boto3", "google", "thrift", "hive_metastore"),
     }
 )
-_DATABASES: Final = ("sqlite", "postgresql", "mysql")
-_PLAIN: Final = frozenset({"type", "warehouse", "uri"})
-_CREDENTIALS: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
-_SYSTEM: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
-_LONGEST: Final = 300
-
-
-def _check_settings(name: str, properties: Mapping[str, str]) -> None:
-    """Find what no catalog could be opened with.
-
-    :raises ConfigurationError: naming the property
-    """
-    kind, uri = properties.get("type"), properties.get("uri", "")
-    kinds = [each.value for each in CatalogType]
-    if kind is not None and kind.lower() not in kinds:
-        near = difflib.get_close_matches(kind.lower(), kinds, 1)
-        guess = f"did you mean {near[0]}? " if near else ""
-        raise ConfigurationError(
-            "lake.properties.type", f"{kind!r} is not a type of catalog", f"{guess}known: {', '.join(kinds)}"
-        )
-    if "py-catalog-impl" in properties or not _is_database(kind, uri):
-        return
-    if not properties.get("warehouse"):
-        raise ConfigurationError(
-            "lake.properties.warehouse",
-            f"is missing, and the catalog {name!r} is a database, which holds no tables' files",
-            "write the folder or bucket for them, e.g. file:///data/warehouse or s3://bucket/warehouse",
-        )
-    folder = _sqlite_folder(uri)
-    if folder is not None and not folder.is_dir():
-        raise ConfigurationError(
-            "lake.properties.uri",
-            f"the folder {folder} of the catalog's SQLite file does not exist on this machine",
-            "make it, or correct the path",
-        )
-
-
-def _is_of_settings(error: Exception) -> bool:
-    """Whether opening failed for what is written in the settings: also SQLAlchemy has a word for that."""
-    return isinstance(error, (ValueError, ImportError)) or type(error).__name__ in (
-        "ArgumentError",
-        "NoSuchModuleError",
-    )
-
-
-def _catalog_error(error: BaseException, name: str, properties: Mapping[str, str]) -> CatalogError | None:
-    """The sentence for an error of a catalog's client; None for what is not the client's, a conflict among it.
-
-    :param name: of the catalog
-    """
-    client = type(error).__module__.partition(".")[0]
-    if not isinstance(error, RESTError) and client not in _CLIENTS:
-        return None
-    reason = _reason(error, properties)
-    uri = properties.get("uri")
-    place = f"the catalog {name!r}" + (f" ({_address(uri)})" if uri else "")
-    if isinstance(error, _CREDENTIALS) or "authentication failed" in reason:
-        return CatalogError(f"{place} refuses the credentials: {reason}; correct them in the lake's connection")
-    if "database is locked" in reason:
-        return CatalogError(
-            f"{place} stays locked by another process: {reason}; let that one end, or use a catalog that takes several"
-            " writers, such as PostgreSQL"
-        )
-    return CatalogError(f"{place} does not do what is asked: {reason}; see that it runs and can be reached from here")
-
-
-def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
-    """The text without the values of properties that may be secret, and without passwords in addresses."""
-    uri = properties.get("uri", "")
-    password = urlsplit(uri).password if "://" in uri else None
-    secrets = [value for key, value in properties.items() if key not in _PLAIN]
-    secrets += [password, unquote(password)] if password else []
-    text = text.replace(uri, _address(uri)) if uri else text
-    for value in sorted(map(str, secrets), key=len, reverse=True):
-        if len(value) > 3:
-            text = text.replace(value, "***")
-    return text
-
-
-def _reason(error: BaseException, properties: Mapping[str, str]) -> str:
-    """The innermost words, on one line."""
-    whole = str(getattr(error, "orig", None) or error)
-    found = _SYSTEM.search(whole) if "HTTPConnectionPool" in whole or "HTTPSConnectionPool" in whole else None
-    line = found.group() if found else next((line for line in whole.splitlines() if line.strip()), "")
-    return _without_secrets(line.strip(), properties)[:_LONGEST] or type(error).__name__
-
-
-def _address(uri: str) -> str:
-    """The address without who logs in, and without what may follow a question mark."""
-    scheme, mark, rest = uri.partition("://")
-    if not mark:
-        return uri.rpartition("@")[2]
-    place, slash, path = rest.partition("/")
-    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
-
-
-def _is_database(kind: str | None, uri: str) -> bool:
-    return kind.lower() == "sql" if kind else uri.startswith(_DATABASES)
-
-
-def _sqlite_folder(uri: str) -> Path | None:
-    """Where the file of an SQLite catalog lies; None for other catalogs, and for one in memory."""
-    scheme, _, path = uri.partition("://")
-    path = path.removeprefix("/").partition("?")[0]
-    if not scheme.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:"):
-        return None
-    return Path(path).parent
-
-
+"""Packages whose errors are those of a catalog's client."""
 _METHODS: Final = frozenset(
     {
         *("load_table", "table_exists", "list_tables", "create_table", "create_table_transaction", "commit_table"),
@@ -163,7 +56,20 @@ _METHODS: Final = frozenset(
         *("list_views", "view_exists", "load_view", "create_view", "replace_view", "drop_view"),
     }
 )
-"""What this package asks a catalog."""
+"""Methods of a catalog that this package calls."""
+_REFUSED_CREDENTIALS: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
+_NOT_SECRET: Final = frozenset({"type", "warehouse", "uri"})
+_SYSTEM_ERROR: Final = re.compile(r"\[Errno -?\d+\] [\w ]+|\bNo route to host\b|\btimed out\b|\bTimeoutError\b")
+_MAX_REASON: Final = 300
+
+_ICEBERG_PACKAGES: Final = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
+"""Maven coordinates of Iceberg's runtime for Spark 4.1 and Scala 2.13; another Spark needs another one."""
+_JDBC_PACKAGES: Final[Mapping[str, str]] = {
+    "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
+    "postgresql": "org.postgresql:postgresql:42.7.7",
+}
+"""Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
+_PYICEBERG_ONLY: Final = ("type", "py-catalog-impl", "py-io-impl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,46 +85,31 @@ class LakeSettings:
     properties: Mapping[str, str] = field(repr=False)
 
 
-def open_catalog(settings: LakeSettings, tries: int = 5) -> Catalog:
-    """Open the catalog. Whatever it answers later on, too, is told in one sentence that names it.
+def open_catalog(settings: LakeSettings) -> Catalog:
+    """Open the catalog. Its methods raise :class:`CatalogError` instead of their client's own errors.
 
-    :raises ConfigurationError: its settings can't work, whoever tries them
-    :raises CatalogError: it does not answer, or refuses; also raised by the catalog's own methods from then on
+    :raises ConfigurationError: it can't be opened with these settings
+    :raises CatalogError: it does not answer, or refuses
     """
-    _check_settings(settings.name, settings.properties)
-    try:
-        return _telling(load_catalog(settings.name, **dict(settings.properties)), settings)
-    except Exception as error:
-        if _is_of_settings(error):
+    _check_settings(settings)
+    retrying = Retrying(
+        retry=retry_if_exception(_was_created_concurrently),
+        stop=stop_after_attempt(5),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    )
+    with _translated(settings):
+        try:
+            catalog = retrying(lambda: load_catalog(settings.name, **dict(settings.properties)))
+        except (ValueError, ImportError, ArgumentError) as error:
             raise ConfigurationError(
                 "lake.properties",
                 f"the catalog {settings.name!r} can't be opened: {_without_secrets(str(error), settings.properties)}",
                 "see PyIceberg's catalog properties: type, uri, warehouse",
             ) from None
-        if tries <= 1 or not _somebody_was_first(error):
-            told = _catalog_error(error, settings.name, settings.properties)
-            raise (error if told is None else told) from error
-    time.sleep(0.05)
-    return open_catalog(settings, tries - 1)
-
-
-def _telling(catalog: Catalog, settings: LakeSettings) -> Catalog:
-    """The catalog, whose methods raise :class:`CatalogError` in the place of its client's own errors."""
-
-    def telling(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return method(*args, **kwargs)
-            except Exception as error:
-                if (told := _catalog_error(error, settings.name, settings.properties)) is None:
-                    raise
-                raise told from error
-
-        return call
-
+    # On the instance: a subclass for each type of catalog would have to be kept in step with PyIceberg's.
     for name in _METHODS & set(dir(catalog)):
-        setattr(catalog, name, telling(getattr(catalog, name)))
+        setattr(catalog, name, _translated(settings)(getattr(catalog, name)))
     return catalog
 
 
@@ -230,151 +121,220 @@ def load_table(catalog: Catalog, identifier: str) -> Table | None:
         return None
 
 
-def tables_with_property(catalog: Catalog, key: str) -> list[str]:
-    """Tables of all namespaces whose properties have the key; each one is loaded, so it takes its time."""
-    found = []
-    for namespace in _namespaces(catalog, ()):
-        for identifier in catalog.list_tables(namespace):
-            name = ".".join(identifier)
-            table = load_table(catalog, name)
-            if table is not None and key in table.properties:
-                found.append(name)
-    return sorted(found)
-
-
-def _namespaces(catalog: Catalog, parent: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for namespace in catalog.list_namespaces(parent):
-        if len(namespace) > len(parent):
-            yield namespace
-            yield from _namespaces(catalog, namespace)
-
-
 def create_table(
     catalog: Catalog,
     identifier: str,
     schema: Schema,
-    spec: PartitionSpec | None = None,
+    spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
     properties: Mapping[str, str] | None = None,
 ) -> Table:
-    """Create the table and its namespace, or load it where somebody else was first."""
-    namespace = identifier.rpartition(".")[0]
+    """Create the table and its namespace, or load the table if it was created meanwhile."""
     try:
-        catalog.create_namespace(namespace)
+        catalog.create_namespace(identifier.rpartition(".")[0])
     except NamespaceAlreadyExistsError:
         pass
     except Exception as error:
-        if not _somebody_was_first(error):
+        if not _was_created_concurrently(error):
             raise
     try:
-        if spec is None:
-            return catalog.create_table(identifier, schema, properties=dict(properties or {}))
         return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
     except TableAlreadyExistsError:
         return catalog.load_table(identifier)
 
 
-def _somebody_was_first(error: Exception) -> bool:
-    """Whether a SQL catalog's database refused because another process made the same at the same time.
+def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All namespaces, nested ones included."""
+    for namespace in catalog.list_namespaces(parent):
+        if len(namespace) > len(parent):
+            yield namespace
+            yield from namespaces(catalog, namespace)
 
-    PyIceberg looks, and then makes: the catalog's own tables at their first use, and namespaces.
+
+def tables_with_property(catalog: Catalog, key: str) -> list[str]:
+    """Tables of all namespaces whose properties have the key; slow, because each one is loaded."""
+    names = (".".join(each) for namespace in namespaces(catalog) for each in catalog.list_tables(namespace))
+    return sorted(
+        name for name in names if (table := load_table(catalog, name)) is not None and key in table.properties
+    )
+
+
+def _was_created_concurrently(error: BaseException) -> bool:
+    """Whether a SQL catalog's database refused because another process created the same thing at the same time.
+
+    PyIceberg checks and then creates, which is a race: for the catalog's own tables at their first use, and namespaces.
     """
-    error = error.__cause__ if isinstance(error, CatalogError) and isinstance(error.__cause__, Exception) else error
+    if isinstance(error, CatalogError) and error.__cause__ is not None:
+        error = error.__cause__
     of_database = type(error).__module__.startswith("sqlalchemy.")
     return of_database and (type(error).__name__ == "IntegrityError" or "already exists" in str(error))
 
 
-_ICEBERG_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",)
-"""Maven coordinates of Iceberg's runtime for Spark 4.1 and Scala 2.13; another Spark needs another one."""
+def _check_settings(settings: LakeSettings) -> None:
+    """Find mistakes that PyIceberg reports late, or in words that don't name the property.
 
-_JDBC_PACKAGES: Mapping[str, str] = {
-    "sqlite": "org.xerial:sqlite-jdbc:3.50.3.0",
-    "postgresql": "org.postgresql:postgresql:42.7.7",
-}
-"""Maven coordinates of the JDBC driver, by SQLAlchemy's name of the database."""
+    :raises ConfigurationError: naming the property
+    """
+    properties = settings.properties
+    kind = properties.get("type")
+    kinds = [each.value for each in CatalogType]
+    if kind is not None and kind.lower() not in kinds:
+        near = difflib.get_close_matches(kind.lower(), kinds, 1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise ConfigurationError(
+            "lake.properties.type", f"{kind!r} is not a type of catalog", f"{guess}known: {', '.join(kinds)}"
+        )
+    if "py-catalog-impl" in properties or _catalog_type(properties) != "sql":
+        return
+    if not properties.get("warehouse"):
+        raise ConfigurationError(
+            "lake.properties.warehouse",
+            f"is missing, and the catalog {settings.name!r} is a database, which can't hold the tables' files",
+            "write the folder or bucket for them, e.g. file:///data/warehouse or s3://bucket/warehouse",
+        )
+    try:
+        uri = make_url(properties.get("uri", ""))
+    except ArgumentError:
+        return  # opening the catalog fails with the reason
+    path = uri.database or ""
+    on_disk = uri.get_backend_name() == "sqlite" and path not in ("", ":memory:") and not path.startswith("file:")
+    if on_disk and not Path(path).parent.is_dir():
+        raise ConfigurationError(
+            "lake.properties.uri",
+            f"the folder {Path(path).parent} of the catalog's SQLite file does not exist on this machine",
+            "create it, or correct the path",
+        )
 
-_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-_PYICEBERG_ONLY = ("type", "py-catalog-impl", "py-io-impl")
+
+def _catalog_type(properties: Mapping[str, str]) -> str:
+    """The catalog's type, found as PyIceberg finds it where it is not named."""
+    if "type" in properties:
+        return properties["type"].lower()
+    uri = properties.get("uri", "")
+    return "rest" if uri.startswith("http") else "sql" if uri.startswith(("sqlite", "postgresql", "mysql")) else ""
+
+
+@contextmanager
+def _translated(settings: LakeSettings) -> Iterator[None]:
+    """Raise :class:`CatalogError` instead of the errors of the catalog's client."""
+    try:
+        yield
+    except Exception as error:
+        if (translated := _catalog_error(error, settings)) is None:
+            raise
+        raise translated from error
+
+
+def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError | None:
+    """The sentence for an error of a catalog's client; None for other errors, such as a refused commit."""
+    client = type(error).__module__.partition(".")[0]
+    if not isinstance(error, RESTError) and client not in _CLIENTS:
+        return None
+    # The innermost message, in one line: requests wraps the system's error in the whole request.
+    text = str(getattr(error, "orig", None) or error)
+    inner = _SYSTEM_ERROR.search(text) if "HTTPConnectionPool" in text or "HTTPSConnectionPool" in text else None
+    line = inner.group() if inner else next((line for line in text.splitlines() if line.strip()), "")
+    reason = _without_secrets(line.strip(), settings.properties)[:_MAX_REASON] or type(error).__name__
+    uri = settings.properties.get("uri")
+    place = f"the catalog {settings.name!r}" + (f" ({_without_credentials(uri)})" if uri else "")
+    if isinstance(error, _REFUSED_CREDENTIALS) or "authentication failed" in reason:
+        return CatalogError(f"{place} refuses the credentials: {reason}; correct them in the lake's connection")
+    if "database is locked" in reason:
+        return CatalogError(
+            f"{place} is locked by another process: {reason}; wait for that process to end, or use a catalog that"
+            " supports several writers, such as PostgreSQL"
+        )
+    return CatalogError(f"{place} failed: {reason}; check that it runs and can be reached from here")
+
+
+def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
+    """The text without the values of properties that may be secret, and without passwords in addresses."""
+    uri = properties.get("uri", "")
+    password = urlsplit(uri).password if "://" in uri else None
+    secrets = [value for key, value in properties.items() if key not in _NOT_SECRET]
+    secrets += [password, unquote(password)] if password else []
+    text = text.replace(uri, _without_credentials(uri)) if uri else text
+    for value in sorted(map(str, secrets), key=len, reverse=True):
+        if len(value) > 3:
+            text = text.replace(value, "***")
+    return text
+
+
+def _without_credentials(uri: str) -> str:
+    """The address without user, password and query."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri.rpartition("@")[2]
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
 
 
 def spark_sql_settings(lake: LakeSettings) -> dict[str, str]:
     """Spark settings under which the lake's tables are ``<lake.name>.<namespace>.<table>``.
 
     For SQL catalogs on SQLite and PostgreSQL, and for REST catalogs. They have to be set before the session starts.
-    ``spark.jars.packages`` is among them: where a session has packages of its own, join the two by a comma. A warehouse
-    in an object store needs Iceberg's bundle for that store besides. What others commit, a session that has read the
-    table before sees after thirty seconds at the latest; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
+    ``spark.jars.packages`` is among them: if the session has packages of its own, join the two by a comma. A warehouse
+    in an object store also needs Iceberg's bundle for that store. A session that has read a table before sees what
+    others commit after at most thirty seconds; at once with ``spark.sql.catalog.<name>.cache-enabled=false``.
 
     The values may hold the catalog's password: they belong in a properties file of mode 0600 or in ``SparkConf``,
     never on a command line.
 
     :raises ConfigurationError: the catalog is of another kind
     """
-    kind = _kind(lake.properties)
+    kind = _catalog_type(lake.properties)
+    packages = list(_ICEBERG_PACKAGES)
     if kind == "sql":
-        catalog, packages = _jdbc_catalog(lake)
+        catalog, driver = _jdbc_catalog(lake.properties)
+        packages.append(driver)
     elif kind == "rest":
-        catalog, packages = _rest_catalog(lake), _ICEBERG_PACKAGES
+        # A REST catalog's properties have the same names in both languages.
+        shared = {name: value for name, value in lake.properties.items() if name not in _PYICEBERG_ONLY}
+        catalog = {"type": "rest", **shared}
     else:
         raise ConfigurationError(
             "lake.properties.type",
-            f"{kind!r} has no Spark settings here",
-            "sql and rest have; set Spark's own otherwise",
+            f"Spark settings can't be derived for the catalog type {kind or 'unknown'!r}",
+            "use sql or rest, or set Spark's own settings",
         )
     prefix = f"spark.sql.catalog.{lake.name}"
     return {
         "spark.jars.packages": ",".join(packages),
-        "spark.sql.extensions": _EXTENSIONS,
-        prefix: _CATALOG,
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
         **{f"{prefix}.{name}": value for name, value in catalog.items()},
     }
 
 
-def _kind(properties: Mapping[str, str]) -> str:
-    """The catalog's type, found as PyIceberg finds it where it is not named."""
-    named = properties.get("type")
-    if named is not None:
-        return named.lower()
-    uri = properties.get("uri", "")
-    return "rest" if uri.startswith("http") else "sql" if uri.startswith(tuple(_JDBC_PACKAGES)) else "unnamed"
-
-
-def _jdbc_catalog(lake: LakeSettings) -> tuple[dict[str, str], tuple[str, ...]]:
-    uri = _url(lake.properties.get("uri", ""))
+def _jdbc_catalog(properties: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Settings of Iceberg's JDBC catalog, and the coordinates of its driver."""
+    try:
+        uri = make_url(properties.get("uri", ""))
+    except ArgumentError:
+        # From None: the library's message shows the address, and with it the password.
+        raise ConfigurationError(
+            "lake.properties.uri",
+            "must be a database address",
+            "write e.g. postgresql+psycopg2://user:password@host/name",
+        ) from None
     database = uri.get_backend_name()
     if database not in _JDBC_PACKAGES:
         raise ConfigurationError(
             "lake.properties.uri", f"no JDBC driver is known for {database}", f"known are {', '.join(_JDBC_PACKAGES)}"
         )
-    catalog = {"type": "jdbc", "uri": _jdbc_address(uri), "warehouse": lake.properties.get("warehouse", "")}
+    if database == "sqlite":
+        address = f"sqlite:{uri.database or ''}"
+    else:
+        bare = URL.create(database, None, None, uri.host, uri.port, uri.database, uri.query)
+        address = bare.render_as_string(hide_password=False)
+    # Schema version V1 of the catalog's own tables has views; PyIceberg reads it, too.
+    catalog = {
+        "type": "jdbc",
+        "uri": f"jdbc:{address}",
+        "warehouse": properties.get("warehouse", ""),
+        "jdbc.schema-version": "V1",
+    }
     if uri.username:
         catalog["jdbc.user"] = uri.username
     if uri.password:
         catalog["jdbc.password"] = str(uri.password)
-    # The version of the catalog's own tables that has views; PyIceberg reads it as well.
-    catalog["jdbc.schema-version"] = "V1"
-    return catalog, (*_ICEBERG_PACKAGES, _JDBC_PACKAGES[database])
-
-
-def _jdbc_address(uri: URL) -> str:
-    """The database's address without credentials."""
-    if uri.get_backend_name() == "sqlite":
-        return f"jdbc:sqlite:{uri.database or ''}"
-    address = URL.create(uri.get_backend_name(), None, None, uri.host, uri.port, uri.database, uri.query)
-    return "jdbc:" + address.render_as_string(hide_password=False)
-
-
-def _rest_catalog(lake: LakeSettings) -> dict[str, str]:
-    """A REST catalog's properties have the same names in both languages."""
-    kept = {name: value for name, value in lake.properties.items() if name not in _PYICEBERG_ONLY}
-    return {"type": "rest", **kept}
-
-
-def _url(text: str) -> URL:
-    try:
-        return make_url(text)
-    except ArgumentError:
-        # The library's message shows the address, and with it the password.
-        raise ConfigurationError(
-            "lake.properties.uri", "is no database address", "write e.g. postgresql+psycopg2://user:password@host/name"
-        ) from None
+    return catalog, _JDBC_PACKAGES[database]

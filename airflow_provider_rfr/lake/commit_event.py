@@ -1,7 +1,7 @@
-"""The event of a commit: one key of its snapshot summary, so that commit and event are one atomic write.
+"""The event of a commit, as webhooks report it: one key of the snapshot's summary, so both are one atomic write.
 
-The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are properties of the
-snapshot and not repeated in it. Needs nothing of PyIceberg.
+The key holds compact JSON and never a secret. Sequence number, snapshot id and time of the commit are the snapshot's
+own, so they are not repeated in it. Imports nothing of PyIceberg, because operators need it to parse a DAG.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What one collection brought to one table.
+    """The documents of one collection that were published to one table.
 
-    :ivar collection: the source's name for it
+    :ivar collection: name of the stream
     :ivar bytes: of the data files that the commit added
     """
 
@@ -35,9 +35,9 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEvent:
-    """One published commit, or several in a row merged into one event.
+    """One published commit, or several consecutive ones merged.
 
-    :ivar commit_id: the same for every try to publish the same generation
+    :ivar commit_id: the same for every attempt to publish the same generation
     :ivar target: the table
     :ivar lake: the catalog's name
     :ivar sequence: the snapshot's sequence number; orders the commits of a table
@@ -72,16 +72,14 @@ class CommitEvent:
 
     @property
     def documents(self) -> int:
-        """Of all bindings."""
         return sum(binding.documents for binding in self.bindings)
 
     @property
     def bytes(self) -> int:
-        """Of all bindings."""
         return sum(binding.bytes for binding in self.bindings)
 
     def to_summary(self) -> dict[str, str]:
-        """Snapshot summary properties."""
+        """The event as properties of a snapshot's summary."""
         document = {name: value for name, value in self._document().items() if name not in _OF_THE_SNAPSHOT}
         return {EVENT_KEY: _compact(document)}
 
@@ -96,7 +94,7 @@ class CommitEvent:
         *,
         lake: str | None = None,
     ) -> CommitEvent | None:
-        """The event of a snapshot; None for commits that are not a publish, e.g. of a maintenance job.
+        """The event of a snapshot; None for commits without one, such as those of a maintenance job.
 
         :param lake: name of the catalog the table was read from; None for the one it was written through
         """
@@ -123,10 +121,10 @@ class CommitEvent:
 
     @classmethod
     def from_json(cls, text: str, **more: Any) -> CommitEvent:
-        """What :meth:`to_json` wrote. Fields of later versions are left out.
+        """Read :meth:`to_json`. Fields of later versions are ignored.
 
         :param more: fields that the text lacks
-        :raises ValueError: it is something else
+        :raises ValueError: the text is not an event
         """
         try:
             document = json.loads(text)
@@ -141,7 +139,7 @@ class CommitEvent:
         return cls(**{**known, **more})
 
     def _document(self) -> dict[str, Any]:
-        """As JSON, without empty values."""
+        """The fields as JSON values, without empty ones."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["bindings"] = [[each.table, each.collection, each.documents, each.bytes] for each in self.bindings]
         plain = {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in values.items()}
@@ -150,12 +148,14 @@ class CommitEvent:
 
 
 def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
-    """One event for both.
-
-    Run id, target name and producer are the first one's; all else that can't be merged is the last one's.
-    """
+    """One event for both: of the last commit, but with the run id, target name and producer of the first one."""
     earliest = [at for at in (first.fetched_at_min, last.fetched_at_min) if at is not None]
     latest = [at for at in (first.fetched_at_max, last.fetched_at_max) if at is not None]
+    bindings: dict[tuple[str, str], Binding] = {}
+    for each in (*first.bindings, *last.bindings):
+        known = bindings.get((each.table, each.collection), Binding(each.table, each.collection, 0, 0))
+        total = replace(known, documents=known.documents + each.documents, bytes=known.bytes + each.bytes)
+        bindings[each.table, each.collection] = total
     return replace(
         last,
         target_name=first.target_name,
@@ -164,20 +164,20 @@ def merge(first: CommitEvent, last: CommitEvent) -> CommitEvent:
         collection_names=tuple(sorted({*first.collection_names, *last.collection_names})),
         fetched_at_min=min(earliest, default=None),
         fetched_at_max=max(latest, default=None),
-        bindings=_merge_bindings((*first.bindings, *last.bindings)),
+        bindings=tuple(bindings.values()),
         merged_commits=first.merged_commits + last.merged_commits,
     )
 
 
 def collections_of(bindings: Iterable[Binding]) -> tuple[str, ...]:
-    """The collections that brought documents, in the order of the bindings, each once."""
+    """The distinct collections with documents, in the order of the bindings."""
     return tuple(dict.fromkeys(binding.collection for binding in bindings if binding.documents > 0))
 
 
 def published_span(
     spans: Iterable[tuple[datetime | None, datetime | None]],
 ) -> tuple[datetime | None, datetime | None]:
-    """Earliest and latest instant of several spans; a time that is missing, or a clock at zero, does not count."""
+    """Earliest and latest instant of several spans; missing times, and those of a clock at zero, are ignored."""
     pairs = list(spans)
     begins = [begin for begin, _ in pairs if begin is not None and begin > _EPOCH]
     ends = [end for _, end in pairs if end is not None and end > _EPOCH]
@@ -189,19 +189,6 @@ def rfc3339(moment: datetime | None) -> str:
     if moment is None:
         return ""
     return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-
-
-def _merge_bindings(bindings: Iterable[Binding]) -> tuple[Binding, ...]:
-    found: dict[tuple[str, str], Binding] = {}
-    for each in bindings:
-        key = (each.table, each.collection)
-        known = found.get(key)
-        found[key] = (
-            each
-            if known is None
-            else replace(known, documents=known.documents + each.documents, bytes=known.bytes + each.bytes)
-        )
-    return tuple(found.values())
 
 
 def _compact(document: Mapping[str, Any]) -> str:
@@ -219,13 +206,13 @@ def _read(name: str, value: Any) -> Any:
         return _instant(value)
     wanted = int if name in _NUMBERS else str
     if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ValueError(f"the event's {name} must be {'a number' if wanted is int else 'text'}")
+        raise ValueError(f"the event's {name} must be a {'number' if wanted is int else 'text'}")
     return value
 
 
 def _instant(text: Any) -> datetime:
     if not isinstance(text, str):
-        raise ValueError("a time of the event is not text")
+        raise ValueError("a time of the event must be a text")
     # Python 3.10 reads no Z.
     moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     if moment.tzinfo is None:
@@ -233,7 +220,7 @@ def _instant(text: Any) -> datetime:
     try:
         return moment.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError("a time of the event is before all others") from None
+        raise ValueError("a time of the event is out of range") from None
 
 
 _FIELDS = tuple(field.name for field in fields(CommitEvent))

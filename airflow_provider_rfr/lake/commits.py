@@ -1,13 +1,19 @@
-"""Commits on top of a named parent, refused and never rebased when another commit came first; and reading them back."""
+"""Strict commits, refused and never rebased when another commit came first; and reading commits back.
+
+PyIceberg repeats a refused commit on top of the newer snapshot by itself. Here nothing is repeated before the caller
+has loaded the table again and decided that the commit is still wanted.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.update import ValidatableTableRequirement
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -17,14 +23,15 @@ from airflow_provider_rfr.lake.catalog import load_table
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile, ManifestFile
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.update.snapshot import _OverwriteFiles
+
+log = logging.getLogger(__name__)
 
 
 class CommitConflictError(LedgerError):
-    """The table moved on since it was loaded; nothing was written. Load it again and look."""
+    """The table changed since it was loaded; nothing was written. Load it again and decide."""
 
 
 class TargetChangedError(LedgerError):
@@ -32,7 +39,7 @@ class TargetChangedError(LedgerError):
 
 
 class AssertBase(ValidatableTableRequirement):
-    """The table is as it was. Only for catalogs that check requirements in this process: others don't know it."""
+    """The table's metadata is unchanged. Only for catalogs that check requirements in this process."""
 
     type: Literal["rfr-assert-base"] = "rfr-assert-base"
     base: str = ""
@@ -48,17 +55,34 @@ class AssertBase(ValidatableTableRequirement):
             raise CommitFailedException("Requirement failed: the table has changed")
 
 
-def drop_spent_manifests(overwrite: _OverwriteFiles) -> None:
-    """Leave out manifests that show no file any more: PyIceberg carries one on for each earlier overwrite."""
+@contextmanager
+def conflicts_raised() -> Iterator[None]:
+    """Raise :class:`CommitConflictError` where a catalog refuses a commit because another one came first."""
+    try:
+        yield
+    except (CommitFailedException, ValidationException, TableAlreadyExistsError) as error:
+        raise CommitConflictError(str(error)) from error
 
-    def show_files(manifests: list[ManifestFile]) -> list[ManifestFile]:
-        return [
-            each
-            for each in manifests
-            if each.has_added_files() or each.has_existing_files() or each.added_snapshot_id == overwrite.snapshot_id
-        ]
 
-    overwrite._process_manifests = show_files  # type: ignore[method-assign]
+def retry_conflicts(tries: int) -> Retrying:
+    """Calls a function again after a :class:`CommitConflictError`, which it raises after the last try.
+
+    The function has to load the table itself. Waits are random, so that competing writers do not stay in step.
+    """
+    return Retrying(
+        retry=retry_if_exception_type(CommitConflictError),
+        stop=stop_after_attempt(tries),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        reraise=True,
+    )
+
+
+def has_changed(catalog: Catalog, name: str, loaded: Table | None) -> bool:
+    """Whether the table is no longer as it was loaded; None: it did not exist."""
+    now = load_table(catalog, name)
+    if now is None or loaded is None:
+        return now is not loaded
+    return now.metadata_location != loaded.metadata_location
 
 
 def without_retries(table: Table) -> Table:
@@ -72,18 +96,51 @@ def without_retries(table: Table) -> Table:
     return table
 
 
+def stage_append(transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
+    """Add files in one snapshot of the transaction; returns its id."""
+    with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+    return append.snapshot_id
+
+
+def stage_overwrite(
+    transaction: Transaction, old: Iterable[DataFile], new: Iterable[DataFile], summary: Mapping[str, str]
+) -> int:
+    """Replace all files in one snapshot of the transaction; returns its id.
+
+    :param old: every file of the table as it was loaded
+    """
+    with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
+
+        def with_files(manifests: list[ManifestFile]) -> list[ManifestFile]:
+            return [
+                each
+                for each in manifests
+                if each.has_added_files()
+                or each.has_existing_files()
+                or each.added_snapshot_id == overwrite.snapshot_id
+            ]
+
+        # PyIceberg keeps a manifest of deleted files for each earlier overwrite, forever.
+        overwrite._process_manifests = with_files  # type: ignore[method-assign]
+        overwrite.delete_by_predicate(AlwaysTrue())
+        for file in old:
+            overwrite.delete_data_file(file)
+        for file in new:
+            overwrite.append_data_file(file)
+    return overwrite.snapshot_id
+
+
 def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, str]) -> Snapshot:
     """Add files in one snapshot whose parent is the snapshot ``table`` shows.
 
     :raises CommitConflictError: another commit came first; nothing was written
     """
-    try:
-        with without_retries(table).transaction() as transaction:
-            with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
-                for file in files:
-                    append.append_data_file(file)
-    except CommitFailedException as error:
-        raise CommitConflictError(str(error)) from error
+    with conflicts_raised(), without_retries(table).transaction() as transaction:
+        with transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append() as append:
+            for file in files:
+                append.append_data_file(file)
     snapshot = table.current_snapshot()
     if snapshot is None:
         raise LedgerError("a commit left no snapshot")
@@ -97,25 +154,26 @@ def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
     return dict(snapshot.summary.additional_properties)
 
 
-def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
-    """The newest summary on the main line that carries ``key`` (a maintenance job's snapshot lacks it).
+def ancestors(metadata: TableMetadata, snapshot_id: int | None) -> Iterator[Snapshot]:
+    """The snapshot and those before it, newest first, as far back as they have not expired."""
+    # PyIceberg's ancestors_of() searches the list of snapshots for each parent: quadratic in a long history.
+    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    while snapshot_id is not None and (snapshot := by_id.pop(snapshot_id, None)) is not None:
+        yield snapshot
+        snapshot_id = snapshot.parent_snapshot_id
 
-    :param value: that the key has to have; None for any
+
+def newest_summary_with(table: Table, key: str, value: str | None = None) -> Mapping[str, str] | None:
+    """The newest summary on the main line that has ``key`` (a maintenance job's snapshot lacks it).
+
+    :param value: that the key must have; None for any
+    :return: with the snapshot's id as ``snapshot-id``; None if there is none
     """
-    metadata = table.metadata
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in ancestors(table.metadata, table.metadata.current_snapshot_id):
         summary = summary_of(snapshot)
         if key in summary and value in (None, summary[key]):
             return {**summary, "snapshot-id": str(snapshot.snapshot_id)}
-        parent = snapshot.parent_snapshot_id
-        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
     return None
-
-
-log = logging.getLogger(__name__)
-
-_TRIES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +181,7 @@ class CommitRecord:
     """One snapshot of the main line.
 
     :ivar sequence: its sequence number; greater than that of every commit before it
-    :ivar timestamp_ms: since 1970, by the clock of who committed
+    :ivar timestamp_ms: since 1970, by the clock of the process that committed
     """
 
     snapshot_id: int
@@ -136,13 +194,13 @@ class CommitRecord:
 class CommitLog:
     """A table's main line at one moment.
 
-    :ivar table_uuid: another table by the same name has another one, and counts its commits from 1 again
+    :ivar table_uuid: another table of the same name has another one, and its sequence numbers start from 1 again
     """
 
     name: str
     table_uuid: str
     properties: Mapping[str, str]
-    _line: tuple[Snapshot, ...] = field(repr=False)
+    _line: tuple[CommitRecord, ...] = field(repr=False)
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> CommitLog | None:
@@ -156,94 +214,60 @@ class CommitLog:
         if table.metadata.format_version < 2:
             remedy = "upgrade it, e.g. ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2')"
             raise ConfigurationError(name, "a table of format version 1 does not number its commits", remedy)
-        return cls(name, str(table.metadata.table_uuid), dict(table.properties), _main_line(table))
+        line = tuple(
+            CommitRecord(each.snapshot_id, each.sequence_number or 0, each.timestamp_ms, summary_of(each))
+            for each in ancestors(table.metadata, table.metadata.current_snapshot_id)
+        )
+        return cls(name, str(table.metadata.table_uuid), dict(table.properties), line)
 
     def commits(self, after_sequence: int | None = None) -> list[CommitRecord]:
-        """Those later than the sequence number, oldest first. Expired ones are missing; if one between may have owed
-        something, a warning says so.
-        """
-        floor = -1 if after_sequence is None else after_sequence
-        found = [_record(each) for each in self._line if _sequence(each) > floor]
-        found.sort(key=lambda record: record.sequence)
-        self._warn_of_gap(found, after_sequence)
-        return found
+        """Commits with a later sequence number, oldest first.
 
-    def _warn_of_gap(self, found: list[CommitRecord], after_sequence: int | None) -> None:
-        if after_sequence is None or not found or found[0].snapshot_id != self._line[-1].snapshot_id:
-            return
-        if found[0].sequence > max(0, after_sequence) + 1:
+        Expired ones are missing; a warning is logged if an event may be lost by that.
+        """
+        after = -1 if after_sequence is None else after_sequence
+        found = sorted((each for each in self._line if each.sequence > after), key=lambda each: each.sequence)
+        # Sequence numbers may have gaps, of other branches; a gap at the end of the line means expired snapshots.
+        at_the_end = bool(found) and found[0] == self._line[-1]
+        if after_sequence is not None and at_the_end and found[0].sequence > max(0, after) + 1:
             log.warning(
-                "%s: snapshots between %s and %s have expired before they were looked at; "
-                "what they owed can't be known. Keep snapshots longer, or look more often",
+                "%s: snapshots between %s and %s have expired before they were read; events that they called for "
+                "are lost. Keep snapshots longer, or read more often",
                 self.name,
                 after_sequence,
                 found[0].sequence,
             )
-
-
-def read_commits(catalog: Catalog, table_name: str, after_sequence: int | None = None) -> list[CommitRecord]:
-    """Commits of the table's main line that are later than the sequence number, oldest first; none for no table."""
-    found = CommitLog.load(catalog, table_name)
-    return [] if found is None else found.commits(after_sequence)
+        return found
 
 
 def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> bool:
     """Set properties, or remove those without a value, in a commit of its own, which makes no snapshot.
 
-    Publishers repeat a commit that meets another one; so does this.
+    Repeated when it meets another commit, so that a publish is not disturbed.
 
-    :return: False if the catalog does not let us, or the table was always busy; the log says why, and nothing is raised
+    :return: False if the catalog refuses, or other commits came first each time; this is logged and nothing is raised
     """
-    retrying = Retrying(
-        retry=retry_if_exception_type(CommitConflictError),
-        stop=stop_after_attempt(_TRIES),
-        wait=wait_random_exponential(multiplier=0.05, max=1.0),
-        reraise=True,
-    )
+
+    def write() -> None:
+        table = catalog.load_table(table_name)
+        changed = {key: value for key, value in values.items() if table.properties.get(key) != value}
+        if not changed:
+            return
+        with conflicts_raised(), table.transaction() as transaction:
+            if wanted := {key: value for key, value in changed.items() if value is not None}:
+                transaction.set_properties(wanted)
+            if unwanted := [key for key, value in changed.items() if value is None]:
+                transaction.remove_properties(*unwanted)
+
     try:
-        retrying(_set_properties, catalog, table_name, values)
+        retry_conflicts(6)(write)
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning(
-            "%s: the properties %s can't be written (%s). All goes on without them; but they tell a control store that"
-            " was lost where to begin, and an expiry of snapshots what is still needed",
+            "%s: the properties %s can't be written (%s). Work continues without them; but a control store that was"
+            " lost needs them to know where to start, and an expiry of snapshots to know what is still needed",
             table_name,
             ", ".join(values),
             type(error).__name__,
         )
         return False
     return True
-
-
-def _set_properties(catalog: Catalog, table_name: str, values: Mapping[str, str | None]) -> None:
-    table: Any = catalog.load_table(table_name)
-    changed = {key: value for key, value in values.items() if table.properties.get(key) != value}
-    if not changed:
-        return
-    try:
-        with table.transaction() as transaction:
-            if wanted := {key: value for key, value in changed.items() if value is not None}:
-                transaction.set_properties(wanted)
-            if unwanted := [key for key, value in changed.items() if value is None]:
-                transaction.remove_properties(*unwanted)
-    except CommitFailedException as error:
-        raise CommitConflictError(str(error)) from error
-
-
-def _main_line(table: Table) -> tuple[Snapshot, ...]:
-    """From the current snapshot back, as far as its ancestors are known."""
-    line: list[Snapshot] = []
-    by_id = {each.snapshot_id: each for each in table.metadata.snapshots}
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
-        line.append(snapshot)
-        parent = snapshot.parent_snapshot_id
-        snapshot = by_id.pop(parent, None) if parent is not None else None
-    return tuple(line)
-
-
-def _record(snapshot: Snapshot) -> CommitRecord:
-    return CommitRecord(snapshot.snapshot_id, _sequence(snapshot), snapshot.timestamp_ms, summary_of(snapshot))
-
-
-def _sequence(snapshot: Snapshot) -> int:
-    return snapshot.sequence_number or 0

@@ -3,9 +3,9 @@
 Executors store files and return what they stored; the driver describes the files to Iceberg and makes the one commit.
 Storing imports little of PyIceberg, because the modules that describe a file take a second or two to import.
 
-Work that may be killed keeps its files in one folder below the table's data, each with a note that is written after
-the files it names. What has no note is done again. Notes hold no code: write access to the lake must not become code
-execution in the driver.
+Work that may be killed keeps its files in one folder below the table's data (:class:`WorkFolder`). Each finished unit
+of it has a note, written after the files that it names; a unit without a note is done again. Notes are JSON and not
+pickles: write access to the lake must not become code execution in the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,30 +25,33 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import sanitize_column_names
-from pyiceberg.typedef import Record
 
+from airflow_provider_rfr.exceptions import SchemaError
 from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore
-from airflow_provider_rfr.lake.inference import conform
-from airflow_provider_rfr.lake.types import file_schema
+from airflow_provider_rfr.lake.schemas import file_schema
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.io.pyarrow import StatisticsCollector
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
     _Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 
 _ROW_GROUP_ROWS = 1024 * 1024
+_NOTE = ".done.json"
+_PARALLEL_READS = 8
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What a data file of a table looks like. Picklable; what is derived from it is computed once, before it travels.
+    """The columns and partitions of a table's data files. Picklable, with what is derived from it.
 
-    :ivar properties: the table's; ``write.metadata.metrics.*`` decides which columns get bounds
+    :ivar properties: of the table; ``write.metadata.metrics.*`` decides which columns get bounds
     """
 
     schema: Schema
@@ -56,11 +59,12 @@ class FileLayout:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, table: Table) -> FileLayout:
-        """The layout of the table as it was loaded."""
+    def of(cls, table: Table | TableMetadata) -> FileLayout:
+        """The layout of the table as it was loaded, or as a transaction will leave it."""
         return cls(table.schema(), table.spec(), dict(table.properties))
 
     def __getstate__(self) -> dict[str, Any]:
+        # Computed before it travels, because deriving them needs PyIceberg's slow modules.
         derived = {"arrow": self.arrow, "stored": self.stored, "stored_arrow": self.stored_arrow}
         return {"schema": self.schema, "spec": self.spec, "properties": dict(self.properties), **derived}
 
@@ -76,7 +80,7 @@ class FileLayout:
 
     @cached_property
     def stored_arrow(self) -> pa.Schema:
-        """The same for Arrow."""
+        """Columns by their names in files, as Arrow's."""
         return self.arrow if self.stored == self.schema else file_schema(self.stored)
 
     @cached_property
@@ -110,15 +114,39 @@ class StoredFile:
 
     @property
     def rows(self) -> int:
-        """Rows in the file."""
         return int(self.metadata.num_rows)
 
     def describe(self, layout: FileLayout) -> DataFile:
-        """What a commit needs to know of it."""
-        return describe_file(self.location, self.size, self.metadata, layout, partition=self.partition)
+        """Describe the file for a commit, from its footer.
+
+        :raises ValueError: it has no value for a field of the partitioning
+        """
+        from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+        if missing := [each.name for each in layout.spec.fields if each.name not in self.partition]:
+            raise ValueError(f"no value for the partition fields {', '.join(missing)}")
+        values = [PartitionFieldValue(field=each, value=self.partition[each.name]) for each in layout.spec.fields]
+        key = PartitionKey(field_values=values, partition_spec=layout.spec, schema=layout.schema)
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=self.metadata, stats_columns=layout.statistics, parquet_column_mapping=layout.ids
+        )
+        described = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.location,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition,
+            file_size_in_bytes=self.size,
+            sort_order_id=None,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        described.spec_id = layout.spec.spec_id
+        return described
 
 
-def store_file(
+def _store_file(
     store: FileStore,
     location: str,
     table: pa.Table,
@@ -165,51 +193,13 @@ def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[M
 
 
 def load_file(store: FileStore, location: str, layout: FileLayout) -> pa.Table:
-    """The rows of a file that :func:`store_file` wrote, by their names in the table, in the file's order."""
+    """The rows of a file that :func:`_store_file` wrote, by their names in the table, in the file's order."""
     table = store.read_table(location, layout.stored_arrow.names)
     return table if layout.stored_arrow is layout.arrow else _renamed(table, layout.arrow)
 
 
-def describe_file(
-    location: str,
-    size: int,
-    metadata: pq.FileMetaData,
-    layout: FileLayout,
-    *,
-    partition: Mapping[str, Any] | None = None,
-) -> DataFile:
-    """Describe for a commit a file of this layout, from its footer and its size in bytes."""
-    from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
-    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=metadata, stats_columns=layout.statistics, parquet_column_mapping=layout.ids
-    )
-    described = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=location,
-        file_format=FileFormat.PARQUET,
-        partition=_partition_record(layout, partition or {}),
-        file_size_in_bytes=size,
-        sort_order_id=None,
-        equality_ids=None,
-        key_metadata=None,
-        **statistics.to_serialized_dict(),
-    )
-    described.spec_id = layout.spec.spec_id
-    return described
-
-
-def _partition_record(layout: FileLayout, partition: Mapping[str, Any]) -> Record:
-    missing = [item.name for item in layout.spec.fields if item.name not in partition]
-    if missing:
-        raise ValueError(f"no value for the partition fields {', '.join(missing)}")
-    values = [PartitionFieldValue(field=item, value=partition[item.name]) for item in layout.spec.fields]
-    return PartitionKey(field_values=values, partition_spec=layout.spec, schema=layout.schema).partition
-
-
 def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) -> tuple[_Ids, list[Any]]:
-    """For each row the place of its partition value in a list, and the list."""
+    """For each row the index of its partition value in a list, and the list."""
     path = layout.schema.find_column_name(item.source_id) or ""
     outer, *inner = [path] if path in table.column_names else path.split(".")
     column = pc.struct_field(table.column(outer), inner) if inner else table.column(outer)
@@ -217,41 +207,98 @@ def _partition_ids(table: pa.Table, layout: FileLayout, item: PartitionField) ->
     distinct = encoded.dictionary
     if pa.types.is_temporal(distinct.type):
         distinct = distinct.view(pa.int32() if distinct.type.bit_width == 32 else pa.int64())
-    # PyIceberg's own Arrow transforms need one more package; its plain ones do for the distinct values.
+    # PyIceberg's Arrow transforms need another package; its scalar ones are fast enough for the distinct values.
     transform = item.transform.transform(layout.schema.find_type(item.source_id))
     places: dict[Any, int] = {}
     found = [places.setdefault(transform(value), len(places)) for value in distinct.to_pylist()]
     return np.array(found, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)], list(places)
 
 
-def _renamed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns under the names of ``schema``, nested ones included: both have one shape."""
-    columns = [
-        pa.chunked_array([_retyped(chunk, item.type) for chunk in column.chunks], item.type)
-        for column, item in zip(table.columns, schema, strict=True)
-    ]
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table's values in the columns, order and types of ``schema``; columns that the table lacks are null.
+
+    Columns are matched by name, nested ones included: Arrow's own cast matches fields of structs by position. Only
+    lossless casts are made. A required column is checked.
+
+    :raises SchemaError: the table has a column that ``schema`` lacks, lacks one that is required, holds null in one,
+        or holds a value that does not fit
+    """
+    if unknown := sorted(set(table.column_names) - set(schema.names)):
+        raise SchemaError(f"columns {', '.join(unknown)} are not in the table that the file is for")
+    columns = []
+    for column in schema:
+        if column.name in table.column_names:
+            chunks = [_cast(chunk, column.type, column.name) for chunk in table.column(column.name).chunks]
+            values = pa.chunked_array(chunks, column.type)
+        else:
+            values = pa.chunked_array([pa.nulls(table.num_rows, column.type)])
+        if not column.nullable and values.null_count:
+            raise SchemaError(f"column {column.name} is required and {values.null_count} rows have no value for it")
+        columns.append(values)
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _retyped(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_struct(wanted):
-        children = [_retyped(array.field(i), item.type) for i, item in enumerate(wanted)]
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
-    if pa.types.is_large_list(wanted):
-        values = _retyped(array.values, wanted.value_type)
-        offsets = array.offsets.cast(pa.int64())
-        return pa.LargeListArray.from_arrays(offsets, values, type=wanted, mask=array.is_null())
-    return array if array.type == wanted else array.cast(wanted)
+def _renamed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns under the names of ``schema``, nested ones included: both have one shape."""
+    columns = []
+    for values, column in zip(table.columns, schema, strict=True):
+        chunks = [_cast(chunk, column.type, column.name, by_name=False) for chunk in values.chunks]
+        columns.append(pa.chunked_array(chunks, column.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = True) -> pa.Array:
+    """The values in the wanted type; fields of structs are matched by name or by position."""
+    if array.type == wanted:
+        return array
+    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
+        return _cast_struct(array, wanted, path, by_name)
+    if _is_list(wanted) and _is_list(array.type):
+        large = pa.types.is_large_list(wanted)
+        if array.offset:
+            array = pa.concat_arrays([array])  # from_arrays() does not accept sliced offsets together with a mask
+        offsets = array.offsets.cast(pa.int64() if large else pa.int32())
+        values = _cast(array.values, wanted.value_type, f"{path}.element", by_name=by_name)
+        kind = pa.LargeListArray if large else pa.ListArray
+        return kind.from_arrays(offsets, values, type=wanted, mask=array.is_null() if array.null_count else None)
+    try:
+        return pc.cast(array, wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"column {path}: {array.type} does not fit into {wanted}: {error}") from error
+
+
+def _cast_struct(array: pa.StructArray, wanted: pa.StructType, path: str, by_name: bool) -> pa.Array:
+    found = {column.name: number for number, column in enumerate(array.type)}
+    if not by_name:
+        found = {column.name: number for number, column in enumerate(wanted)}
+    elif unknown := sorted(found.keys() - {column.name for column in wanted}):
+        raise SchemaError(f"columns {', '.join(f'{path}.{name}' for name in unknown)} are not in the table")
+    children = []
+    for column in wanted:
+        place = f"{path}.{column.name}"
+        if column.name in found:
+            # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
+            child = _cast(array.field(found[column.name]), column.type, place, by_name=by_name)
+        else:
+            child = pa.nulls(len(array), column.type)
+        if not column.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
+            raise SchemaError(f"column {place} is required and some rows have no value for it")
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """What a task needs to write data files of the target; picklable.
+    """What a task needs to write data files of a table; picklable.
 
     :ivar folder: where the files go
-    :ivar family: what the names of one generation's files begin with
-    :ivar label: what this attempt's begin with after that
-    :ivar rows: the columns to read rows as, without the system columns
+    :ivar family: prefix of the names of all files of one piece of work, such as a generation
+    :ivar label: prefix of this attempt's names, behind the family
+    :ivar rows: the columns to read rows as
     """
 
     layout: FileLayout
@@ -261,39 +308,51 @@ class FileTarget:
     family: str = ""
     label: str = ""
 
-    def write(self, table: pa.Table) -> Iterator[tuple[StoredFile, pa.Table]]:
-        """Write the rows, one file for each partition of the table that they fall into; each with its rows in order."""
+    @classmethod
+    def of(cls, metadata: TableMetadata, io: FileIO, *, rows: pa.Schema | None = None, family: str = "") -> FileTarget:
+        """The target of a table's data files.
+
+        :param rows: None: the table's own columns
+        """
+        layout = FileLayout.of(metadata)
+        folder = metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
+        return cls(layout, FileStore(dict(io.properties)), folder, layout.arrow if rows is None else rows, family)
+
+    def write(self, table: pa.Table, footer: Mapping[str, str] | None = None) -> Iterator[tuple[StoredFile, pa.Table]]:
+        """Write the rows, one file for each of the table's partitions that they fall into, with its rows in order.
+
+        :param footer: kept in the files' own key-value metadata
+        :raises SchemaError: they don't fit the table's columns
+        """
         name = f"{self.family}{self.label}{uuid.uuid4().hex}"
         for number, (partition, rows) in enumerate(_split_by_partition(table, self.layout)):
             location = f"{self.folder}/{name}-{number}.parquet"
             if rows.num_rows:
-                yield store_file(self.store, location, rows, self.layout, partition=partition), rows
+                stored = _store_file(self.store, location, rows, self.layout, partition=partition, footer=footer)
+                yield stored, rows
 
     def discard(self) -> None:
-        """Delete what this attempt wrote. Only before it has tried to commit: afterwards the files may be named."""
+        """Delete what this attempt wrote. Not after it tried to commit: the commit may have succeeded."""
         self._delete(self.family + self.label, keep=frozenset())
 
     def collect(self, committed: Iterable[StoredFile]) -> None:
-        """After the commit: delete what killed attempts at the same generation wrote. None of them can commit now."""
+        """Delete what killed attempts at the same work wrote. Only after the commit: none of them can commit then."""
         self._delete(self.family, keep={file.location.rpartition("/")[2] for file in committed})
 
     def _delete(self, prefix: str, keep: Set[str]) -> None:
         if not prefix:
-            return
-        names = [location for location, _ in self.store.list(self.folder)]
-        mine = (name for name in names if name.rpartition("/")[2].startswith(prefix))
-        self.store.delete(name for name in mine if name.rpartition("/")[2] not in keep)
-
-
-_NOTE = ".done.json"
-_PARALLEL = 8
+            return  # every name starts with the empty prefix, those of other writers too
+        for location, _ in self.store.list(self.folder):
+            name = location.rpartition("/")[2]
+            if name.startswith(prefix) and name not in keep:
+                self.store.delete([location])
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedUnit:
-    """A part of the work that is done.
+    """A finished part of the work.
 
-    :ivar inputs: identities of the input files that it took
+    :ivar inputs: identities of the input files that it read
     """
 
     inputs: tuple[str, ...]
@@ -301,15 +360,14 @@ class FinishedUnit:
 
     @property
     def rows(self) -> int:
-        """In its files."""
         return sum(each.rows for each in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkFolder:
-    """Where a piece of work puts its files; picklable.
+    """The folder of a piece of work; picklable.
 
-    :ivar key: of what the work is; files and notes of another key are not taken for its own
+    :ivar key: identifies the work; files and notes with another key are ignored
     """
 
     target: FileTarget
@@ -317,83 +375,63 @@ class WorkFolder:
 
     @property
     def folder(self) -> str:
-        """Where the files are."""
         return f"{self.target.folder}/{self.target.family.strip('-_.') or 'rfr-work'}"
 
     def write(self, rows: pa.Table) -> Iterator[StoredFile]:
         """Write rows, a file for each of the table's partitions that they fall into.
 
-        :raises SchemaError: they don't fit the target's columns
+        :raises SchemaError: they don't fit the table's columns
         """
-        name, layout = f"{self.target.family}{uuid.uuid4().hex}", self.target.layout
-        for number, (partition, part) in enumerate(_split_by_partition(rows, layout)):
-            if part.num_rows:
-                location = f"{self.folder}/{name}-{number}.parquet"
-                footer = {FOOTER_KEY.decode(): self.key}
-                yield store_file(self.target.store, location, part, layout, partition=partition, footer=footer)
+        target = replace(self.target, folder=self.folder)
+        for stored, _ in target.write(rows, {FOOTER_KEY.decode(): self.key}):
+            yield stored
 
     def note(self, unit: str, inputs: Sequence[str], files: Sequence[StoredFile]) -> None:
-        """Say that a unit is finished. Two that did the same at the same time: either one's files will do."""
-        said = {
-            "key": self.key,
-            "inputs": list(inputs),
-            "files": [
-                {
-                    "location": each.location,
-                    "size": each.size,
-                    "partition": _partition_to_json(each.partition, self.target.layout),
-                }
-                for each in files
-            ],
-        }
-        self.target.store.write(f"{self.folder}/{self.target.family}{unit}{_NOTE}", json.dumps(said).encode())
+        """Record that a unit is finished. If two tasks did the same unit, the files of either are valid."""
+        kinds = self._partition_types()
+
+        def noted(file: StoredFile) -> dict[str, Any]:
+            # Iceberg's single-value serialization, in hexadecimal digits.
+            values = {
+                name: None if value is None else to_bytes(kinds[name], value).hex()
+                for name, value in file.partition.items()
+            }
+            return {"location": file.location, "size": file.size, "partition": values}
+
+        note = {"key": self.key, "inputs": list(inputs), "files": [noted(each) for each in files]}
+        self.target.store.write(f"{self.folder}/{self.target.family}{unit}{_NOTE}", json.dumps(note).encode())
 
     def finished(self) -> tuple[FinishedUnit, ...]:
-        """What earlier runs of this work have finished."""
-        names = sorted(name for name, _ in self.target.store.list(self.folder) if name.endswith(_NOTE))
-        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="rfr-work-notes") as pool:
-            return tuple(each for each in pool.map(self._read, names) if each is not None)
+        """The units that this work or earlier runs of it have finished."""
+        notes = sorted(location for location, _ in self.target.store.list(self.folder) if location.endswith(_NOTE))
+        with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="rfr-work-notes") as pool:
+            return tuple(each for each in pool.map(self._read_note, notes) if each is not None)
 
-    def _read(self, location: str) -> FinishedUnit | None:
-        """None for a note of other work, one that a killed writer left half written, or whose files are gone."""
+    def _read_note(self, note: str) -> FinishedUnit | None:
+        """None for a note of other work, one that a killed writer left half written, or whose files are missing."""
+        kinds = self._partition_types()
+        files = []
         try:
-            said = json.loads(self.target.store.read(location))
-            if said["key"] != self.key:
+            noted = json.loads(self.target.store.read(note))
+            if noted["key"] != self.key:
                 return None
-            files = [self._file(each) for each in said["files"]]
-            inputs = tuple(map(str, said["inputs"]))
-        except (ValueError, KeyError, TypeError, FileNotFoundError):
+            for each in noted["files"]:
+                location = str(each["location"])
+                # The note is untrusted: it must not make other files a part of the commit.
+                if not location.startswith(f"{self.folder}/"):
+                    return None
+                footer = self.target.store.read_footer(location)
+                if footer is None or footer[0] != self.key:
+                    return None
+                partition = {
+                    name: None if value is None else from_bytes(kinds[name], bytes.fromhex(value))
+                    for name, value in each["partition"].items()
+                }
+                files.append(StoredFile(location, int(each["size"]), footer[1], partition))
+            return FinishedUnit(tuple(map(str, noted["inputs"])), tuple(files))
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             return None
-        found = tuple(each for each in files if each is not None)
-        return FinishedUnit(inputs, found) if len(found) == len(files) else None
 
-    def _file(self, said: Mapping[str, Any]) -> StoredFile | None:
-        location = str(said["location"])
-        footer = self.target.store.read_footer(location)
-        if footer is None or footer[0] != self.key or not location.startswith(f"{self.folder}/"):
-            return None
-        partition = _partition_from_json(said["partition"], self.target.layout)
-        return StoredFile(location, int(said["size"]), footer[1], partition)
-
-
-def _partition_to_json(partition: Mapping[str, Any], layout: FileLayout) -> dict[str, str | None]:
-    """A file's partition values as Iceberg's single-value serialization, in hexadecimal digits."""
-    kinds = _partition_types(layout)
-    return {name: None if value is None else to_bytes(kinds[name], value).hex() for name, value in partition.items()}
-
-
-def _partition_from_json(said: Mapping[str, str | None], layout: FileLayout) -> dict[str, Any]:
-    """The values of :func:`_partition_to_json`.
-
-    :raises ValueError, KeyError: they are none
-    """
-    kinds = _partition_types(layout)
-    return {
-        name: None if value is None else from_bytes(kinds[name], bytes.fromhex(value)) for name, value in said.items()
-    }
-
-
-def _partition_types(layout: FileLayout) -> dict[str, Any]:
-    return {
-        each.name: each.transform.result_type(layout.schema.find_type(each.source_id)) for each in layout.spec.fields
-    }
+    def _partition_types(self) -> dict[str, Any]:
+        schema, fields = self.target.layout.schema, self.target.layout.spec.fields
+        return {each.name: each.transform.result_type(schema.find_type(each.source_id)) for each in fields}

@@ -1,8 +1,8 @@
-"""Objects of the lake by location: written whole, listed, read, deleted. Also a table's live rows, file by file.
+"""Objects of the lake by location: written in one piece, listed, read, deleted. Also a table's live rows by data file.
 
 Local paths need only PyArrow; other stores are opened by PyIceberg's FileIO with the catalog's properties. Reading file
 by file is done here because Iceberg's Spark runtime ignores ``scan-task-set-id`` since 1.12. Rows deleted by position
-are left out; a table with equality deletes is refused.
+are left out; a table with equality deletes can't be read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
 
 FOOTER_KEY = b"rfr"
-# The one setting of an S3 client that does not survive its copying.
-_RETRY_STRATEGY = "s3.retry-strategy-impl"
 
 
 @contextmanager
 def naming(location: str) -> Iterator[None]:
-    """Writes at or below the location: a disk that is full says so, and does not say which one it is."""
+    """Add the location to an error of the system that names no file, such as a full disk's."""
     try:
         yield
     except OSError as error:
@@ -84,7 +82,7 @@ class FileStore:
             return bytes(stream.read())
 
     def read_footer(self, location: str) -> tuple[str, pq.FileMetaData] | None:
-        """What :meth:`write_parquet` put in the footer; None for a torn, missing or foreign object.
+        """The footer of :meth:`write_parquet`, with the file's metadata; None for a torn, missing or other object.
 
         :raises OSError: the store does not answer, which must not be taken for a torn object
         """
@@ -95,7 +93,7 @@ class FileStore:
         except (FileNotFoundError, pa.ArrowInvalid):
             return None
         except OSError:
-            # A footer of nonsense and a store that fails raise the same: only the second fails again.
+            # An invalid footer and a failing store raise the same error, but only the store fails again.
             self.read(location)
             return None
         footer = (metadata.metadata or {}).get(FOOTER_KEY)
@@ -116,12 +114,11 @@ class FileStore:
         return int(info.size)
 
     def exists(self, location: str) -> bool:
-        """Whether there is such an object."""
         filesystem, path = self._open(location)
         return bool(filesystem.get_file_info(path).type == pafs.FileType.File)
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
-        """Location and bytes of every object below the folder ``prefix``; empty where there is none."""
+        """Location and bytes of every object below the folder ``prefix``; empty if there is no such folder."""
         filesystem, path = self._open(prefix)
         found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
         root = prefix.rstrip("/")
@@ -129,7 +126,7 @@ class FileStore:
         return [(root + info.path.removeprefix(base), info.size) for info in found if info.type == pafs.FileType.File]
 
     def delete(self, locations: Iterable[str]) -> int:
-        """Delete objects, also those that are gone already; returns how many there were."""
+        """Delete objects, ignoring missing ones; returns how many existed."""
         count = 0
         for location in locations:
             filesystem, path = self._open(location)
@@ -147,45 +144,30 @@ class FileStore:
             filesystem.delete_dir(path)
 
     def _open(self, location: str) -> tuple[pafs.FileSystem, str]:
-        parsed = urlparse(location)
-        if parsed.scheme in ("", "file"):
-            return pafs.LocalFileSystem(), _local_path(location)
-        return _remote(location, tuple(sorted(self.properties.items())))
+        if urlparse(location).scheme in ("", "file"):
+            # Catalogs and Hadoop write /x, file:/x, file:///x and file://localhost/x.
+            path = location.removeprefix("file:")
+            return pafs.LocalFileSystem(), "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+        from pyiceberg.io.pyarrow import PyArrowFileIO
 
-
-def _local_path(location: str) -> str:
-    """The path in ``/x``, ``file:/x``, ``file:///x`` and ``file://localhost/x``: catalogs and Hadoop write them all."""
-    path = location.removeprefix("file:")
-    return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
-
-
-def _remote(location: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.FileSystem, str]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(properties))
-    return _filesystem(scheme, netloc, properties), path
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, dict(self.properties))
+        return _filesystem(scheme, netloc, tuple(sorted(self.properties.items()))), path
 
 
 @lru_cache(maxsize=16)
 def _filesystem(scheme: str, netloc: str, properties: tuple[tuple[str, str], ...]) -> pafs.FileSystem:
-    """One client a process and store: each holds connections of its own."""
+    """One client for each process and store, because each one holds connections."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    made = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
-    return made if _RETRY_STRATEGY in dict(properties) else _with_single_put(made)
-
-
-def _with_single_put(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """The same S3 client, which stores an object of some megabytes in one request.
-
-    The one that PyIceberg makes begins a multipart upload for every object: three requests for a small file, and a
-    process that is killed between them leaves parts that cost money and that no listing shows.
-    """
-    if not isinstance(filesystem, pafs.S3FileSystem):
+    filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(scheme, netloc)
+    # A retry strategy is the one setting of an S3 client that a copy does not keep.
+    if not isinstance(filesystem, pafs.S3FileSystem) or "s3.retry-strategy-impl" in dict(properties):
         return filesystem
     remake, (options,) = filesystem.__reduce__()
     if "allow_delayed_open" not in options:  # an older PyArrow
         return filesystem
+    # PyIceberg's client begins a multipart upload for every object: three requests for a small file, and a process that
+    # is killed between them leaves parts that cost money and that no listing shows. This one stores it in one request.
     return remake({**options, "allow_delayed_open": True})
 
 
@@ -194,8 +176,8 @@ class InputFile:
     """A data file of a snapshot; picklable.
 
     :ivar size: in bytes
-    :ivar rows: None where some of the file's rows are deleted
-    :ivar identity: the same as long as the same rows are read from it
+    :ivar rows: None if some of the file's rows are deleted
+    :ivar identity: changes when other rows are read from it
     """
 
     scan: FileScanTask
@@ -220,7 +202,6 @@ class InputReader:
 
     @property
     def schema(self) -> Schema:
-        """The columns."""
         return self.metadata.schema()
 
     def read(self, file: InputFile) -> Iterator[pa.RecordBatch]:
@@ -237,20 +218,20 @@ class InputReader:
 
 
 def input_files(table: Table, snapshot_id: int) -> tuple[InputReader, tuple[InputFile, ...]] | None:
-    """What a snapshot consists of, in the order of the files' names; None if it can't be read file by file."""
+    """The data files of a snapshot, sorted by name, and their reader; None if they can't be read one by one."""
     try:
         scans = list(table.scan(snapshot_id=snapshot_id).plan_files())
     except (ValueError, NotImplementedError):
         return None
-    # Tasks need the columns; a long history would only travel.
+    # Tasks need the columns only; a long history would travel for nothing.
     metadata = table.metadata.model_copy(
         update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
     )
     reader = InputReader(metadata, table.location(), tuple(sorted(table.io.properties.items())))
-    return reader, tuple(sorted(map(_input_file, scans), key=lambda each: each.identity))
-
-
-def _input_file(scan: FileScanTask) -> InputFile:
-    deletes = sorted(each.file_path for each in scan.delete_files)
-    rows = None if deletes else scan.file.record_count
-    return InputFile(scan, scan.file.file_size_in_bytes, rows, "\n".join([scan.file.file_path, *deletes]))
+    files = []
+    for scan in scans:
+        deletes = sorted(each.file_path for each in scan.delete_files)
+        rows = None if deletes else scan.file.record_count
+        identity = "\n".join([scan.file.file_path, *deletes])
+        files.append(InputFile(scan, scan.file.file_size_in_bytes, rows, identity))
+    return reader, tuple(sorted(files, key=lambda each: each.identity))

@@ -1,8 +1,7 @@
-"""What came to a table after a snapshot: its later snapshots in order, and the rows that they brought.
+"""The increments of a table: its snapshots after a given one, and the rows that each of them added.
 
-Snapshots that a migration made carry its tag; compactions bring nothing. Both are told apart from those that bring rows
-and from those that replace rows, so that whoever exports can go by them. Rows are read in an order that is always the
-same for the same snapshot: of files in the order of their commits, and of rows as they are in the files.
+Each snapshot is classified by what an export has to do about it: new rows, replaced rows, a compaction, a migration.
+Rows of a snapshot are always read in the same order: files in the order of their commits, rows as they are in a file.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyiceberg.table.snapshots import Operation
 
 from airflow_provider_rfr.exceptions import SnapshotsExpiredError
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.commits import summary_of
+from airflow_provider_rfr.lake.commits import ancestors, summary_of
 from airflow_provider_rfr.lake.target import GENERATION_KEY, LEDGER_KEY
 
 if TYPE_CHECKING:
@@ -36,26 +35,26 @@ MIGRATION_TAG: Final = "rfr.migration"
 
 
 class Brings(str, Enum):
-    """What a snapshot means for who has seen the one before."""
+    """What a snapshot means for a reader that has seen the one before."""
 
     ROWS = "rows"
     """Files were added, and nothing else."""
     NOTHING = "nothing"
     """The same rows in other files."""
     LESS = "less"
-    """Rows left, and none came."""
+    """Rows were deleted, and none added."""
     OTHERS = "others"
-    """Rows were replaced by others, or none is left. Among those that came may be some that were there before."""
+    """Rows were replaced, or all deleted. Among the added rows may be some that were there before."""
     MIGRATION = "migration"
-    """Made by a migration: what was there, in other files or by another schema."""
+    """Made by a migration: the same rows, in other files or by another schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
     """One snapshot of the main line.
 
-    :ivar schema_id: of the columns that its writer knew
-    :ivar rows: that it added
+    :ivar schema_id: of the schema that it was written with
+    :ivar rows: number of rows that it added
     """
 
     brings: Brings
@@ -68,7 +67,7 @@ class Increment:
 
 
 class SourceTable:
-    """A table at one moment, as an export sees it."""
+    """A table as it was loaded for an export."""
 
     def __init__(self, table: Table, name: str) -> None:
         self._table = table
@@ -85,7 +84,6 @@ class SourceTable:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's properties."""
         return self._table.properties
 
     @property
@@ -94,15 +92,16 @@ class SourceTable:
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))
 
     def columns(self, schema_id: int | None = None) -> dict[str, tuple[str, int]]:
-        """Spelling and field id of each column by its name as it is compared, in the schema's order."""
+        """Spelling and field id of each column by its case-folded name, in the schema's order."""
         return {each.name.casefold(): (each.name, each.field_id) for each in self._schema(schema_id).fields}
 
     def schema_at(self, snapshot_id: int) -> int:
-        """The schema that the snapshot's writer knew."""
-        return _or_else(self._snapshot(snapshot_id).schema_id, self.schema_id)
+        """The schema that the snapshot was written with."""
+        schema_id = self._snapshot(snapshot_id).schema_id
+        return self.schema_id if schema_id is None else schema_id
 
     def sequence(self, snapshot_id: int | None) -> int | None:
-        """The sequence number of a snapshot; None where it is not there."""
+        """The sequence number of a snapshot; None if it does not exist any more."""
         found = self._table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
         return None if found is None else found.sequence_number
 
@@ -111,75 +110,89 @@ class SourceTable:
 
         :param after: None: from the beginning
         :param until: the last one; None: the current snapshot
-        :param sequence: of ``after``, if known: it may then have expired itself
-        :raises SnapshotsExpiredError: some of them are gone, or ``after`` is not on the main line
+        :param sequence: the sequence number of ``after``, if known; then ``after`` itself may have expired
+        :raises SnapshotsExpiredError: some of them have expired, or ``after`` is not on the main line
         """
         found: list[Increment] = []
         at = self.head if until is None else until
-        while at != after:
-            snapshot = self._table.metadata.snapshot_by_id(at) if at is not None else None
-            if snapshot is None:
-                # Some engines forget the parent when they expire it.
-                if sequence is not None and found and found[-1].sequence == sequence + 1:
-                    break
-                raise SnapshotsExpiredError(
-                    f"{self.name} has no way from snapshot {after} to {until or self.head} left"
+        for each in ancestors(self._table.metadata, at):
+            if each.snapshot_id == after:
+                break
+            summary = summary_of(each)
+            found.append(
+                Increment(
+                    self._brings(each, summary),
+                    each.snapshot_id,
+                    each.parent_snapshot_id,
+                    each.sequence_number or 0,
+                    each.timestamp_ms,
+                    each.schema_id,
+                    _count(summary, "added-records"),
                 )
-            found.append(self._increment(snapshot))
-            at = snapshot.parent_snapshot_id
+            )
+            at = each.parent_snapshot_id
+        # When they expire a snapshot, some engines forget that it was another one's parent.
+        follows_after = sequence is not None and bool(found) and found[-1].sequence == sequence + 1
+        if at != after and not follows_after:
+            raise SnapshotsExpiredError(f"{self.name}: snapshots between {after} and {until or self.head} have expired")
         found.reverse()
         return found
 
     def has_passed(self, snapshot_id: int | None, cursor: int | None) -> bool:
         """Whether ``cursor`` is ``snapshot_id`` or came after it."""
-        at = cursor
-        while at != snapshot_id and at is not None:
-            snapshot = self._table.metadata.snapshot_by_id(at)
-            at = snapshot.parent_snapshot_id if snapshot is not None else None
-        return at == snapshot_id
+        if snapshot_id is None or cursor == snapshot_id:
+            return True
+        return any(each.snapshot_id == snapshot_id for each in ancestors(self._table.metadata, cursor))
 
     def last_of(self, deploy_id: str) -> int | None:
         """The newest snapshot of the main line that this deploy made."""
-        tags = ((each, summary_of(each).get(MIGRATION_TAG, "")) for each in self._line())
+        tags = ((each, summary_of(each).get(MIGRATION_TAG, "")) for each in self._main_line())
         return next((each.snapshot_id for each, tag in tags if tag.partition("/")[0] == deploy_id), None)
 
     def last_before(self, timestamp_ms: int) -> int | None:
-        """The newest snapshot of the main line that was made then or before."""
-        return next((each.snapshot_id for each in self._line() if each.timestamp_ms <= timestamp_ms), None)
+        """The newest snapshot of the main line that was made at that time or before."""
+        return next((each.snapshot_id for each in self._main_line() if each.timestamp_ms <= timestamp_ms), None)
 
     def contents(self, snapshot_id: int) -> list[FileScanTask]:
-        """What to read for all rows that the snapshot shows.
+        """Files to read for all rows that the snapshot shows.
 
-        :raises SnapshotsExpiredError: it is gone
+        :raises SnapshotsExpiredError: it has expired
         """
-        came = {
+        order = {
             entry.data_file.file_path: (entry.sequence_number or 0, number)
             for manifest in self._data_manifests(self._snapshot(snapshot_id))
             for number, entry in enumerate(manifest.fetch_manifest_entry(self._table.io))
         }
         tasks = self._table.scan(snapshot_id=snapshot_id).plan_files()
-        return sorted(tasks, key=lambda task: (*came[task.file.file_path], task.file.file_path))
+        return sorted(tasks, key=lambda task: (*order[task.file.file_path], task.file.file_path))
 
     def added(self, snapshot_ids: Sequence[int]) -> list[FileScanTask]:
-        """What to read for the rows that the snapshots added.
+        """Files to read for the rows that the snapshots added.
 
-        :raises SnapshotsExpiredError: one of them is gone
+        :raises SnapshotsExpiredError: one of them has expired
         """
-        return [task for each in snapshot_ids for task in self._added(self._snapshot(each))]
+        return [
+            FileScanTask(entry.data_file)
+            for snapshot_id in snapshot_ids
+            for manifest in self._data_manifests(self._snapshot(snapshot_id))
+            # A merged manifest also holds the files of earlier commits.
+            if manifest.added_snapshot_id == snapshot_id
+            for entry in manifest.fetch_manifest_entry(self._table.io)
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot_id
+        ]
 
     @staticmethod
     def skip(tasks: Sequence[FileScanTask], rows: int) -> tuple[list[FileScanTask], int]:
-        """The tasks without whole files of the first so many rows, and how many rows are still to be skipped."""
+        """The tasks without the whole files among the first ``rows`` rows, and how many rows are still to skip."""
         left = list(tasks)
         while left and not left[0].delete_files and left[0].file.record_count <= rows:
             rows -= left.pop(0).file.record_count
         return left, rows
 
     def projection(self, columns: Iterable[tuple[str, int]], schema_id: int) -> Schema:
-        """The columns with these field ids, under these names; what the schema lacks is as it is in the table now."""
-        then, now = self._schema(schema_id), self._schema(None)
-        known = {**{each.field_id: each for each in now.fields}, **{each.field_id: each for each in then.fields}}
-        # Rows from before a column came have no value of it, whatever it is declared as.
+        """The columns with these field ids, under these names; those that the schema lacks are as in the table now."""
+        known = {each.field_id: each for schema in (None, schema_id) for each in self._schema(schema).fields}
+        # Rows from before a column was added have no value for it, whatever it is declared as.
         fields = [known[number].model_copy(update={"name": name, "required": False}) for name, number in columns]
         return Schema(*fields)
 
@@ -189,35 +202,15 @@ class SourceTable:
         return schema_to_pyarrow(wanted, include_field_ids=False)
 
     def read(self, tasks: Iterable[FileScanTask], wanted: Schema) -> Iterator[pa.RecordBatch]:
-        """The rows, one file in memory at a time."""
+        """The rows, with one file in memory at a time."""
         scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
         shape = self.arrow(wanted)
         for task in tasks:
             for batch in scan.to_record_batches([task]):
                 yield from pa.Table.from_batches([batch]).cast(shape).to_batches()
 
-    def _added(self, snapshot: Snapshot) -> Iterator[FileScanTask]:
-        for manifest in self._data_manifests(snapshot):
-            # A merged manifest holds the files of earlier commits as well.
-            if manifest.added_snapshot_id == snapshot.snapshot_id:
-                for entry in manifest.fetch_manifest_entry(self._table.io):
-                    if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id:
-                        yield FileScanTask(entry.data_file)
-
     def _data_manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         return [each for each in snapshot.manifests(self._table.io) if each.content == ManifestContent.DATA]
-
-    def _increment(self, snapshot: Snapshot) -> Increment:
-        summary = summary_of(snapshot)
-        return Increment(
-            self._brings(snapshot, summary),
-            snapshot.snapshot_id,
-            snapshot.parent_snapshot_id,
-            snapshot.sequence_number or 0,
-            snapshot.timestamp_ms,
-            snapshot.schema_id,
-            _count(summary, "added-records"),
-        )
 
     def _brings(self, snapshot: Snapshot, summary: Mapping[str, str]) -> Brings:
         operation = snapshot.summary.operation if snapshot.summary is not None else None
@@ -228,13 +221,13 @@ class SourceTable:
         if operation == Operation.APPEND:
             return Brings.OTHERS if self._ends_replacement(snapshot, summary) else Brings.ROWS
         if _count(summary, "added-data-files"):
-            left = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
-            return Brings.OTHERS if left else Brings.ROWS
+            deleted = _count(summary, "deleted-data-files") + _count(summary, "added-delete-files")
+            return Brings.OTHERS if deleted else Brings.ROWS
         emptied = _count(summary, "deleted-data-files") and summary.get("total-records") == "0"
         return Brings.OTHERS if emptied else Brings.LESS
 
     def _ends_replacement(self, snapshot: Snapshot, summary: Mapping[str, str]) -> bool:
-        """Whether it is the second half of a refresh that replaced a part of the table: it deletes, then appends."""
+        """Whether this is the append of a refresh that replaced a part of the table by a delete and an append."""
         parent = snapshot.parent_snapshot_id
         before = self._table.metadata.snapshot_by_id(parent) if parent is not None else None
         if before is None or before.summary is None or before.summary.operation == Operation.APPEND:
@@ -242,26 +235,20 @@ class SourceTable:
         marks = [summary.get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
         return None not in marks and marks == [summary_of(before).get(key) for key in (LEDGER_KEY, GENERATION_KEY)]
 
-    def _line(self) -> Iterator[Snapshot]:
-        at = self.head
-        while at is not None and (snapshot := self._table.metadata.snapshot_by_id(at)) is not None:
-            yield snapshot
-            at = snapshot.parent_snapshot_id
+    def _main_line(self) -> Iterator[Snapshot]:
+        return ancestors(self._table.metadata, self.head)
 
     def _schema(self, schema_id: int | None) -> Schema:
-        schemas = {each.schema_id: each for each in self._table.metadata.schemas}
-        return schemas.get(_or_else(schema_id, self.schema_id), self._table.metadata.schema())
+        """The schema of this id; for None, or one that is unknown by now, the current one."""
+        metadata = self._table.metadata
+        return next((each for each in metadata.schemas if each.schema_id == schema_id), metadata.schema())
 
     def _snapshot(self, snapshot_id: int) -> Snapshot:
         found = self._table.metadata.snapshot_by_id(snapshot_id)
         if found is None:
-            raise SnapshotsExpiredError(f"{self.name} has no snapshot {snapshot_id} any more")
+            raise SnapshotsExpiredError(f"{self.name}: the snapshot {snapshot_id} has expired")
         return found
 
 
 def _count(summary: Mapping[str, str], key: str) -> int:
     return int(summary.get(key) or 0)
-
-
-def _or_else(value: int | None, other: int) -> int:
-    return other if value is None else value

@@ -1,32 +1,40 @@
-"""Changes of a table's columns, partitioning and keys, staged in one transaction."""
+"""What a declared table is created with, and changes of its columns, partitioning and keys in one transaction."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
+from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
 from airflow_provider_rfr.lake.inventory import KEYS
-from airflow_provider_rfr.lake.types import parse_partition, partition_text, type_of, type_text
+from airflow_provider_rfr.lake.schemas import (
+    iceberg_transform,
+    partition_spec,
+    partition_text,
+    type_from_text,
+    type_text,
+)
+from airflow_provider_rfr.lake.types import parse_transform
 
 if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Transaction
     from pyiceberg.table.update.schema import UpdateSchema
     from pyiceberg.types import IcebergType
 
-_Operation = Mapping[str, Any]
 _Path = tuple[str, ...]
 _FORMAT = "format-version"
 
 
 class ColumnLike(Protocol):
-    """A column of a declaration; its type is a canonical text."""
+    """A declared column; its type is a canonical text."""
 
     @property
     def name(self) -> str: ...
@@ -43,200 +51,175 @@ class ColumnLike(Protocol):
 
 @dataclass(frozen=True)
 class TableChange:
-    """What becomes of a table besides its rows.
+    """A change of everything but the rows.
 
     :ivar updates: batches of operations (``drop``, ``rename``, ``widen``, ``relax``, ``add``, ``move``, ``comment``),
         one schema update each
-    :ivar tighten: ``require`` operations, for when no row has a NULL there
-    :ivar partitioning: None: as it is
-    :ivar keys: None: as they are
-    :ivar unset: properties that go
+    :ivar tighten: ``require`` operations, applied once no row has a NULL there
+    :ivar partitioning: canonical texts; None for no change
+    :ivar keys: names of columns; None for no change
+    :ivar unset: properties to remove
     """
 
-    updates: Sequence[Sequence[_Operation]] = ()
-    tighten: Sequence[_Operation] = ()
+    updates: Sequence[Sequence[Mapping[str, Any]]] = ()
+    tighten: Sequence[Mapping[str, Any]] = ()
     partitioning: Sequence[str] | None = None
     keys: Sequence[str] | None = None
     properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     unset: Sequence[str] = ()
 
 
-def new_schema(columns: Sequence[ColumnLike], keys: Sequence[str]) -> Schema:
-    """The schema of a new table."""
-    numbers = count(1)
-    fields = []
-    for column in columns:
-        number = next(numbers)
-        kind = type_of(column.type, lambda: next(numbers))
-        fields.append(NestedField(number, column.name, kind, required=column.required, doc=column.comment))
+def table_definition(
+    columns: Sequence[ColumnLike], partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
+) -> tuple[Schema, PartitionSpec, dict[str, str]]:
+    """Schema, partitioning and properties with which a table is created."""
+    ids = count(1)
+    fields = [
+        NestedField(next(ids), each.name, type_from_text(each.type, ids), required=each.required, doc=each.comment)
+        for each in columns
+    ]
     schema = Schema(*fields)
-    return Schema(*fields, identifier_field_ids=[schema.find_field(each).field_id for each in _possible(schema, keys)])
-
-
-def key_properties(keys: Sequence[str]) -> dict[str, str]:
-    """How a key is kept in properties."""
-    return {KEYS: json.dumps(list(keys))} if keys else {}
+    identifiers = [schema.find_field(each).field_id for each in _identifier_names(schema, keys)]
+    schema = Schema(*fields, identifier_field_ids=identifiers)
+    return schema, partition_spec(partitioning, schema), {**TABLE_PROPERTIES, **properties, **_key_properties(keys)}
 
 
 def stage_columns(transaction: Transaction, change: TableChange) -> None:
-    """Columns and partitioning as they shall be, but for what only finished rows can show."""
-    _leave_partitions(transaction, change.partitioning)
+    """Stage changes of columns and partitioning, but for what only finished rows can show (:func:`stage_rest`)."""
+    # A column can't be dropped while it partitions the table or identifies rows, and can't partition before it exists.
+    if change.partitioning is not None:
+        fields = transaction.table_metadata.spec().fields
+        if removed := fields[_kept_partitions(transaction, change.partitioning) :]:
+            with transaction.update_spec() as spec:
+                for each in removed:
+                    spec.remove_field(each.name)
     if change.keys is not None:
         with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
             update.set_identifier_fields()
     for batch in change.updates:
         with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
             for operation in batch:
-                _OPERATIONS[operation["op"]](update, operation)
-    _come_partitions(transaction, change.partitioning)
+                _stage_operation(update, operation)
+    if change.partitioning is not None:
+        schema = transaction.table_metadata.schema()
+        if added := change.partitioning[_kept_partitions(transaction, change.partitioning) :]:
+            with transaction.update_spec() as spec:
+                for transform in map(parse_transform, added):
+                    column = schema.find_field(transform.column, case_sensitive=False)
+                    spec.add_field(column.name, iceberg_transform(transform))
 
 
 def stage_rest(transaction: Transaction, change: TableChange) -> None:
-    """Required columns, keys, properties: after the rows are what they shall be."""
+    """Stage required columns, keys, format and properties, after the rows were staged that fulfil them."""
     if change.tighten:
         with transaction.update_schema(allow_incompatible_changes=True, case_sensitive=False) as update:
             for operation in change.tighten:
                 update.update_column((operation["column"],), required=True)
     if change.keys is not None:
-        possible = _possible(transaction.table_metadata.schema(), change.keys)
+        identifiers = _identifier_names(transaction.table_metadata.schema(), change.keys)
         with transaction.update_schema(allow_incompatible_changes=True) as update:
-            update.set_identifier_fields(*possible)
+            update.set_identifier_fields(*identifiers)
     properties = {name: value for name, value in change.properties.items() if name != _FORMAT}
-    there = transaction.table_metadata.properties
-    unset = [name for name in change.unset if name in there]
+    present = transaction.table_metadata.properties
+    unset = [name for name in change.unset if name in present]
     if change.keys is not None:
-        properties |= key_properties(change.keys)
-        unset += [KEYS] if not change.keys and KEYS in there else []
+        properties |= _key_properties(change.keys)
+        unset += [KEYS] if not change.keys and KEYS in present else []
     if unset:
         transaction.remove_properties(*unset)
-    _upgrade(transaction, change.properties.get(_FORMAT))
+    version = change.properties.get(_FORMAT, "")
+    # A format can't be downgraded.
+    if version.isdigit() and int(version) > transaction.table_metadata.format_version:
+        transaction.upgrade_table_version(int(version))  # type: ignore[arg-type]
     transaction.set_properties(properties)
 
 
-def _upgrade(transaction: Transaction, wanted: str | None) -> None:
-    """A format only goes up."""
-    if wanted is not None and wanted.isdigit() and int(wanted) > transaction.table_metadata.format_version:
-        transaction.upgrade_table_version(int(wanted))  # type: ignore[arg-type]
+def _key_properties(keys: Sequence[str]) -> dict[str, str]:
+    """Table properties that hold a key."""
+    return {KEYS: json.dumps(list(keys))} if keys else {}
 
 
-def _possible(schema: Schema, keys: Iterable[str]) -> list[str]:
-    """Iceberg takes a key of required columns only; another one is kept in the properties alone."""
+def _identifier_names(schema: Schema, keys: Iterable[str]) -> list[str]:
+    """The key's columns as Iceberg's identifier fields, which must be required; none if one of them is not."""
     found = [schema.find_field(each, case_sensitive=False) for each in keys]
     return [each.name for each in found] if all(each.required for each in found) else []
 
 
-def _leave_partitions(transaction: Transaction, wanted: Sequence[str] | None) -> None:
-    if wanted is None:
-        return
+def _kept_partitions(transaction: Transaction, wanted: Sequence[str]) -> int:
+    """How many of the first partition fields are the wanted ones already."""
     metadata = transaction.table_metadata
-    fields = metadata.spec().fields
-    texts = [partition_text(each, metadata.schema()).casefold() for each in fields]
-    same = _same_beginning(texts, wanted)
-    if same < len(fields):
-        with transaction.update_spec() as update:
-            for each in fields[same:]:
-                update.remove_field(each.name)
+    present = (partition_text(each, metadata.schema()) for each in metadata.spec().fields)
+    pairs = zip(present, wanted, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].casefold() == pair[1].casefold(), pairs))
 
 
-def _come_partitions(transaction: Transaction, wanted: Sequence[str] | None) -> None:
-    if wanted is None:
-        return
-    metadata = transaction.table_metadata
-    texts = [partition_text(each, metadata.schema()).casefold() for each in metadata.spec().fields]
-    same = _same_beginning(texts, wanted)
-    if same < len(wanted):
-        with transaction.update_spec() as update:
-            for text in wanted[same:]:
-                part = parse_partition(text)
-                column = metadata.schema().find_field(part.column, case_sensitive=False)
-                update.add_field(column.name, part.transform)
+def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None:
+    path = (operation["column"],)
+    match operation["op"]:
+        case "drop":
+            update.delete_column(path)
+        case "rename":
+            update.rename_column(path, operation["to"])
+        case "relax":
+            update.make_column_optional(path)
+        case "add":
+            # A refresh adds columns to its target by itself, so the column may exist already.
+            if not _has_column(update, operation["column"], operation["type"]):
+                update.add_column(path, type_from_text(operation["type"]))
+        case "widen":
+            column = update._schema.find_field(operation["column"], case_sensitive=False)
+            _widen(update, (column.name,), column.field_type, type_from_text(operation["type"]))
+        case "move":
+            _move(update, path, operation["after"])
+        case "comment":
+            # None would keep the old comment.
+            update.update_column(path, doc=operation["comment"] or "")
+        case other:
+            raise ValueError(f"unknown operation {other!r}")
 
 
-def _same_beginning(texts: Sequence[str], wanted: Sequence[str]) -> int:
-    pairs = zip(texts, (each.casefold() for each in wanted), strict=False)
-    return next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(texts), len(wanted)))
+def _has_column(update: UpdateSchema, name: str, kind: str) -> bool:
+    return any(
+        each.name.casefold() == name.casefold()
+        and each.field_id not in update._deletes
+        and type_text(each.field_type).casefold() == kind.casefold()
+        for each in update._schema.fields
+    )
 
 
-def _drop(update: UpdateSchema, operation: _Operation) -> None:
-    update.delete_column((operation["column"],))
-
-
-def _rename(update: UpdateSchema, operation: _Operation) -> None:
-    update.rename_column((operation["column"],), operation["to"])
-
-
-def _relax(update: UpdateSchema, operation: _Operation) -> None:
-    update.make_column_optional((operation["column"],))
-
-
-def _add(update: UpdateSchema, operation: _Operation) -> None:
-    numbers = count(1)
-    for each in update._schema.fields:
-        # A refresh adds columns to its target by itself; one that is there as it shall be is no mistake.
-        same_name = each.name.casefold() == operation["column"].casefold() and each.field_id not in update._deletes
-        if same_name and type_text(each.field_type).casefold() == operation["type"].casefold():
-            return
-    update.add_column((operation["column"],), type_of(operation["type"], lambda: next(numbers)))
-
-
-def _move(update: UpdateSchema, operation: _Operation) -> None:
-    if operation["after"] is None:
-        update.move_first((operation["column"],))
+def _move(update: UpdateSchema, path: _Path, after: str | None) -> None:
+    if after is None:
+        update.move_first(path)
     else:
-        update.move_after((operation["column"],), (operation["after"],))
+        update.move_after(path, (*path[:-1], after))
 
 
-def _comment(update: UpdateSchema, operation: _Operation) -> None:
-    # None would mean: as it is.
-    update.update_column((operation["column"],), doc=operation["comment"] or "")
-
-
-def _widen(update: UpdateSchema, operation: _Operation) -> None:
-    numbers = count(1)
-    there = update._schema.find_field(operation["column"], case_sensitive=False)
-    _widen_type(update, (there.name,), there.field_type, type_of(operation["type"], lambda: next(numbers)))
-
-
-def _widen_type(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergType) -> None:
-    """From one type to a wider one; of a struct, field by field, for each has an id of its own."""
+def _widen(update: UpdateSchema, path: _Path, old: IcebergType, new: IcebergType) -> None:
+    """Change one type to a wider one; structs field by field, because each field has an id of its own."""
     if isinstance(old, StructType) and isinstance(new, StructType):
         _widen_struct(update, path, old, new)
     elif isinstance(old, ListType) and isinstance(new, ListType):
-        _widen_type(update, (*path, "element"), old.element_type, new.element_type)
+        _widen(update, (*path, "element"), old.element_type, new.element_type)
     elif isinstance(old, MapType) and isinstance(new, MapType):
-        _widen_type(update, (*path, "value"), old.value_type, new.value_type)
+        _widen(update, (*path, "value"), old.value_type, new.value_type)
     elif old != new:
         update.update_column(path, field_type=new)
 
 
 def _widen_struct(update: UpdateSchema, path: _Path, old: StructType, new: StructType) -> None:
     before = {each.name.casefold(): each for each in old.fields}
-    names = [each.name for each in old.fields]
+    present = [each.name for each in old.fields]
+    wanted = []
     for each in new.fields:
         known = before.get(each.name.casefold())
         if known is None:
             update.add_column((*path, each.name), each.field_type)
-            names.append(each.name)
+            present.append(each.name)
         else:
-            _widen_type(update, (*path, known.name), known.field_type, each.field_type)
-    for place, each in enumerate(new.fields):
-        known = before.get(each.name.casefold())
-        name = known.name if known is not None else each.name
-        if names[place] != name:
-            names.remove(name)
-            names.insert(place, name)
-            if place:
-                update.move_after((*path, name), (*path, names[place - 1]))
-            else:
-                update.move_first((*path, name))
-
-
-_OPERATIONS = {
-    "drop": _drop,
-    "rename": _rename,
-    "relax": _relax,
-    "add": _add,
-    "move": _move,
-    "comment": _comment,
-    "widen": _widen,
-}
+            _widen(update, (*path, known.name), known.field_type, each.field_type)
+        wanted.append(each.name if known is None else known.name)
+    for place, name in enumerate(wanted):
+        if present[place] != name:
+            present.remove(name)
+            present.insert(place, name)
+            _move(update, (*path, name), wanted[place - 1] if place else None)

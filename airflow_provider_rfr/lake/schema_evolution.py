@@ -1,19 +1,18 @@
-"""What a published table's schema has to become so that new rows fit, by name; or why it can't.
+"""Plans and stages the schema changes that a published table needs so that new rows fit, by name; or says why it can't.
 
-PyIceberg would accept some changes that the table format forbids (a decimal's scale), so changes are classified here.
-Where the commit replaces every row, nothing needs an old column: one whose type can't be widened is dropped and added
-under a new field id, at its place, and older snapshots go on reading the old one. Where rows stay, that is refused.
+PyIceberg accepts some changes that the table format forbids (a decimal's scale), so changes are classified here. Where
+the commit replaces every row, no row needs an old column: one whose type can't be widened is dropped and added under a
+new field id, at its place, and older snapshots still read the old one. Where rows stay, that is refused.
 
-A column that the new rows lack stays, and is null in them. A column that requires a value goes on requiring it:
-writing a file checks that.
+A column that the new rows lack stays, and is null in them. A column that requires a value still does: writing a file
+checks that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from pyiceberg.types import (
 )
 
 from airflow_provider_rfr.exceptions import SchemaEvolutionError
-from airflow_provider_rfr.lake.types import (
+from airflow_provider_rfr.lake.schemas import (
     JSON_TEXT_DOC,
     column_doc,
     full_names,
@@ -44,7 +43,6 @@ from airflow_provider_rfr.lake.types import (
 if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.update.schema import UpdateSchema
 
 Policy = Literal["evolve", "fail"]
 _Path = tuple[str, ...]
@@ -52,7 +50,7 @@ _SHOWN = 20
 
 
 class _ChangeKind(str, Enum):
-    """What happens to one column. ``REPLACE`` drops it and adds one of that name under a new field id."""
+    """A kind of change of one column. ``REPLACE`` drops it and adds one of that name under a new field id."""
 
     ADD = "add"
     WIDEN = "widen"
@@ -100,10 +98,10 @@ class EvolutionPlan:
 
 @dataclass(slots=True)
 class _Findings:
-    """What was found so far.
+    """What the comparison has found so far.
 
-    :ivar pinned: as in :func:`plan_evolution`
-    :ivar stale: columns that the rows lack, by path
+    :ivar inferred: as in :func:`plan_evolution`; ``pinned``, too
+    :ivar stale: columns of the table that the rows lack, by path
     """
 
     inferred: bool
@@ -116,11 +114,13 @@ class _Findings:
         self.problems.append(f"{'.'.join(path)}: {problem}")
 
     def drop(self, change: _SchemaChange, column: NestedField, problem: str) -> None:
-        """Note a change that drops the table's column; or the problem, where rows that stay need it."""
+        """Add a change that drops the table's column; or the problem, if the column is still needed."""
         if self.pinned is None:
             self.reject(change.path, problem)
-        elif held := sorted({self.pinned[number] for number in _ids(column) if number in self.pinned}):
-            self.reject(change.path, f"{problem}, and the old column can't be dropped: {', '.join(held)}")
+            return
+        ids = index_by_id(Schema(column))  # of the column and of all inside it
+        if reasons := sorted({self.pinned[number] for number in ids if number in self.pinned}):
+            self.reject(change.path, f"{problem}, and the old column can't be dropped: {', '.join(reasons)}")
         else:
             self.changes.append(change)
 
@@ -135,8 +135,8 @@ def plan_evolution(
 ) -> EvolutionPlan:
     """Compare the table's schema with the wanted columns of rows (without system columns; those are added).
 
-    :param inferred: ``wanted`` was inferred from rows. Then a string column goes on taking everything as text, as
-        no user asked for another type
+    :param inferred: ``wanted`` was inferred from rows: a string column then takes everything as text, because no user
+        asked for another type
     :param pinned: where the commit replaces every row: why a column can't be dropped, by field id
         (:func:`pinned_columns`). None where rows stay in the table, so that columns are only added and widened
     :raises SchemaEvolutionError: naming each column that the table can't take and what to do; or, under ``fail``,
@@ -145,9 +145,16 @@ def plan_evolution(
     findings = _Findings(inferred, pinned)
     columns = with_system_columns(wanted)
     fields = list(_columns(current.fields, columns, (), findings))
-    _keep_names_apart(columns, findings)
+    _check_stale(columns, findings)
     if findings.problems:
-        raise SchemaEvolutionError(_message(findings.problems, rows_stay=pinned is None))
+        why, instead = "", "change the table"
+        if pinned is None:
+            why = ": the publish keeps other rows of it, so a column can be added and widened, not replaced"
+            instead = "replace the whole table once (mode: replace without replace_where)"
+        raise SchemaEvolutionError(
+            f"the table can't take the new schema ({'; '.join(findings.problems)}){why}. Declare the table's type for "
+            f"these columns, {instead}, or publish into a new table; what was fetched is kept"
+        )
     plan = EvolutionPlan(tuple(findings.changes), pa.schema(fields[: len(wanted)]))
     if policy == "fail" and plan.changes:
         raise SchemaEvolutionError(
@@ -158,10 +165,8 @@ def plan_evolution(
 
 
 def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
-    """Why a column can't be dropped, by field id: what the table itself refers to.
-
-    Every partition spec counts: readers need those of older snapshots, too.
-    """
+    """Why a column can't be dropped, by field id: what the table itself refers to."""
+    # Every partition spec counts: readers of older snapshots need theirs.
     specs = (each.source_id for spec in metadata.partition_specs for each in spec.fields)
     orders = [each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id]
     return {
@@ -174,72 +179,70 @@ def pinned_columns(metadata: TableMetadata) -> Mapping[int, str]:
 def apply_evolution(transaction: Transaction, plan: EvolutionPlan) -> None:
     """Stage the plan's changes; the caller commits the transaction."""
     before = transaction.table_metadata.schema()
-    gone = [change.path for change in plan.changes if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)]
-    if gone:
-        # A name and those below it are free once the column has another: PyIceberg adds none that it is about to drop.
+    dropped = [change.path for change in plan.changes if change.kind in (_ChangeKind.DROP, _ChangeKind.REPLACE)]
+    if dropped:
+        # First renamed: PyIceberg adds no column under a name that the same update drops.
         with transaction.update_schema() as update:
-            for path in gone:
-                update.rename_column(path, _passing_name(before, path))
-    if plan.changes:
-        # Classified above; and where no row stays, a new column may be required.
-        with transaction.update_schema(allow_incompatible_changes=True) as update:
-            for path in gone:
-                update.delete_column((*path[:-1], _passing_name(before, path)))
-            for change in plan.changes:
-                _stage(update, change)
-            for path, after in _moves(before, plan):
-                if after is None:
-                    update.move_first(path)
-                else:
-                    update.move_after(path, (*path[:-1], after))
+            for path in dropped:
+                update.rename_column(path, _temporary_name(before, path))
+    if not plan.changes:
+        return
+    # Classified above; and where no row stays, a new column may be required.
+    with transaction.update_schema(allow_incompatible_changes=True) as update:
+        for path in dropped:
+            update.delete_column((*path[:-1], _temporary_name(before, path)))
+        for change in plan.changes:
+            if change.kind is _ChangeKind.WIDEN:
+                update.update_column(change.path, field_type=change.type)
+            elif change.kind is not _ChangeKind.DROP:
+                update.add_column(change.path, change.type, doc=change.doc, required=change.required)
+        for path, after in _moves(before, plan):
+            if after is None:
+                update.move_first(path)
+            else:
+                update.move_after(path, (*path[:-1], after))
 
 
-def _passing_name(schema: Schema, path: _Path) -> str:
+def _temporary_name(schema: Schema, path: _Path) -> str:
     return f"_rfr_dropped_{schema.find_field('.'.join(path)).field_id}"
 
 
-def _stage(update: UpdateSchema, change: _SchemaChange) -> None:
-    if change.kind is _ChangeKind.WIDEN:
-        update.update_column(change.path, field_type=change.type)
-    elif change.kind is not _ChangeKind.DROP:
-        update.add_column(change.path, change.type, doc=change.doc, required=change.required)
-
-
 def _moves(before: Schema, plan: EvolutionPlan) -> Iterator[tuple[_Path, str | None]]:
-    """Replaced columns in the table's order, each with the name of the one that it comes after; None for the first."""
+    """Replaced columns in the table's order, each with the name of the column before it; None for the first."""
     dropped = {change.path for change in plan.changes if change.kind is _ChangeKind.DROP}
     replaced = {change.path for change in plan.changes if change.kind is _ChangeKind.REPLACE}
     for parent in sorted({path[:-1] for path in replaced}):
         struct = before.find_type(".".join(parent)) if parent else before.as_struct()
         assert isinstance(struct, StructType)
         names = [each.name for each in struct.fields if (*parent, each.name) not in dropped]
-        for before_it, name in zip([None, *names], names, strict=False):
+        for after, name in zip([None, *names], names, strict=False):
             if (*parent, name) in replaced:
-                yield (*parent, name), before_it
+                yield (*parent, name), after
 
 
 def _columns(
     current: Sequence[NestedField], wanted: Iterable[pa.Field], path: _Path, findings: _Findings
 ) -> Iterator[pa.Field]:
+    """The fields to read rows as; changes and problems are added to the findings."""
     known = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
         if column.name in known:
             yield _column(known.pop(column.name), column, place, findings)
         else:
-            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, _new_type(column.type), column_doc(column)))
+            kind = iceberg_type(column.type)
+            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, kind, column_doc(column)))
             yield column
     findings.stale.update({(*path, name): column for name, column in known.items()})
 
 
 def _column(current: NestedField, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field:
-    """The field to read rows as; a change or a problem is noted."""
     if findings.inferred and current.doc == JSON_TEXT_DOC and isinstance(current.field_type, StringType):
         return json_text_field(wanted.name)
     found = _typed(current.field_type, wanted, path, findings)
     if found is not None:
         return found
-    old, new = current.field_type, _new_type(wanted.type)
+    old, new = current.field_type, iceberg_type(wanted.type)
     doc = column_doc(wanted) or (current.doc if current.doc != JSON_TEXT_DOC else None)
     change = _SchemaChange(_ChangeKind.REPLACE, path, new, doc, old, current.required)
     findings.drop(change, current, f"the table has {_brief(old)}, the rows have {_brief(new)}")
@@ -254,7 +257,7 @@ def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findi
     if isinstance(current, ListType) and pa.types.is_list(wanted.type):
         element = _typed(current.element_type, wanted.type.value_field, (*path, "element"), findings)
         return None if element is None else wanted.with_type(pa.list_(element))
-    new = _new_type(wanted.type)
+    new = iceberg_type(wanted.type)
     if new == current:
         return wanted
     if (kept := _kept(current, wanted, findings.inferred)) is not None:
@@ -265,8 +268,8 @@ def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findi
     return wanted
 
 
-def _keep_names_apart(wanted: pa.Schema, findings: _Findings) -> None:
-    """Find columns that stay although rows lack them, and whose name the rows now use for another one."""
+def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
+    """Find columns that rows lack, and that are required or have a name that the rows use for another column."""
     taken = {name.casefold(): name for column in wanted for name in full_names(column.name, column.type)}
     for path, column in findings.stale.items():
         prefix = "".join(f"{name}." for name in path[:-1])
@@ -285,11 +288,7 @@ def _kept(current: IcebergType, wanted: pa.Field, inferred: bool) -> pa.Field | 
         return wanted.with_type(pa.float64())
     if isinstance(current, LongType) and wanted.type == pa.int32():
         return wanted.with_type(pa.int64())
-    if (
-        isinstance(current, DecimalType)
-        and pa.types.is_decimal128(wanted.type)
-        and _widens(_new_type(wanted.type), current)
-    ):
+    if isinstance(current, DecimalType) and _widens(iceberg_type(wanted.type), current):
         return wanted.with_type(pa.decimal128(current.precision, current.scale))
     if isinstance(current, StringType) and inferred:
         return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
@@ -304,29 +303,7 @@ def _widens(current: IcebergType, new: IcebergType) -> bool:
     )
 
 
-def _new_type(kind: pa.DataType) -> IcebergType:
-    numbers = count(1)
-    return iceberg_type(kind, lambda: next(numbers))
-
-
-def _ids(column: NestedField) -> Collection[int]:
-    """The field ids of the column and of all that is in it."""
-    return index_by_id(Schema(column)).keys()
-
-
 def _brief(kind: IcebergType) -> str:
     if isinstance(kind, ListType):
         return f"list<{_brief(kind.element_type)}>"
     return "struct" if isinstance(kind, StructType) else str(kind)
-
-
-def _message(problems: list[str], *, rows_stay: bool) -> str:
-    listed = "; ".join(problems)
-    why = (
-        ": the publish keeps other rows of it, so a column can be added and widened, not replaced" if rows_stay else ""
-    )
-    instead = "replace the whole table once (mode: replace without replace_where)" if rows_stay else "change the table"
-    return (
-        f"the table can't take the new schema ({listed}){why}. Declare the table's type for these columns, {instead}, "
-        "or publish into a new table; what was fetched is kept"
-    )

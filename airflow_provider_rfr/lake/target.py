@@ -1,20 +1,20 @@
 """The published table: one strict commit that shows the prepared files.
 
-If anyone committed meanwhile, the commit is refused, the table is loaded again (is this generation, or a newer one,
-published already?), and only then is the commit repeated. ``replace_where`` names the part that a publish replaces.
+A commit that meets another one is refused. The caller then reloads the table, looks whether this generation or a newer
+one is published already, and only then repeats the commit. ``replace_where`` names the part that a publish replaces.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression, parser
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from pyiceberg.expressions import BooleanExpression, parser
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
@@ -24,14 +24,16 @@ from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
     TargetChangedError,
-    drop_spent_manifests,
+    conflicts_raised,
+    has_changed,
     newest_summary_with,
+    stage_append,
+    stage_overwrite,
     summary_of,
     without_retries,
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
-from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schema_evolution import (
     EvolutionPlan,
     Policy,
@@ -39,13 +41,12 @@ from airflow_provider_rfr.lake.schema_evolution import (
     pinned_columns,
     plan_evolution,
 )
-from airflow_provider_rfr.lake.types import target_schema
+from airflow_provider_rfr.lake.schemas import target_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
-
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
+    """Arguments of :meth:`TargetTable.prepare`; the commit needs them to plan again on a table that was reloaded."""
+
     rows: pa.Schema
     policy: Policy
     inferred: bool
@@ -77,7 +80,7 @@ class _Wanted:
 
 
 class TargetTable:
-    """The target as it was when it was loaded, or the table that it will be."""
+    """The target as it was last loaded, or the table that it will be."""
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         self._catalog = catalog
@@ -88,24 +91,21 @@ class TargetTable:
         self.reload()
 
     def reload(self) -> None:
-        """See the table as it is now."""
         self._table = load_table(self._catalog, self.name)
 
     @property
     def columns(self) -> str | None:
-        """Text that is another one when the table's columns or its partitioning are; None without a table."""
+        """A text that differs when the table's columns or its partitioning do; None without a table."""
         if self._table is None:
             return None
         metadata = self._table.metadata
         return f"{metadata.schema().as_struct().model_dump_json()} {metadata.spec().model_dump_json()}"
 
     def published(self, ledger: str) -> Publication | None:
-        """The newest publication from this ledger.
-
-        The table's property tells the last one of all; those before it are told by their snapshots.
-        """
+        """The newest publication from this ledger."""
         if self._table is None:
             return None
+        # The property names the last publication of all, even if its snapshot has expired; snapshots name the others.
         parts = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "").split(":")
         if len(parts) == 3 and parts[0] == ledger:
             snapshot_id = int(parts[2])
@@ -118,16 +118,17 @@ class TargetTable:
     def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool, rows_stay: bool) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
 
-        :param rows_stay: the commit will leave rows of the table as they are, so that they need their columns
+        :param wanted: columns of the rows, without system columns
+        :param inferred: the columns were inferred from the rows, not declared
+        :param rows_stay: the commit keeps rows of the table, so their columns can't be replaced
         :raises SchemaEvolutionError: the table can't take the columns
         """
         self._wanted = _Wanted(wanted, policy, inferred, rows_stay)
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
-        metadata, table = transaction.table_metadata, transaction._table
-        self._layout = layout = FileLayout(metadata.schema(), metadata.spec(), dict(metadata.properties))
-        folder = metadata.properties.get("write.data.path", f"{table.location().rstrip('/')}/data")
-        return FileTarget(layout, FileStore(dict(table.io.properties)), folder.rstrip("/"), rows)
+        target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=rows)
+        self._layout = target.layout
+        return target
 
     def commit(
         self,
@@ -140,8 +141,9 @@ class TargetTable:
     ) -> int:
         """Show the files, in one commit; returns the snapshot's id.
 
-        :raises CommitConflictError: the table moved on since it was loaded; nothing was written
-        :raises TargetChangedError: somebody gave the table other columns since the files were planned
+        :param publication: ledger and generation
+        :raises CommitConflictError: the table changed since it was loaded; nothing was written
+        :raises TargetChangedError: its columns changed since the files were planned
         """
         transaction = self._transaction()
         changes = str(self._evolve(transaction))
@@ -149,24 +151,18 @@ class TargetTable:
         if changes:
             summary = {**summary, _SCHEMA_CHANGES_KEY: changes}
         try:
-            snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
-            transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
-            transaction.commit_transaction()
-        except (CommitFailedException, TableAlreadyExistsError) as error:
-            raise CommitConflictError(str(error)) from error
+            with conflicts_raised():
+                snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+                transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
+                transaction.commit_transaction()
         except FileNotFoundError as error:
-            if not self._has_moved():
+            # Others may have committed so often meanwhile that the loaded snapshot has expired.
+            if not has_changed(self._catalog, self.name, self._table):
                 raise
-            # Others committed so often meanwhile that the snapshot that was loaded has expired.
             raise CommitConflictError(f"{self.name}: a file of the table as it was loaded is gone: {error}") from error
         if changes:
             log.info("%s: the schema changed: %s", self.name, changes)
         return snapshot_id
-
-    def _has_moved(self) -> bool:
-        now = load_table(self._catalog, self.name)
-        seen = self._table.metadata.current_snapshot_id if self._table is not None else None
-        return now is not None and now.metadata.current_snapshot_id != seen
 
     def _stage(
         self,
@@ -177,13 +173,14 @@ class TargetTable:
         summary: Mapping[str, str],
     ) -> int:
         if mode == "append":
-            return self._append(transaction, files, summary)
+            return stage_append(transaction, files, summary)
         if replace_where is None:
-            return self._replace(transaction, files, summary)
-        # Of the snapshots that this takes, the last one alone tells the event.
+            old = self._table.scan().plan_files() if self._table is not None else ()
+            return stage_overwrite(transaction, (task.file for task in old), files, summary)
+        # PyIceberg replaces by a filter in two snapshots of one commit; only the second one carries the event.
         silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
         transaction.delete(replace_where, snapshot_properties=silent)
-        return self._append(transaction, files, summary)
+        return stage_append(transaction, files, summary)
 
     def _transaction(self) -> Transaction:
         if self._table is not None:
@@ -195,16 +192,6 @@ class TargetTable:
             pass
         schema = target_schema(self._wanted.rows)
         return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))
-
-    def _check_layout(self, transaction: Transaction) -> None:
-        """Files name columns by id, and whoever commits first decides which id a new column has."""
-        planned, now = self._layout, transaction.table_metadata
-        if planned is None:
-            raise TargetChangedError("no files were planned")
-        by_id = {column.field_id: column for column in now.schema().fields}
-        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
-        if not same or now.spec().fields != planned.spec.fields:
-            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
     def _evolve(self, transaction: Transaction) -> EvolutionPlan:
         """Stage the schema changes, none for a new table."""
@@ -218,32 +205,25 @@ class TargetTable:
         apply_evolution(transaction, plan)
         return plan
 
-    def _append(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
-        with transaction.update_snapshot(snapshot_properties=dict(summary)).fast_append() as append:
-            for file in files:
-                append.append_data_file(file)
-        return append.snapshot_id
-
-    def _replace(self, transaction: Transaction, files: Iterable[DataFile], summary: Mapping[str, str]) -> int:
-        old = self._table.scan(AlwaysTrue()).plan_files() if self._table is not None else ()
-        with transaction.update_snapshot(snapshot_properties=dict(summary)).overwrite() as overwrite:
-            drop_spent_manifests(overwrite)
-            overwrite.delete_by_predicate(AlwaysTrue())
-            for task in old:
-                overwrite.delete_data_file(task.file)
-            for file in files:
-                overwrite.append_data_file(file)
-        return overwrite.snapshot_id
+    def _check_layout(self, transaction: Transaction) -> None:
+        # Files name columns by id, and the commit that comes first decides which id a new column has.
+        planned, now = self._layout, transaction.table_metadata
+        if planned is None:
+            raise TargetChangedError("no files were planned")
+        by_id = {column.field_id: column for column in now.schema().fields}
+        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        if not same or now.spec().fields != planned.spec.fields:
+            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
 
 def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit; columns that a row lacks are NULL. A commit that meets another one is repeated.
+    """Append rows in one commit, which is repeated if it meets another one; columns that a row lacks are NULL.
 
     :raises ValueError: there is no such table, or no such column
     """
     table = load_table(catalog, name)
     if table is None:
-        raise ValueError(f"{name} is not there")
+        raise ValueError(f"there is no table {name}")
     schema = table.schema().as_arrow()
     if unknown := sorted({column for row in rows for column in row} - set(schema.names)):
         raise ValueError(f"{name} has no column {unknown[0]}; it has {', '.join(schema.names)}")
@@ -261,7 +241,10 @@ class RowFilter:
     schema: Schema
 
     def count_outside(self, table: pa.Table) -> int:
-        """Rows that don't match: published, they would double when the same part is replaced again."""
+        """Rows that don't match: once published, they would double when the same part is replaced again.
+
+        :raises ConfigurationError: as :meth:`bound`
+        """
         from pyiceberg.io.pyarrow import expression_to_pyarrow
 
         bound = self.bound()
@@ -272,9 +255,9 @@ class RowFilter:
         return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
 
     def bound(self) -> BooleanExpression:
-        """The filter with the table's columns in it.
+        """The filter, bound to the table's columns.
 
-        :raises ConfigurationError: it names a column that there isn't, or compares one with what it can't hold
+        :raises ConfigurationError: it names a column that does not exist, or compares one with an unsuitable value
         """
         try:
             return bind(self.schema, parser.parse(self.text), case_sensitive=True)
@@ -286,23 +269,23 @@ class RowFilter:
 
 
 def part_of(replace_where: str | None) -> str | None:
-    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table."""
+    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table.
+
+    :raises ConfigurationError: the text is not a filter
+    """
     if replace_where is None:
         return None
-    _check_filter(replace_where)
-    return hashlib.blake2b(str(parser.parse(replace_where)).encode(), digest_size=6).hexdigest()
-
-
-def check_columns(text: str, rows: pa.Schema) -> None:
-    """Raise :class:`ConfigurationError` where rows of these columns can't be looked at by the filter."""
-    RowFilter(text, target_schema(rows)).bound()
-
-
-def _check_filter(text: str, field: str = "options.replace_where") -> None:
-    """Raise :class:`ConfigurationError` where the text is no filter."""
     try:
-        parser.parse(text)
+        parsed = parser.parse(replace_where)
     except Exception as error:  # noqa: BLE001 - the grammar's own errors have no common base
         raise ConfigurationError(
-            field, f"{text!r} is no row filter", f"write e.g. day = '2026-01-01' ({str(error).splitlines()[0]})"
+            "options.replace_where",
+            f"{replace_where!r} is not a row filter",
+            f"write e.g. day = '2026-01-01' ({str(error).splitlines()[0]})",
         ) from None
+    return hashlib.blake2b(str(parsed).encode(), digest_size=6).hexdigest()
+
+
+def check_filter(text: str, rows: pa.Schema) -> None:
+    """Raise :class:`ConfigurationError` if the filter can't be applied to rows with these columns."""
+    RowFilter(text, target_schema(rows)).bound()

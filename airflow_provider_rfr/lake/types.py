@@ -1,423 +1,321 @@
-"""Types and schemas of published tables: Spark SQL's names, Iceberg's types, Arrow's, and partition transforms.
+"""Column types by their Spark SQL names: one canonical text for each type, and what a change between two types needs.
 
-Also the rules for every published schema: names of columns, system columns, and the mark of a JSON text column.
+Covers the types that Iceberg stores and Spark SQL names. Types that Iceberg does not distinguish have one name:
+``smallint`` is ``int``, ``varchar(20)`` is ``string``. DAG files are parsed with this module, so it imports neither
+PyArrow nor PyIceberg; :mod:`.schemas` translates to their types.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    VoidTransform,
-    YearTransform,
-)
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from enum import Enum
+from functools import lru_cache
+from typing import Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 
-if TYPE_CHECKING:
-    from typing import Any
+_MAX_DEPTH: Final = 32
+"""Types nested deeper are refused: a mistake, or an attempt to exhaust the parser."""
 
-    from pyiceberg.schema import Schema
-
-
-_NAMED: dict[str, IcebergType] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "date": DateType(),
-    "timestamp": TimestamptzType(),
-    "timestamp_ntz": TimestampType(),
-    "string": StringType(),
-    "binary": BinaryType(),
+_ALIASES: Final = {
+    **dict.fromkeys(("int", "integer", "tinyint", "byte", "smallint", "short"), "int"),
+    **dict.fromkeys(("bigint", "long"), "bigint"),
+    **dict.fromkeys(("float", "real"), "float"),
+    **dict.fromkeys(("string", "varchar", "char", "character"), "string"),
+    **dict.fromkeys(("timestamp", "timestamp_ltz", "timestamptz"), "timestamp"),
+    **dict.fromkeys(("decimal", "dec", "numeric"), "decimal"),
+    **{name: name for name in ("boolean", "double", "date", "timestamp_ntz", "binary", "array", "map", "struct")},
 }
-_NAMES = {kind: name for name, kind in _NAMED.items()}
-_TOKEN = re.compile(r"`((?:[^`]|``)+)`|(\w+)|([<>(),:])")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
-def type_text(kind: IcebergType) -> str:
-    """The name of a type. Types that Spark SQL has no name for are shown as Iceberg calls them."""
-    if isinstance(kind, DecimalType):
-        return f"decimal({kind.precision},{kind.scale})"
-    if isinstance(kind, ListType):
-        return f"array<{type_text(kind.element_type)}>"
-    if isinstance(kind, MapType):
-        return f"map<{type_text(kind.key_type)},{type_text(kind.value_type)}>"
-    if isinstance(kind, StructType):
-        return f"struct<{','.join(f'{_quoted(each.name)}:{type_text(each.field_type)}' for each in kind.fields)}>"
-    if isinstance(kind, FixedType):
-        return "binary"
-    return "string" if isinstance(kind, UUIDType) else _NAMES.get(kind, str(kind))
-
-
-def type_of(text: str, next_id: Callable[[], int]) -> IcebergType:
-    """The type that a canonical text names; everything inside it is optional, and gets a field id.
-
-    :raises ConfigurationError: the text is not canonical
-    """
-    parser = _Parser(text, next_id)
-    kind = parser.type()
-    if parser.rest():
-        raise parser.wrong()
-    return kind
-
-
-class _Parser:
-    def __init__(self, text: str, next_id: Callable[[], int]) -> None:
-        self._text = text
-        self._tokens: Iterator[re.Match[str]] = _TOKEN.finditer(text)
-        self._next_id = next_id
-        self._held = next(self._tokens, None)
-
-    def rest(self) -> bool:
-        return self._held is not None
-
-    def wrong(self) -> ConfigurationError:
-        return ConfigurationError("type", f"{self._text[:80]!r} is not a type of a table", "write e.g. bigint")
-
-    def type(self) -> IcebergType:
-        name = self._word()
-        if name == "decimal":
-            return self._decimal()
-        if name == "array":
-            return self._list()
-        if name == "map":
-            return self._map()
-        if name == "struct":
-            return self._struct()
-        if name not in _NAMED:
-            raise self.wrong()
-        return _NAMED[name]
-
-    def _decimal(self) -> IcebergType:
-        self._take("(")
-        precision = int(self._word())
-        self._take(",")
-        scale = int(self._word())
-        self._take(")")
-        return DecimalType(precision, scale)
-
-    def _list(self) -> IcebergType:
-        self._take("<")
-        number = self._next_id()
-        element = self.type()
-        self._take(">")
-        return ListType(element_id=number, element=element, element_required=False)
-
-    def _map(self) -> IcebergType:
-        self._take("<")
-        key_id, value_id = self._next_id(), self._next_id()
-        key = self.type()
-        self._take(",")
-        value = self.type()
-        self._take(">")
-        return MapType(key_id=key_id, key_type=key, value_id=value_id, value_type=value, value_required=False)
-
-    def _struct(self) -> IcebergType:
-        fields = []
-        separator = "<"
-        while separator != ">":
-            self._take(separator)
-            name, number = self._word(), self._next_id()
-            self._take(":")
-            fields.append(NestedField(number, name, self.type(), required=False))
-            separator = "," if self._at(",") else ">"
-        self._take(">")
-        return StructType(*fields)
-
-    def _at(self, sign: str) -> bool:
-        return self._held is not None and self._held.group(3) == sign
-
-    def _take(self, sign: str) -> None:
-        if not self._at(sign):
-            raise self.wrong()
-        self._held = next(self._tokens, None)
-
-    def _word(self) -> str:
-        found = self._held
-        if found is None or found.group(3) is not None:
-            raise self.wrong()
-        self._held = next(self._tokens, None)
-        return found.group(2) if found.group(1) is None else found.group(1).replace("``", "`")
-
-
-def _quoted(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
-
-
-_GENERATION = "_rfr_generation"
-_EXTRACTED_AT = "_rfr_extracted_at"
-_META = "_rfr_meta"
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-SYSTEM_COLUMNS = pa.schema(
-    [pa.field(_GENERATION, pa.int64()), pa.field(_EXTRACTED_AT, TIMESTAMP), pa.field(_META, pa.string())]
-)
-
-_MARK = b"rfr.json"
-
-JSON_TEXT = pa.field("", pa.string(), metadata={_MARK: b"1"})
-"""A nameless string column of JSON text: any value of any shape, a string in its quotes."""
-
-
-def json_text_field(name: str) -> pa.Field:
-    """A string column whose values are JSON texts."""
-    return JSON_TEXT.with_name(name)
-
-
-def is_json_text(field: pa.Field) -> bool:
-    """Whether the column holds JSON texts instead of plain strings."""
-    return _MARK in (field.metadata or {})
-
-
-def check_names(names: Sequence[str], path: str, *, top_level: bool = False) -> None:
-    """Refuse names that no engine, or not every engine, could tell apart.
-
-    :raises ConfigurationError: an empty name, two that differ by case only, or a system column's
-    """
-    seen: dict[str, str] = {}
-    for name in names:
-        folded = name.casefold()
-        if not name:
-            raise ConfigurationError(path, "a column has an empty name", "rename the field by a transformation")
-        if folded in seen:
-            raise ConfigurationError(
-                path,
-                f"columns {seen[folded]!r} and {name!r} differ by case only",
-                "rename or remove one of them by a transformation: most engines can't tell them apart",
-            )
-        if top_level and folded in SYSTEM_COLUMNS.names:
-            raise ConfigurationError(path, f"{name!r} is a system column", "rename the field by a transformation")
-        seen[folded] = name
-
-
-def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> None:
-    """:func:`check_names`, and no name that is also the path to an inner field: ``a.b`` beside ``a: {b}``.
-
-    :raises ConfigurationError: naming both
-    """
-    check_names([column.name for column in columns], path, top_level=top_level)
-    for name, one, other in _clashes(columns):
-        raise ConfigurationError(
-            path,
-            f"{name!r} would be a name of two columns, in {one.name!r} and in {other.name!r}",
-            "rename or remove one of them by a transformation: a dot in a name and the way into an object look alike",
-        )
-
-
-def with_distinct_names(columns: Sequence[pa.Field]) -> list[pa.Field]:
-    """The columns; an object or a list that has a name in common with another column is kept as JSON text."""
-    mixed = {column.name for _, *both in _clashes(columns) for column in both if pa.types.is_nested(column.type)}
-    return [json_text_field(column.name) if column.name in mixed else column for column in columns]
-
-
-def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
-    """The names by which engines reach a column and all that is in it; a list's fields with ``element`` and without."""
-    yield name
-    if pa.types.is_list(kind):
-        yield from full_names(f"{name}.element", kind.value_type)
-        kind = kind.value_type
-    if pa.types.is_struct(kind):
-        for each in kind:
-            yield from full_names(f"{name}.{each.name}", each.type)
-
-
-def _clashes(columns: Sequence[pa.Field]) -> list[tuple[str, pa.Field, pa.Field]]:
-    """Names that two columns have in common, with the columns."""
-    seen: dict[str, pa.Field] = {}
-    found = []
-    for column in columns:
-        for name in dict.fromkeys(full_names(column.name, column.type)):
-            other = seen.setdefault(name.casefold(), column)
-            if other is not column:
-                found.append((name, other, column))
-    return found
-
-
-JSON_TEXT_DOC = "JSON text"
-"""The comment, in the table, of a column of JSON texts."""
-
-_PRIMITIVES: dict[pa.DataType, IcebergType] = {
-    pa.bool_(): BooleanType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.string(): StringType(),
-    pa.large_string(): StringType(),
-    pa.date32(): DateType(),
-    pa.time64("us"): TimeType(),
-    pa.timestamp("us"): TimestampType(),
-    pa.timestamp("us", tz="UTC"): TimestamptzType(),
+_UNSUPPORTED: Final = {
+    "text": "write string",
+    "bool": "write boolean",
+    "datetime": "write timestamp",
+    "json": "write string",
+    "list": "write array<...>",
+    "variant": "not every engine that reads these tables knows it",
+    "interval": "Iceberg can't store it",
+    "time": "Spark SQL has no name for it that Iceberg stores; write string or bigint",
+    "uuid": "Spark SQL has no name for it; write string",
+    "fixed": "Spark SQL has no name for it; write binary",
+    "void": "a column needs a type",
+    "null": "a column needs a type",
 }
+_TOKEN: Final = re.compile(r"\s*(?P<token>`(?P<quoted>(?:[^`]|``)+)`|\w+|[<>(),:]|(?P<other>\S)|\Z)")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PROMOTIONS: Final = {("int", "bigint"), ("float", "double")}
 
 
-def with_system_columns(schema: pa.Schema) -> pa.Schema:
-    """The columns of rows with the system columns behind them.
-
-    :raises ConfigurationError: as :func:`~airflow_provider_rfr.lake.types.check_columns`
-    """
-    check_columns(list(schema), "schema", top_level=True)
-    return pa.schema([*schema, *SYSTEM_COLUMNS])
-
-
-def target_schema(rows: pa.Schema) -> Schema:
-    """The Iceberg schema of a new table for such rows, system columns included, with fresh field ids.
-
-    :raises ConfigurationError: as :func:`with_system_columns`
-    """
-    numbers = count(1)
-    return Schema(*_fields(list(with_system_columns(rows)), lambda: next(numbers)))
-
-
-def file_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of a table's data files, with field ids."""
-    # Here, because this module of PyIceberg takes longer to import than all the others together.
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-    return schema_to_pyarrow(schema)
-
-
-def iceberg_type(kind: pa.DataType, next_id: Callable[[], int]) -> IcebergType:
-    """The Iceberg type of an Arrow type; inner fields are optional.
-
-    :raises ConfigurationError: there is none
-    """
-    if pa.types.is_struct(kind):
-        return StructType(*_fields(list(kind), next_id))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        number = next_id()
-        return ListType(element_id=number, element=iceberg_type(kind.value_type, next_id), element_required=False)
-    if pa.types.is_decimal128(kind):
-        return DecimalType(kind.precision, kind.scale)
-    if kind not in _PRIMITIVES:
-        raise ConfigurationError("schema", f"a table can't hold Arrow's type {kind}")
-    return _PRIMITIVES[kind]
-
-
-def _fields(fields: list[pa.Field], next_id: Callable[[], int]) -> list[NestedField]:
-    # Ids of one level first, then those below: the order in which Iceberg itself numbers a new table.
-    ids = [next_id() for _ in fields]
-    return [
-        NestedField(number, field.name, iceberg_type(field.type, next_id), required=False, doc=column_doc(field))
-        for number, field in zip(ids, fields, strict=True)
-    ]
-
-
-def column_doc(field: pa.Field) -> str | None:
-    """The comment of a column in the table."""
-    return JSON_TEXT_DOC if is_json_text(field) else None
-
-
-_TIMES: dict[str, Transform[Any, Any]] = {
-    "years": YearTransform(),
-    "months": MonthTransform(),
-    "days": DayTransform(),
-    "hours": HourTransform(),
-}
-_CALL = re.compile(r"(\w+)\((?:(\d+), )?(.+)\)")
+def quoted(name: str) -> str:
+    """The name of a column, in backticks if it needs them."""
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True, slots=True)
-class _Partitioned:
-    """One transform of one column. :ivar suffix: what the partition's name has behind the column's"""
+class ColumnType:
+    """A type; its text is the canonical one.
+
+    :ivar name: such as ``bigint``, ``decimal``, ``array``, ``map`` or ``struct``
+    :ivar numbers: precision and scale of a decimal
+    :ivar inner: the element of an array, key and value of a map, or the types of a struct's fields
+    :ivar fields: names of a struct's fields, which are all optional
+    """
+
+    name: str
+    numbers: tuple[int, ...] = ()
+    inner: tuple[ColumnType, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name == "struct":
+            pairs = zip(self.fields, self.inner, strict=True)
+            return f"struct<{','.join(f'{quoted(name)}:{kind}' for name, kind in pairs)}>"
+        if self.inner:
+            return f"{self.name}<{','.join(map(str, self.inner))}>"
+        return f"{self.name}({','.join(map(str, self.numbers))})" if self.numbers else self.name
+
+    def folded(self) -> ColumnType:
+        """The type with its fields' names as names are compared."""
+        inner = tuple(each.folded() for each in self.inner)
+        return ColumnType(self.name, self.numbers, inner, tuple(name.casefold() for name in self.fields))
+
+    def contains(self, name: str) -> bool:
+        """Whether this type, or one inside it, has that name."""
+        return self.name == name or any(each.contains(name) for each in self.inner)
+
+
+class TypeChange(str, Enum):
+    """What a column of one type needs to become one of another."""
+
+    SAME = "same"
+    WIDEN = "widen"
+    """Iceberg changes the type in place, and no value is lost or changed."""
+    INCOMPATIBLE = "incompatible"
+
+
+@lru_cache(maxsize=4096)
+def parse_type(text: str) -> ColumnType:
+    """The type that a text names.
+
+    :raises ConfigurationError: it names none; the problem says at which character
+    """
+    return _Parser(text).parse()
+
+
+def classify(old: str, new: str) -> TypeChange:
+    """What a column of type ``old`` needs to become ``new``.
+
+    The rules are those of Iceberg's format 2, stricter than PyIceberg's: the scale of a decimal never changes. A
+    struct's fields may be added and moved; a removed one would lose its values.
+
+    :raises ConfigurationError: a text names no type
+    """
+    return _classify(parse_type(old).folded(), parse_type(new).folded())
+
+
+def _classify(old: ColumnType, new: ColumnType) -> TypeChange:
+    if old == new:
+        return TypeChange.SAME
+    if old.name != new.name:
+        return TypeChange.WIDEN if (old.name, new.name) in _PROMOTIONS else TypeChange.INCOMPATIBLE
+    if old.name == "struct":
+        after = dict(zip(new.fields, new.inner, strict=True))
+        if not set(old.fields) <= after.keys():
+            return TypeChange.INCOMPATIBLE
+        changes = [_classify(kind, after[name]) for name, kind in zip(old.fields, old.inner, strict=True)]
+        if old.fields != new.fields:
+            changes.append(TypeChange.WIDEN)
+        return max(changes, key=list(TypeChange).index)
+    if old.name == "decimal":
+        wider = old.numbers[1] == new.numbers[1] and old.numbers[0] < new.numbers[0]
+        return TypeChange.WIDEN if wider else TypeChange.INCOMPATIBLE
+    # An array or a map: the key of a map never changes.
+    return _classify(old.inner[-1], new.inner[-1]) if old.inner[:-1] == new.inner[:-1] else TypeChange.INCOMPATIBLE
+
+
+class _Parser:
+    """Recursive descent over the tokens of a text.
+
+    ``_token`` is the next token, empty at the end; ``_quoted`` says whether it was a name in backticks, ``_position``
+    where it starts. Tokens are read as needed: the first error is the one furthest to the left.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._depth = 0
+        self._end = 0
+        self._advance()
+
+    def parse(self) -> ColumnType:
+        kind = self._type()
+        if self._token:
+            raise self._error(f"unexpected {self._token!r}")
+        return kind
+
+    def _type(self) -> ColumnType:
+        if self._depth == _MAX_DEPTH:
+            raise self._error(f"types are nested more than {_MAX_DEPTH} deep")
+        self._depth += 1
+        name = self._type_name()
+        if name == "decimal":
+            kind = self._decimal()
+        elif name == "struct":
+            kind = self._struct()
+        elif name == "array":
+            kind = ColumnType(name, inner=self._inner(1))
+        elif name == "map":
+            kind = ColumnType(name, inner=self._inner(2))
+            if kind.inner[0].contains("map"):
+                raise self._error("the key of a map must not contain a map")
+        else:
+            kind = ColumnType(name)
+            if name == "string" and self._at("("):
+                self._numbers(1)  # the length of a varchar, which Iceberg does not keep
+        self._depth -= 1
+        return kind
+
+    def _type_name(self) -> str:
+        word = self._token.lower()
+        if self._quoted or word not in _ALIASES:
+            if word in _UNSUPPORTED:
+                raise self._error(f"the type {word} is not supported", _UNSUPPORTED[word])
+            near = difflib.get_close_matches(word, sorted(_ALIASES), 1)
+            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(sorted(set(_ALIASES.values())))}"
+            raise self._error(f"{self._token!r} is not a type" if word else "a type is missing", remedy)
+        self._advance()
+        return _ALIASES[word]
+
+    def _decimal(self) -> ColumnType:
+        precision, scale = 10, 0
+        if self._at("("):
+            precision, *rest = self._numbers(2)
+            scale = rest[0] if rest else 0
+        if not (1 <= precision <= 38 and 0 <= scale <= precision):
+            raise self._error(
+                f"decimal({precision},{scale}) is out of range", "precision from 1 to 38, scale from 0 to the precision"
+            )
+        return ColumnType("decimal", (precision, scale))
+
+    def _inner(self, number: int) -> tuple[ColumnType, ...]:
+        """So many types in angle brackets."""
+        self._expect("<")
+        found = [self._type()]
+        while len(found) < number:
+            self._expect(",")
+            found.append(self._type())
+        self._expect(">")
+        return tuple(found)
+
+    def _struct(self) -> ColumnType:
+        fields: dict[str, tuple[str, ColumnType]] = {}
+        separator = "<"
+        while separator != ">":
+            self._expect(separator)
+            name = self._token
+            if not self._quoted and not re.fullmatch(r"\w+", name):
+                raise self._expected("the name of a field")
+            if name.casefold() in fields:
+                raise self._error(f"duplicate field {name!r}", "names are compared without case")
+            self._advance()
+            if self._at(":"):
+                self._advance()
+            fields[name.casefold()] = name, self._type()
+            if not self._quoted and self._token.lower() in ("not", "comment", "default"):
+                raise self._error(f"the field {name!r} must be a name and a type only")
+            separator = "," if self._at(",") else ">"
+        self._expect(">")
+        names, kinds = zip(*fields.values(), strict=True)
+        return ColumnType("struct", inner=kinds, fields=names)
+
+    def _numbers(self, most: int) -> tuple[int, ...]:
+        """At most so many numbers in parentheses."""
+        found: list[int] = []
+        separator = "("
+        while separator != ")":
+            self._expect(separator)
+            if not re.fullmatch(r"[0-9]{1,5}", self._token):
+                raise self._expected("a number")
+            found.append(int(self._token))
+            self._advance()
+            separator = "," if self._at(",") and len(found) < most else ")"
+        self._expect(")")
+        return tuple(found)
+
+    def _at(self, sign: str) -> bool:
+        return self._token == sign and not self._quoted
+
+    def _expect(self, sign: str) -> None:
+        if not self._at(sign):
+            raise self._expected(repr(sign))
+        self._advance()
+
+    def _advance(self) -> None:
+        found = _TOKEN.match(self._text, self._end)
+        assert found is not None  # the pattern also matches the end and any other character
+        self._position, self._end = found.span("token")
+        self._quoted = found["quoted"] is not None
+        self._token = found["quoted"].replace("``", "`") if self._quoted else found["token"]
+        if found["other"]:
+            raise self._error(f"unexpected {self._token!r}")
+
+    def _expected(self, what: str) -> ConfigurationError:
+        return self._error(f"expected {what}, found {repr(self._token) if self._token else 'the end'}")
+
+    def _error(self, problem: str, remedy: str = "") -> ConfigurationError:
+        shown = self._text if len(self._text) <= 80 else self._text[:80] + "..."
+        return ConfigurationError("type", f"{shown!r}: {problem} (character {self._position + 1})", remedy)
+
+
+_ARGUMENT: Final = r"(`(?:[^`]|``)+`|[^,()]+?)"
+_TRANSFORM: Final = re.compile(rf"\s*(\w+)\s*\(\s*{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)?\)\s*")
+_TIME_TRANSFORMS: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTransform:
+    """One field of a table's partitioning; its text is the canonical one.
+
+    :ivar name: ``years``, ``months``, ``days``, ``hours``, ``bucket`` or ``truncate``; empty for the column itself
+    :ivar size: of ``bucket`` and ``truncate``
+    """
 
     column: str
-    transform: Transform[Any, Any]
-    suffix: str = ""
+    name: str = ""
+    size: int = 0
+
+    def __str__(self) -> str:
+        column = quoted(self.column)
+        if not self.name:
+            return column
+        return f"{self.name}({self.size}, {column})" if self.size else f"{self.name}({column})"
 
 
-def parse_partition(text: str) -> _Partitioned:
-    """What a canonical text says.
+def parse_transform(text: str) -> PartitionTransform:
+    """The transform that a text names: ``region``, ``days(at)``, ``bucket(16, id)``, ``truncate(4, id)``.
 
-    :raises ConfigurationError: it is not canonical
+    Spark writes the size first, Iceberg last; both are read.
+
+    :raises ConfigurationError: it is not a transform, or its size is not a number
     """
-    found = _CALL.fullmatch(text)
+    found = _TRANSFORM.fullmatch(text)
     if found is None:
-        return _Partitioned(_bare(text), IdentityTransform())
-    name, size, column = found.group(1), found.group(2), _bare(found.group(3))
-    if name in _TIMES and size is None:
-        return _Partitioned(column, _TIMES[name], f"_{name[:-1]}")
-    if name == "bucket" and size is not None:
-        return _Partitioned(column, BucketTransform(int(size)), f"_bucket_{size}")
-    if name == "truncate" and size is not None:
-        return _Partitioned(column, TruncateTransform(int(size)), f"_trunc_{size}")
-    raise ConfigurationError("partitioning", f"{text!r} is not a transform", "write e.g. days(at)")
+        return PartitionTransform(_unquoted(text.strip()))
+    name, first, second = found.groups()
+    name = _TIME_TRANSFORMS.get(name.lower(), name.lower())
+    has_size = name in ("bucket", "truncate")
+    if has_size != (second is not None) or not (has_size or name in _TIME_TRANSFORMS.values()):
+        raise ConfigurationError(
+            "partitioning", f"{text!r} is not a transform", "a column, years, months, days, hours, bucket or truncate"
+        )
+    if second is None:
+        return PartitionTransform(_unquoted(first), name)
+    size, column = (first, second) if first.isascii() and first.isdigit() else (second, first)
+    if not (size.isascii() and size.isdigit() and 0 < int(size[:10]) < 2**31):
+        raise ConfigurationError("partitioning", f"{text!r} has no valid size", f"e.g. {name}(16, {column})")
+    return PartitionTransform(_unquoted(column), name, int(size))
 
 
-def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec | None:
-    """The partitioning of a new table; None for none."""
-    if not texts:
-        return None
-    fields = []
-    for number, text in enumerate(texts):
-        part = parse_partition(text)
-        source = schema.find_field(part.column, case_sensitive=False)
-        name = f"{source.name}{part.suffix}"
-        fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + number, part.transform, name))
-    return PartitionSpec(*fields)
-
-
-def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
-    """How a table is partitioned."""
-    return tuple(
-        partition_text(field, schema) for field in spec.fields if not isinstance(field.transform, VoidTransform)
-    )
-
-
-def partition_text(field: PartitionField, schema: Schema) -> str:
-    """One partition field; a transform that declarations don't have is shown as Iceberg calls it."""
-    name = schema.find_column_name(field.source_id) or f"#{field.source_id}"
-    column = name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
-    transform = field.transform
-    if isinstance(transform, IdentityTransform):
-        return column
-    if isinstance(transform, BucketTransform):
-        return f"bucket({transform.num_buckets}, {column})"
-    if isinstance(transform, TruncateTransform):
-        return f"truncate({transform.width}, {column})"
-    word = next((word for word, kind in _TIMES.items() if transform == kind), str(transform))
-    return f"{word}({column})"
-
-
-def _bare(name: str) -> str:
-    quoted = len(name) > 2 and name[0] == name[-1] == "`"
-    return name[1:-1].replace("``", "`") if quoted else name
+def _unquoted(name: str) -> str:
+    in_quotes = len(name) > 2 and name[0] == name[-1] == "`"
+    return name[1:-1].replace("``", "`") if in_quotes else name

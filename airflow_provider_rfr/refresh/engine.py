@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.target import TargetTable, check_columns, part_of
+from airflow_provider_rfr.lake.target import TargetTable, check_filter, part_of
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
 from airflow_provider_rfr.refresh.config import RefreshConfig
@@ -86,7 +86,7 @@ class Refresh:
             # Before a page is read: columns that no table can have, and a filter over columns that the rows lack.
             columns = arrow_schema(schema, "json_schema")
             if part is not None:
-                check_columns(str(self._options.replace_where), columns)
+                check_filter(str(self._options.replace_where), columns)
         # Executors on other machines have no such file.
         self._source = inline_source(source)
         name = config.target_of(stream_name)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_provider_rfr.lake.types import is_json_text
+from airflow_provider_rfr.lake.schemas import is_json_text
 from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits
 
 _MAX_BLOCK = 2**31 - 1

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
 from airflow_provider_rfr.refresh.json_columns import (
     BlockMismatchError,
     BlockReader,
@@ -105,7 +105,7 @@ def type_pages(
     ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
     became null.
 
-    :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.types.json_text_field`
+    :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.schemas.json_text_field`
         take any value as JSON text
     :raises LedgerError: a page does not hold as many lines as it says
     """

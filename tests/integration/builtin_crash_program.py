@@ -93,7 +93,7 @@ def _deploy(folder: Path, number: int) -> None:
     killer = _Killer(number % 5 + 1, number // 5 % 2 == 1, folder / "told")
     for name in ("create_table", "commit_table"):
         killer.wrap(place.catalog, name)
-    killer.wrap(migrated_table, "rename_exactly")
+    killer.wrap(migrated_table, "_rename_in_database")
     plan = place.plan(AFTER, **POLICIES)
     assert plan.applicable, (plan.blocked, plan.drift)
     place.apply(plan, AFTER, lease_seconds=0.4, patience=120.0)

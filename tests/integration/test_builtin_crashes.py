@@ -28,7 +28,7 @@ def test_a_deploy_that_is_killed_again_and_again_comes_to_its_end_and_loses_noth
     assert done.returncode == 0, done.stderr[-3000:]
     deaths = json.loads(done.stdout.splitlines()[-1])["deaths"]
     assert {each.partition(" ")[0] for each in deaths} == {"before", "after"}
-    assert {each.partition(" ")[2] for each in deaths} >= {"commit_table", "rename_exactly"}
+    assert {each.partition(" ")[2] for each in deaths} >= {"commit_table", "_rename_in_database"}
     place = Place(tmp_path)
     check(place)
     with place.store.read() as connection:

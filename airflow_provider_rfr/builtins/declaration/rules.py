@@ -24,8 +24,7 @@ from airflow_provider_rfr.builtins.fingerprint import (
     canonical_partitioning,
     column_findings,
     contract_of,
-    key_findings,
-    named,
+    name_findings,
     partition_findings,
 )
 from airflow_provider_rfr.builtins.planning import instructions
@@ -142,7 +141,7 @@ def _storage(obj: BuiltinObject) -> Iterator[Finding]:
     if obj.protect is not None and not obj.protect.strip():
         yield Finding("protect", "protect says why, and nothing is said")
     if obj.columns:
-        yield from key_findings(obj.keys, obj.columns)
+        yield from name_findings(obj.keys, (c.name for c in obj.columns), "keys")
         yield from partition_findings(obj.partitioning, obj.columns)
     seen = dict[tuple[str, str], int]()
     for number, each in enumerate(obj.migrations):
@@ -251,7 +250,7 @@ def _read_problems(reader: Declared, reads: Sequence[Reads], known: _Known) -> I
             yield reader.problem(path, *told)
     if obj.sink is not None and obj.sink.source.casefold() in known.alive:
         source = known.alive[obj.sink.source.casefold()].obj
-        for finding in named(obj.sink.columns, (c.name for c in source.columns), "sink.columns", "column"):
+        for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
             yield reader.problem(finding.path, finding.problem, finding.remedy)
 
 

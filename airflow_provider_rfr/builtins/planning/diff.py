@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, Final
 
 from airflow_provider_rfr.builtins.spec import Column, How, is_plain, quoted
-from airflow_provider_rfr.builtins.types import classify
+from airflow_provider_rfr.lake.types import TypeChange, classify
 
 
 class Change(str, Enum):
@@ -159,9 +159,9 @@ def diff_columns(
 def _changes(old: Column, new: Column) -> Iterable[ColumnChange]:
     if old.name.casefold() != new.name.casefold():
         yield ColumnChange(Change.RENAME, new.name, old.name, new.name)
-    kind = str(getattr(answer := classify(old.type, new.type), "value", answer))
-    if kind != "same":
-        yield ColumnChange(Change.WIDEN if kind == "widen" else Change.RETYPE, new.name, old.type, new.type)
+    if (kind := classify(old.type, new.type)) is not TypeChange.SAME:
+        what = Change.WIDEN if kind is TypeChange.WIDEN else Change.RETYPE
+        yield ColumnChange(what, new.name, old.type, new.type)
     if old.required != new.required:
         yield ColumnChange(Change.REQUIRE if new.required else Change.RELAX, new.name)
     if old.comment != new.comment:

@@ -32,9 +32,8 @@ from airflow_provider_rfr.builtins.spec import namespace_of
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, at_snapshots, replace_tables
 from airflow_provider_rfr.exceptions import DeployError, QueryError, RfrError, SchemaError
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder
+from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder, conform
 from airflow_provider_rfr.lake.files import InputFile, InputReader, input_files
-from airflow_provider_rfr.lake.inference import conform
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -218,7 +218,7 @@ def test_mistakes_of_python_are_told_too() -> None:
         load(broken, 3, {"a": 1}, None)
     told = [str(each) for each in refused.value.problems]
     assert "declared in Python: runs: 'runs' has no namespace; write namespace.name" in told
-    assert [each for each in told if "'strin' is not a type; did you mean string?" in each]
+    assert [each for each in told if "'strin' is not a type (character 1); did you mean string?" in each]
     assert len([each for each in told if "a source is" in each]) == 3
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_rfr.builtins.fingerprint import contract_of, partition
+from airflow_provider_rfr.builtins.fingerprint import canonical_transform, contract_of
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.declaring import loaded, problems
@@ -70,7 +70,7 @@ def test_a_field_that_is_missing_strange_or_wrong_is_told(tmp_path: Path, text: 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ("[{name: a, type: strin}]", "a: 'strin': 'strin' is not a type; did you mean string?"),
+        ("[{name: a, type: strin}]", "a: 'strin': 'strin' is not a type (character 1); did you mean string?"),
         ("[{name: a, type: 'array<int'}]", "a: 'array<int': expected '>', found the end"),
         ("[{name: a, type: int}, {name: A, type: int}]", "two columns are called A; names are compared without case"),
         ("[{name: '', type: int}]", "a column's name is empty"),
@@ -128,7 +128,7 @@ def test_every_mistake_has_the_line_of_its_own_field(tmp_path: Path) -> None:
 )
 def test_a_partition_transform_is_written_in_one_way(written: str, canonical: str) -> None:
     columns = (Column("id", "bigint"), Column("at", "timestamp"), Column("region", "string"))
-    assert partition(written, columns) == canonical == partition(canonical, columns)
+    assert canonical_transform(written, columns) == canonical == canonical_transform(canonical, columns)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_a_partition_transform_is_written_in_one_way(written: str, canonical: st
         ("weeks(at)", "is not a transform"),
         ("days(id)", "id is int"),
         ("bucket(at)", "is not a transform"),
-        ("bucket(0, id)", "has no size"),
-        ("bucket(x, id)", "has no size"),
-        ("bucket(-1, id)", "has no size"),
-        ("bucket(99999999999999999999, id)", "has no size"),
+        ("bucket(0, id)", "has no valid size"),
+        ("bucket(x, id)", "has no valid size"),
+        ("bucket(-1, id)", "has no valid size"),
+        ("bucket(99999999999999999999, id)", "has no valid size"),
         ("days(at, 3)", "is not a transform"),
         ("truncate(4, f)", "f is double"),
         ("list", "list is array<int>"),
@@ -151,7 +151,7 @@ def test_a_partition_transform_is_written_in_one_way(written: str, canonical: st
 def test_what_is_no_partition_transform_is_refused(written: str, said: str) -> None:
     columns = (Column("id", "int"), Column("at", "date"), Column("f", "double"), Column("list", "array<int>"))
     with pytest.raises(ConfigurationError) as refused:
-        partition(written, columns)
+        canonical_transform(written, columns)
     assert said in str(refused.value)
 
 

@@ -96,7 +96,7 @@ def test_a_lake_that_is_away_is_told_in_a_sentence(
     (tmp_path / "catalog.db").mkdir()
     assert rfr(objects, "plan") == 1
     said = capsys.readouterr().err
-    assert f"the catalog 'rfr' (sqlite:///{tmp_path}/catalog.db) does not do what is asked: unable to open" in said
+    assert f"the catalog 'rfr' (sqlite:///{tmp_path}/catalog.db) failed: unable to open" in said
     assert len(said.splitlines()) == 1
 
 

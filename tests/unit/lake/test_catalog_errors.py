@@ -54,9 +54,9 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
     with pytest.raises(CatalogError) as refused:
         open_catalog(settings)
     told = str(refused.value)
-    assert told.startswith("the catalog 'rfr' (postgresql+psycopg2://127.0.0.1:1/lake) does not do what is asked: ")
+    assert told.startswith("the catalog 'rfr' (postgresql+psycopg2://127.0.0.1:1/lake) failed: ")
     assert "Connection refused" in told
-    assert told.endswith("; see that it runs and can be reached from here")
+    assert told.endswith("; check that it runs and can be reached from here")
     assert "\n" not in told and "hunter2" not in told and "sqlalche.me" not in told
     assert refused.value.retryable and not refused.value.refuses_generation
 
@@ -64,9 +64,7 @@ def test_a_database_that_does_not_answer_is_named_without_its_password() -> None
 def test_a_rest_catalog_that_does_not_answer_is_told_in_one_sentence() -> None:
     with pytest.raises(CatalogError) as refused:
         open_catalog(LakeSettings("rfr", {"type": "rest", "uri": "http://127.0.0.1:1", "token": PASSWORD}))
-    assert "the catalog 'rfr' (http://127.0.0.1:1) does not do what is asked: [Errno 111] Connection refused" in str(
-        refused.value
-    )
+    assert "the catalog 'rfr' (http://127.0.0.1:1) failed: [Errno 111] Connection refused" in str(refused.value)
     assert "HTTPConnectionPool" not in str(refused.value)
 
 
@@ -76,7 +74,7 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
     assert load_table(catalog, "raw.none") is None
     other = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(CatalogError, match="stays locked by another process: database is locked; let that one end"):
+    with pytest.raises(CatalogError, match="is locked by another process: database is locked; wait for that"):
         load_table(open_catalog(sqlite(tmp_path, connect_timeout="0")), "raw.none")
     other.close()
     catalog.engine.dispose()  # type: ignore[attr-defined]
@@ -87,8 +85,8 @@ def test_a_catalog_that_is_lost_or_locked_later_is_told_by_each_of_its_methods(t
 
 
 def test_what_is_not_the_catalogs_client_stays_what_it_is(tmp_path: Path) -> None:
-    assert _catalog_error(OSError(28, "No space left on device"), "rfr", {}) is None
-    assert _catalog_error(SparkJobError("Spark"), "rfr", {}) is None
+    assert _catalog_error(OSError(28, "No space left on device"), sqlite(tmp_path)) is None
+    assert _catalog_error(SparkJobError("Spark"), sqlite(tmp_path)) is None
     catalog = open_catalog(sqlite(tmp_path))
     catalog.create_namespace("raw")
     with pytest.raises(FileNotFoundError):

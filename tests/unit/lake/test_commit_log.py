@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.lake.commits import CommitLog, read_commits, write_table_properties
+from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, write_table_properties
 
 NAME = "raw.orders"
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -33,6 +33,11 @@ def committed(catalog: SqlCatalog, *words: str) -> Table:
     for word in words:
         table.append(ROWS, snapshot_properties={"rfr.word": word})
     return table
+
+
+def read_commits(catalog: SqlCatalog, name: str, after: int | None = None) -> list[CommitRecord]:
+    found = CommitLog.load(catalog, name)
+    return [] if found is None else found.commits(after)
 
 
 def words(catalog: SqlCatalog, after: int | None = None) -> list[str]:

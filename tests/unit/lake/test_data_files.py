@@ -26,10 +26,9 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 from airflow_provider_rfr.exceptions import SchemaError
-from airflow_provider_rfr.lake.data_files import FileLayout, _split_by_partition, describe_file, store_file
+from airflow_provider_rfr.lake.data_files import FileLayout, StoredFile, _split_by_partition, _store_file, conform
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inference import conform
-from airflow_provider_rfr.lake.types import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
+from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, TIMESTAMP, file_schema, target_schema
 
 ROWS = pa.schema(
     [
@@ -57,7 +56,7 @@ RECORDS: list[dict[str, Any]] = [
 
 
 def write_data_file(store: FileStore, location: str, table: pa.Table, layout: FileLayout, **more: Any) -> DataFile:
-    return store_file(store, location, table, layout, **more).describe(layout)
+    return _store_file(store, location, table, layout, **more).describe(layout)
 
 
 def write_data_files(
@@ -147,7 +146,7 @@ def test_the_footer_names_the_writer_and_describes_the_file_again(store: FileSto
     assert found is not None
     label, metadata = found
     assert label == "label"
-    again = describe_file(location, store.size(location), metadata, layout)
+    again = StoredFile(location, store.size(location), metadata, {}).describe(layout)
     assert again.lower_bounds == file.lower_bounds
     assert again.record_count == file.record_count
 
@@ -157,12 +156,12 @@ def test_storing_needs_neither_pandas_nor_the_slow_modules_of_pyiceberg(store: F
     program = """
 import pathlib, pickle, sys
 import pyarrow as pa
-from airflow_provider_rfr.lake.data_files import store_file
+from airflow_provider_rfr.lake.data_files import _store_file
 from airflow_provider_rfr.lake.files import FileStore
 folder = pathlib.Path(sys.argv[1])
 layout = pickle.loads((folder / "layout").read_bytes())
 ids = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])
-file = store_file(FileStore({}), str(folder / "a.parquet"), pa.table([ids], names=["id"]), layout)
+file = _store_file(FileStore({}), str(folder / "a.parquet"), pa.table([ids], names=["id"]), layout)
 (folder / "files").write_bytes(pickle.dumps([file]))
 assert not {"pandas", "pyarrow.dataset", "pyiceberg.io.pyarrow"} & set(sys.modules)
 """

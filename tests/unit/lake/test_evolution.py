@@ -34,7 +34,7 @@ from pyiceberg.types import (
 from airflow_provider_rfr.exceptions import ConfigurationError, SchemaEvolutionError
 from airflow_provider_rfr.lake.inference import infer_records
 from airflow_provider_rfr.lake.schema_evolution import EvolutionPlan, apply_evolution, pinned_columns, plan_evolution
-from airflow_provider_rfr.lake.types import (
+from airflow_provider_rfr.lake.schemas import (
     TIMESTAMP,
     file_schema,
     iceberg_type,
@@ -78,7 +78,7 @@ def test_every_type_survives_the_way_to_iceberg_and_back() -> None:
 
 def test_a_type_that_tables_lack_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="duration"):
-        iceberg_type(pa.duration("s"), lambda: 1)
+        iceberg_type(pa.duration("s"))
     with pytest.raises(ConfigurationError, match="system column"):
         with_system_columns(pa.schema([("_rfr_meta", pa.string())]))
 

@@ -232,16 +232,21 @@ def test_a_dry_run_counts_and_changes_nothing(lake: Lake) -> None:
     assert (would.snapshots, len(before - lake.files() - lake.files(".json"))) == (2, would.files)
 
 
-def test_what_an_expiry_that_died_after_its_commit_has_left_is_deleted_by_the_next(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def die_in(lake: Lake, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an expiry of two of three snapshots end in this method."""
     for number in range(3):
         lake.publish(number)
     lake.keep(1)
     with monkeypatch.context() as dying:
-        dying.setattr(expiry._Expiry, "_delete", _die)
+        dying.setattr(expiry._Expiry, method, _die)
         with pytest.raises(KeyboardInterrupt):
             lake.expire()
+
+
+def test_what_an_expiry_that_died_after_its_commit_has_left_is_deleted_by_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_in(lake, "_delete", monkeypatch)
     assert len(lake.snapshots()) == 1 and len(lake.files(".parquet")) == 3
     assert lake.expire().files > 2
     assert len(lake.files(".parquet")) == 1 and lake.orphans() == set()
@@ -250,13 +255,7 @@ def test_what_an_expiry_that_died_after_its_commit_has_left_is_deleted_by_the_ne
 def test_an_expiry_that_died_before_its_commit_has_done_nothing_and_its_list_goes_later(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(3):
-        lake.publish(number)
-    lake.keep(1)
-    with monkeypatch.context() as dying:
-        dying.setattr(expiry._Expiry, "_commit", _die)
-        with pytest.raises(KeyboardInterrupt):
-            lake.expire()
+    die_in(lake, "_commit", monkeypatch)
     lake.keep(3)
     assert lake.expire() == _Expired()
     assert len([name for name in lake.files() if "rfr-expire" in name]) == 1, "its owner may be about to commit"

@@ -96,16 +96,16 @@ def test_four_that_tell_the_same_at_once_tell_it_once(settings: LakeSettings) ->
 
 @pytest.mark.usefixtures("table")
 def test_whoever_is_always_too_late_says_so(settings: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    look, others = history._keys_in, iter(range(100, 200))
+    load, others = history.load_table, iter(range(100, 200))
 
-    def somebody_writes_meanwhile(*arguments: object) -> object:
-        found = look(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(history, "_keys_in", look)
+    def load_before_another_writes(*arguments: object) -> object:
+        found = load(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(history, "load_table", load)
         tell(settings, next(others))
-        monkeypatch.setattr(history, "_keys_in", somebody_writes_meanwhile)
+        monkeypatch.setattr(history, "load_table", load_before_another_writes)
         return found
 
     monkeypatch.setattr(history, "_TRIES", 2)
-    monkeypatch.setattr(history, "_keys_in", somebody_writes_meanwhile)
-    with pytest.raises(LedgerError, match="others wrote before each of 2 tries"):
+    monkeypatch.setattr(history, "load_table", load_before_another_writes)
+    with pytest.raises(LedgerError, match="other commits came first each of 2 times"):
         tell(settings, 1)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake import inference
 from airflow_provider_rfr.lake.inference import _MAX_DEPTH, _MAX_FIELDS, InferredSchema, infer_records, merge
-from airflow_provider_rfr.lake.types import is_json_text, target_schema
+from airflow_provider_rfr.lake.schemas import is_json_text, target_schema
 from tests.profile import examples
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.inference import arrow_schema
-from airflow_provider_rfr.lake.types import TIMESTAMP, is_json_text
+from airflow_provider_rfr.lake.schemas import TIMESTAMP, is_json_text
 
 
 def column(declared: Any, **root: Any) -> pa.Field:
@@ -156,7 +156,7 @@ def test_names_that_differ_by_case_only_are_refused() -> None:
 def test_a_name_with_a_dot_that_is_also_the_way_into_an_object_is_refused_naming_both() -> None:
     inner = {"properties": {"b": {"type": "integer"}}}
     with pytest.raises(
-        ConfigurationError, match=r"'a\.b' would be a name of two columns, in 'a\.b' and in 'a'"
+        ConfigurationError, match=r"'a\.b' would be the name of two columns, in 'a\.b' and in 'a'"
     ) as caught:
         arrow_schema({"properties": {"a.b": {"type": "integer"}, "a": inner}})
     assert "rename or remove one" in str(caught.value)

@@ -14,8 +14,8 @@ from pyiceberg.manifest import DataFile
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.schemas import target_schema
 from airflow_provider_rfr.lake.target import RowFilter, TargetTable, part_of
-from airflow_provider_rfr.lake.types import target_schema
 
 NAME = "raw.daily"
 

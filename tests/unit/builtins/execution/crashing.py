@@ -42,7 +42,7 @@ def before_each_effect(place: Place, call: Callable[[str], None], *, looks: bool
         for name in OF_ENGINE:
             wrap(place.engine, name)
         wrap(place.store, "run")
-        wrap(migrated_table, "rename_exactly")
+        wrap(migrated_table, "_rename_in_database")
         if looks:
             wrap(migrated_table, "load_table")
         yield

@@ -1,0 +1,327 @@
+"""Schemas of published tables: Arrow and Spark SQL types in Iceberg's terms, system columns, partitioning.
+
+Also the rules for every published schema: which names columns may have, and how a column of JSON texts is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake.types import ColumnType, PartitionTransform, parse_transform, parse_type, quoted
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+SYSTEM_COLUMNS: Final = pa.schema(
+    [
+        pa.field("_rfr_generation", pa.int64()),
+        pa.field("_rfr_extracted_at", TIMESTAMP),
+        pa.field("_rfr_meta", pa.string()),
+    ]
+)
+"""Follow the columns of the rows in every published table."""
+
+_JSON_TEXT_KEY: Final = b"rfr.json"
+
+JSON_TEXT_DOC: Final = "JSON text"
+"""The comment, in the table, of a column of JSON texts."""
+
+_FROM_SPARK: Final[dict[str, IcebergType]] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date": DateType(),
+    "timestamp": TimestamptzType(),
+    "timestamp_ntz": TimestampType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+}
+_TO_SPARK: Final = {kind: name for name, kind in _FROM_SPARK.items()}
+_FROM_ARROW: Final[dict[pa.DataType, IcebergType]] = {
+    pa.bool_(): BooleanType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.large_string(): StringType(),
+    pa.date32(): DateType(),
+    pa.time64("us"): TimeType(),
+    pa.timestamp("us"): TimestampType(),
+    TIMESTAMP: TimestamptzType(),
+}
+_TIME_TRANSFORMS: Final[dict[str, Transform[Any, Any]]] = {
+    "years": YearTransform(),
+    "months": MonthTransform(),
+    "days": DayTransform(),
+    "hours": HourTransform(),
+}
+_NAME_SUFFIXES: Final = {
+    "": "",
+    "years": "_year",
+    "months": "_month",
+    "days": "_day",
+    "hours": "_hour",
+    "bucket": "_bucket_{size}",
+    "truncate": "_trunc_{size}",
+}
+"""Names of partition fields behind the column's, as Iceberg gives them."""
+
+
+def type_text(kind: IcebergType) -> str:
+    """The canonical text of a type. Types that Spark SQL has no name for are shown as Iceberg calls them."""
+    if isinstance(kind, DecimalType):
+        return f"decimal({kind.precision},{kind.scale})"
+    if isinstance(kind, ListType):
+        return f"array<{type_text(kind.element_type)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_text(kind.key_type)},{type_text(kind.value_type)}>"
+    if isinstance(kind, StructType):
+        return f"struct<{','.join(f'{quoted(each.name)}:{type_text(each.field_type)}' for each in kind.fields)}>"
+    if isinstance(kind, FixedType):
+        return "binary"
+    return "string" if isinstance(kind, UUIDType) else _TO_SPARK.get(kind, str(kind))
+
+
+def type_from_text(text: str, ids: Iterator[int] | None = None) -> IcebergType:
+    """The Iceberg type that a Spark SQL text names; everything inside it is optional.
+
+    :param ids: gives the ids of inner fields; None: from 1
+    :raises ConfigurationError: the text names no type
+    """
+    return _iceberg_type(parse_type(text), count(1) if ids is None else ids)
+
+
+def _iceberg_type(kind: ColumnType, ids: Iterator[int]) -> IcebergType:
+    if kind.name == "decimal":
+        return DecimalType(*kind.numbers)
+    if kind.name == "array":
+        number = next(ids)
+        return ListType(element_id=number, element=_iceberg_type(kind.inner[0], ids), element_required=False)
+    if kind.name == "map":
+        key_id, value_id = next(ids), next(ids)
+        key, value = (_iceberg_type(each, ids) for each in kind.inner)
+        return MapType(key_id=key_id, key_type=key, value_id=value_id, value_type=value, value_required=False)
+    if kind.name == "struct":
+        fields = zip(kind.fields, kind.inner, strict=True)
+        return StructType(
+            *(NestedField(next(ids), name, _iceberg_type(each, ids), required=False) for name, each in fields)
+        )
+    return _FROM_SPARK[kind.name]
+
+
+def iceberg_type(kind: pa.DataType, ids: Iterator[int] | None = None) -> IcebergType:
+    """The Iceberg type of an Arrow type; everything inside it is optional.
+
+    :param ids: gives the ids of inner fields; None: from 1
+    :raises ConfigurationError: there is none
+    """
+    ids = count(1) if ids is None else ids
+    if pa.types.is_struct(kind):
+        return StructType(*_fields(list(kind), ids))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        number = next(ids)
+        return ListType(element_id=number, element=iceberg_type(kind.value_type, ids), element_required=False)
+    if pa.types.is_decimal128(kind):
+        return DecimalType(kind.precision, kind.scale)
+    if kind not in _FROM_ARROW:
+        raise ConfigurationError("schema", f"a table can't hold Arrow's type {kind}")
+    return _FROM_ARROW[kind]
+
+
+def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[NestedField]:
+    # Ids of one level first, then those below: the order in which Iceberg itself numbers a new table.
+    numbers = [next(ids) for _ in columns]
+    return [
+        NestedField(number, column.name, iceberg_type(column.type, ids), required=False, doc=column_doc(column))
+        for number, column in zip(numbers, columns, strict=True)
+    ]
+
+
+def column_doc(column: pa.Field) -> str | None:
+    """The comment of a column in the table."""
+    return JSON_TEXT_DOC if is_json_text(column) else None
+
+
+def json_text_field(name: str) -> pa.Field:
+    """A string column of JSON texts: values of any shape, strings in quotes."""
+    return pa.field(name, pa.string(), metadata={_JSON_TEXT_KEY: b"1"})
+
+
+def is_json_text(column: pa.Field) -> bool:
+    """Whether the column holds JSON texts instead of plain strings."""
+    return _JSON_TEXT_KEY in (column.metadata or {})
+
+
+def with_system_columns(rows: pa.Schema) -> pa.Schema:
+    """The columns of rows, followed by the system columns.
+
+    :raises ConfigurationError: as :func:`check_columns`
+    """
+    check_columns(list(rows), "schema", top_level=True)
+    return pa.schema([*rows, *SYSTEM_COLUMNS])
+
+
+def target_schema(rows: pa.Schema) -> Schema:
+    """The Iceberg schema of a new table for such rows, system columns included.
+
+    :raises ConfigurationError: as :func:`check_columns`
+    """
+    return Schema(*_fields(list(with_system_columns(rows)), count(1)))
+
+
+def file_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of a table's data files, with field ids."""
+    # Imported here, because this module of PyIceberg takes longer to import than all others together.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(schema)
+
+
+def check_columns(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> None:
+    """Refuse names that some engine could not distinguish.
+
+    :param path: of the schema, for the error
+    :param top_level: the columns share the table with the system columns
+    :raises ConfigurationError: an empty name, a system column's, two that differ by case only, or one that is also the
+        path to an inner field: ``a.b`` with ``a: {b}``
+    """
+    _check_names([column.name for column in columns], path, top_level)
+    for name, one, other in _clashes(columns):
+        raise ConfigurationError(
+            path,
+            f"{name!r} would be the name of two columns, in {one.name!r} and in {other.name!r}",
+            "rename or remove one of them by a transformation: a dot in a name looks like the path to an inner field",
+        )
+
+
+def with_distinct_names(columns: Sequence[pa.Field], path: str, *, top_level: bool = False) -> list[pa.Field]:
+    """The columns; an object or a list that has a name in common with another column is kept as JSON text.
+
+    :raises ConfigurationError: names that :func:`check_columns` refuses for themselves
+    """
+    _check_names([column.name for column in columns], path, top_level)
+    mixed = {column.name for _, *both in _clashes(columns) for column in both if pa.types.is_nested(column.type)}
+    return [json_text_field(column.name) if column.name in mixed else column for column in columns]
+
+
+def full_names(name: str, kind: pa.DataType) -> Iterator[str]:
+    """The names by which engines reach a column and all that is in it; a list's fields with ``element`` and without."""
+    yield name
+    if pa.types.is_list(kind):
+        yield from full_names(f"{name}.element", kind.value_type)
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        for each in kind:
+            yield from full_names(f"{name}.{each.name}", each.type)
+
+
+def _check_names(names: Sequence[str], path: str, top_level: bool) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = name.casefold()
+        if not name:
+            raise ConfigurationError(path, "a column has an empty name", "rename the field by a transformation")
+        if folded in seen:
+            raise ConfigurationError(
+                path,
+                f"columns {seen[folded]!r} and {name!r} differ by case only",
+                "rename or remove one of them by a transformation: most engines can't distinguish them",
+            )
+        if top_level and folded in SYSTEM_COLUMNS.names:
+            raise ConfigurationError(path, f"{name!r} is a system column", "rename the field by a transformation")
+        seen[folded] = name
+
+
+def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Field]]:
+    """Names that two columns have in common, with the columns."""
+    seen: dict[str, pa.Field] = {}
+    for column in columns:
+        for name in dict.fromkeys(full_names(column.name, column.type)):
+            other = seen.setdefault(name.casefold(), column)
+            if other is not column:
+                yield name, other, column
+
+
+def iceberg_transform(transform: PartitionTransform) -> Transform[Any, Any]:
+    """Iceberg's transform for a parsed one."""
+    if transform.name == "bucket":
+        return BucketTransform(transform.size)
+    if transform.name == "truncate":
+        return TruncateTransform(transform.size)
+    return _TIME_TRANSFORMS[transform.name] if transform.name else IdentityTransform()
+
+
+def partition_spec(texts: Sequence[str], schema: Schema) -> PartitionSpec:
+    """The partitioning of a new table.
+
+    :raises ConfigurationError: a text is not a transform
+    """
+    fields = []
+    for number, text in enumerate(texts, PARTITION_FIELD_ID_START):
+        transform = parse_transform(text)
+        source = schema.find_field(transform.column, case_sensitive=False)
+        name = source.name + _NAME_SUFFIXES[transform.name].format(size=transform.size)
+        fields.append(PartitionField(source.field_id, number, iceberg_transform(transform), name))
+    return PartitionSpec(*fields)
+
+
+def partition_texts(spec: PartitionSpec, schema: Schema) -> tuple[str, ...]:
+    """How a table is partitioned, in canonical texts."""
+    return tuple(
+        partition_text(field, schema) for field in spec.fields if not isinstance(field.transform, VoidTransform)
+    )
+
+
+def partition_text(field: PartitionField, schema: Schema) -> str:
+    """One partition field; a transform that declarations don't have is shown as Iceberg calls it."""
+    column = schema.find_column_name(field.source_id) or f"#{field.source_id}"
+    transform = field.transform
+    if isinstance(transform, BucketTransform):
+        return str(PartitionTransform(column, "bucket", transform.num_buckets))
+    if isinstance(transform, TruncateTransform):
+        return str(PartitionTransform(column, "truncate", transform.width))
+    if isinstance(transform, IdentityTransform):
+        return str(PartitionTransform(column))
+    name = next((name for name, kind in _TIME_TRANSFORMS.items() if transform == kind), str(transform))
+    return str(PartitionTransform(column, name))
