@@ -26,7 +26,7 @@ from airflow_provider_rfr.builtins.declaration.loader import load_objects
 from airflow_provider_rfr.builtins.planning.plan import Plan
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.state import Live, LiveKind, LiveObject, Recorded
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RegistryState
 
 SIZES = (1_250, 2_500, 5_000, 10_000)
 EDGES = 3
@@ -77,7 +77,7 @@ def measure(size: int, repeat: int) -> list[tuple[str, Times, int]]:
     declared = catalog(size, every=NEVER_CHANGED)
     times, wanted = timed(1, lambda: load_objects(declared.objects, project=PROJECT, version=declared.version))
     found = [(LOAD, times, 0)]
-    times, first = timed(1, lambda: plan(wanted, Recorded(), Live()))
+    times, first = timed(1, lambda: plan(wanted, RegistryState(), ActualState()))
     recorded, live = deployed(first)
     found.append(("first", times, len(first.steps)))
     for name, every in (("unchanged", NEVER_CHANGED), ("one_in_a_hundred", 100), ("every_table", 1)):
@@ -87,7 +87,7 @@ def measure(size: int, repeat: int) -> list[tuple[str, Times, int]]:
     return found
 
 
-def planned(repeat: int, wanted: CatalogSpec, recorded: Recorded, live: Live) -> tuple[Times, Plan]:
+def planned(repeat: int, wanted: CatalogSpec, recorded: RegistryState, live: ActualState) -> tuple[Times, Plan]:
     return timed(repeat, lambda: plan(wanted, recorded, live))
 
 
@@ -145,7 +145,7 @@ def catalog(size: int, *, every: int) -> CatalogSpec:
     return CatalogSpec(PROJECT, "1.1" if every else "1.0", tuple(objects))
 
 
-def deployed(first: Plan) -> tuple[Recorded, Live]:
+def deployed(first: Plan) -> tuple[RegistryState, ActualState]:
     """The registry and the catalog after the first deploy."""
     records = tuple(replace(each, deploy_id="d1") for each in first.records)
     live = {
@@ -159,7 +159,7 @@ def deployed(first: Plan) -> tuple[Recorded, Live]:
         )
         for each in records
     }
-    return Recorded(1, first.version, records), Live(live)
+    return RegistryState(1, first.version, records), ActualState(live)
 
 
 def slope(runs: list[dict[str, Any]]) -> float | None:

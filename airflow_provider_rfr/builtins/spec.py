@@ -1,7 +1,4 @@
-"""What is declared: immutable values, compared by what they say. Where a thing was written never makes a difference.
-
-Names of objects and columns: which are allowed, how they are quoted, which is free.
-"""
+"""Declarations as immutable values, compared by content; and the rules for names of objects and columns."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class Contents(str, Enum):
     EXTERNAL = "external"
 
 
-class How(str, Enum):
+class Strategy(str, Enum):
     """The mechanisms, the gentlest first."""
 
     CREATE = "create"
@@ -64,7 +61,7 @@ class How(str, Enum):
     REPLACE_EMPTY = "replace_empty"
 
 
-LOSSY = frozenset({How.REPLACE_EMPTY})
+LOSSY = frozenset({Strategy.REPLACE_EMPTY})
 """Mechanisms that lose rows."""
 
 
@@ -113,7 +110,7 @@ class Migration:
 
     before: str
     after: str
-    how: How
+    how: Strategy
     expressions: Mapping[str, str] = field(default_factory=_frozen)
     note: str | None = None
 
@@ -155,7 +152,7 @@ class BuiltinObject:
     :ivar depends_on: names that the query reads, for a query that can't be parsed
     :ivar protect: why it must never be emptied or replaced
     :ivar exportable: whether users may attach sinks
-    :ivar follow_star: a ``SELECT *`` is expanded anew on each deploy, not once
+    :ivar follow_star: a ``SELECT *`` is expanded on each deploy, not once
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
     :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
     :ivar refresh: how and when a ``source`` is refreshed: the other arguments, and ``schedule``; in no fingerprint, for
@@ -266,7 +263,7 @@ def name_problem(name: str) -> str | None:
 
 
 def available_name(base: str, taken: Container[str]) -> str:
-    """``base``, or the first of ``base_1``, ``base_2`` ... that nobody has.
+    """``base``, or the first of ``base_1``, ``base_2`` ... that is free.
 
     Write it down before anything is created under it, and never make it again: after a rename of whatever it was
     made from, it would come out different.

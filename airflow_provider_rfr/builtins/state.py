@@ -1,21 +1,15 @@
-"""What is recorded and what is there: the values that a plan compares with the declaration.
-
-Value types to JSON and back, by their type hints.
-"""
+"""Registry and catalog as values that a plan compares with the declarations, and values as JSON."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -37,48 +31,27 @@ def encode(value: Any) -> Any:
     return orjson.loads(dumps(value))
 
 
-def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
-    """The value that :func:`encode` made the document of. Fields that are missing take their defaults, unknown ones are
-    left out.
-
-    :raises TypeError: a field is missing that has no default
-    :raises ValueError: a value is not one of its type
-    """
-    hints, known = _hints(typing.cast(Any, kind))
-    given = {name: _value(hints[name], document[name]) for name in known if name in document}
-    return kind(**given)
-
-
 @cache
-def _hints(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return get_type_hints(kind), tuple(each.name for each in dataclasses.fields(kind) if each.init)
+def _adapter(kind: Any) -> Any:
+    # Imported here: reading DAGs needs these values, but decodes none.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
-def _value(hint: Any, given: Any) -> Any:
-    if given is None or hint is Any:
-        return given
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _value(next(each for each in arguments if each is not type(None)), given)
-    if origin is tuple:
-        return tuple(_value(arguments[0], each) for each in given)
-    if origin is frozenset:
-        return frozenset(_value(arguments[0], each) for each in given)
-    if origin is not None and issubclass(origin, Mapping):
-        return {key: _value(arguments[1], each) for key, each in given.items()}
-    return _single(hint, given)
+def decode(kind: type[Value], document: Mapping[str, Any]) -> Value:
+    """The value that :func:`encode` made the document of. Missing fields take their defaults, unknown ones are ignored.
 
+    :raises ValueError: a field is missing that has no default, or a value is not of its type; no value is shown
+    """
+    from pydantic import ValidationError
 
-def _single(hint: Any, given: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(given, Mapping):
-            raise ValueError(f"{given!r} is not an object")
-        return decode(typing.cast(type[Any], hint), given)
-    if hint is UUID or issubclass(hint, Enum):
-        return hint(given)
-    if not isinstance(given, hint):
-        raise ValueError(f"{given!r} is no {hint.__name__}")
-    return given
+    try:
+        decoded: Value = _adapter(cast(Any, kind)).validate_python(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return decoded
 
 
 def _plain(value: Any) -> Any:
@@ -96,11 +69,11 @@ DEPLOY: Final = "rfr.deploy-id"
 """Property: the deploy that changed it last."""
 STAMP: Final = "rfr.contract"
 """Property: fingerprint of the contract that the columns are of, written in the same commit as they are."""
-ASIDE: Final = "__g"
-"""Comes behind the name of what was put aside, before eight digits; its properties stay what they were."""
+RETIRED: Final = "__g"
+"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
 SHADOW: Final = "__s"
-"""Comes behind the name of a table that is built beside another one, before eight digits of what it is to become: so a
-deploy finds what one before it has built for the same change."""
+"""Suffix of a shadow's name, followed by eight hex digits of a digest of the change: so a deploy finds what an earlier
+one built for the same change."""
 STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
@@ -135,7 +108,7 @@ class Dependency:
 
     :ivar name: as it is compared
     :ivar uuid: None for what is not one of ours
-    :ivar columns: those that are used, as they are compared; None when that can't be told
+    :ivar columns: those that are used, as they are compared; None if unknown
     """
 
     name: str
@@ -190,7 +163,7 @@ class SinkState:
     :ivar source: id of the object that it exports
     :ivar physical: id of the table that the cursor belongs to
     :ivar cursor: snapshot up to which everything was sent; None before the first batch
-    :ivar on_replace: what its owner chose for the day its source is emptied; None: nothing yet
+    :ivar on_replace: what to do when its source is emptied; None: undecided
     """
 
     uuid: UUID
@@ -202,7 +175,7 @@ class SinkState:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RegistryState:
     """The registry.
 
     :ivar revision: goes up with each write; a plan holds for one revision alone
@@ -221,7 +194,7 @@ class Recorded:
 
 
 class LiveKind(str, Enum):
-    """What a catalog tells apart."""
+    """Kinds that a catalog distinguishes."""
 
     TABLE = "table"
     VIEW = "view"
@@ -240,7 +213,7 @@ class LiveObject:
     """A table or a view as the catalog shows it.
 
     :ivar marker: id that its properties name as its object; None: it is not ours
-    :ivar columns: with canonical types; empty where the catalog does not tell
+    :ivar columns: with canonical types; empty if the catalog does not say
     :ivar stamp: contract fingerprint in its properties, written in the same commit as its columns
     :ivar query: text of a view
     :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
@@ -269,14 +242,14 @@ class LiveObject:
         return deploy if deploy and at == str(revision) else None
 
     @property
-    def aside(self) -> bool:
-        """Whether it was put aside by its name."""
-        return ASIDE in self.name and re.search(rf"{ASIDE}[0-9a-f]{{8}}$", self.key) is not None
+    def is_retired(self) -> bool:
+        """Whether its name is that of a retired table."""
+        return RETIRED in self.name and re.search(rf"{RETIRED}[0-9a-f]{{8}}$", self.key) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """A view that somebody else made.
+    """A view of a user.
 
     :ivar reads: None when its text can't be read: it may read anything
     """
@@ -292,10 +265,10 @@ class UserView:
 
 
 @dataclass(frozen=True)
-class Live:
+class ActualState:
     """The catalog.
 
-    :ivar objects: everything in it, by the name as it is compared: of users too, and what was put aside
+    :ivar objects: everything in it, by the name as it is compared: of users too, and retired tables
     :ivar unfinished: ids of objects that a deploy which did not finish began to change, as its journal says
     """
 
@@ -305,7 +278,7 @@ class Live:
 
     @cached_property
     def by_marker(self) -> dict[UUID, tuple[LiveObject, ...]]:
-        """What carries our markers, by them; more than one thing where one was put aside."""
+        """What carries our markers, by them; several if one is retired."""
         found: dict[UUID, list[LiveObject]] = {}
         for each in self.objects.values():
             if each.marker is not None:
@@ -313,6 +286,6 @@ class Live:
         return {marker: tuple(sorted(each, key=lambda one: one.key)) for marker, each in found.items()}
 
     @classmethod
-    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = ()) -> Live:
+    def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = ()) -> ActualState:
         """A catalog of these."""
         return cls({each.key: each for each in objects}, user_views)

@@ -163,7 +163,7 @@ class _Stage:
                 self.world.apply(plan, spec, self.world.store)
             except StalePlanError:
                 return
-            except BaseException as error:  # noqa: BLE001 - told by the thread that started this one
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that started this one
                 errors.append(error)
 
         threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]

@@ -173,14 +173,14 @@ def gc(args: Namespace) -> int:
 @command
 def graph(args: Namespace) -> int:
     """Print what reads what, for Graphviz."""
-    from airflow_provider_rfr.builtins.planning.planner import default_tools
+    from airflow_provider_rfr.builtins.sql.facts import object_reads
 
-    spec, tools = _hook(args).spec, default_tools()
+    spec = _hook(args).spec
     known = set(spec.by_key())
     print("digraph builtins {\n  rankdir=LR;")
     for obj in spec.objects:
         print(f"  {json.dumps(obj.name)} [shape={'box' if obj.query is None else 'ellipse'}];")
-        for read in sorted({each.name for each in tools.reads(obj, known)}):
+        for read in sorted({each.name for each in object_reads(obj, known=known)}):
             print(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
     print("}")
     return 0

@@ -18,7 +18,7 @@ from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.builtins import CatalogSpec, Live, Plan, Policies, Recorded
+    from airflow_provider_rfr.builtins import ActualState, CatalogSpec, Plan, Policies, RegistryState
     from airflow_provider_rfr.builtins.execution.work import Applied, Collected, SqlEngine
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
@@ -92,14 +92,14 @@ class BuiltinsHook(BaseHook):
         with _catalog_errors(self.lake):
             return open_catalog(self.lake.settings())
 
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RegistryState:
         """The deployed state, as the registry has it."""
         from airflow_provider_rfr.builtins.execution.observe import read_recorded
 
         with self.store.read() as connection:
             return read_recorded(connection, self.project)
 
-    def observe(self) -> tuple[Recorded, Live]:
+    def observe(self) -> tuple[RegistryState, ActualState]:
         """The recorded and the actual state.
 
         :raises RfrError: the lake, or the control store, is away

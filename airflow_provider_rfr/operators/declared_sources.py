@@ -186,7 +186,7 @@ def declared_sources(
     :raises DeclarationError: with every mistake, its file and its line
     """
     from airflow_provider_rfr.builtins import Kind
-    from airflow_provider_rfr.builtins.wanted import is_gone
+    from airflow_provider_rfr.builtins.desired import is_gone
 
     spec = BuiltinsHook(objects, project=project, version=declared_version).spec
     found = [each for each in spec.objects if each.kind is Kind.SOURCE and not is_gone(each, spec.version)]

@@ -124,7 +124,7 @@ class SinkOperator(BaseOperator):
         return asdict(done)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
-        from airflow_provider_rfr.builtins.wanted import is_gone
+        from airflow_provider_rfr.builtins.desired import is_gone
 
         version = hook.spec.version
         declared = {

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins.spec import How
+from airflow_provider_rfr.builtins.spec import Strategy
 from airflow_provider_rfr.lake import migrated_table
 from tests.unit.builtins.catalogs import contract, migration, mview, table
 from tests.unit.builtins.execution import test_two_deploys as small
@@ -25,7 +25,7 @@ from tests.unit.builtins.execution.places import Place
 _OLD, _NEW = ("id int", "n int"), ("id int", "n string")
 
 
-def _way(how: How, **expressions: str) -> Any:
+def _way(how: Strategy, **expressions: str) -> Any:
     return migration(contract(*_OLD), contract(*_NEW), how, **expressions)
 
 
@@ -42,8 +42,8 @@ AFTER = replace(
     small.AFTER,
     objects=(
         *small.AFTER.objects,
-        table("ops.built", *_NEW, migrations=(_way(How.SHADOW, n="CAST(n AS string)"),)),
-        table("ops.emptied", *_NEW, migrations=(_way(How.REPLACE_EMPTY),)),
+        table("ops.built", *_NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n AS string)"),)),
+        table("ops.emptied", *_NEW, migrations=(_way(Strategy.REPLACE_EMPTY),)),
         mview("ops.filled", "SELECT id FROM ops.built", "id int"),
         mview("ops.summed", "SELECT id + 1 AS id FROM ops.built", "id int"),
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.declaration import document
-from airflow_provider_rfr.builtins.declaration.document import Node
+from airflow_provider_rfr.builtins.declaration._document import Node
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.refresh.config import read_config

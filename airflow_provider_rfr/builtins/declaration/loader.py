@@ -1,9 +1,4 @@
-"""Everything that is declared, as one immutable value; or every mistake in it, with its place.
-
-Lists of instances: which there are of what ``per_instance`` names.
-
-Where declarations come from: files, folders, objects, other packages, and this one.
-"""
+"""Loading declarations from files, folders, objects, other packages and this one, as one immutable value."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.builtins.declaration.document import (
+from airflow_provider_rfr.builtins.declaration._document import (
     Declared,
     Fields,
     Flaw,
@@ -24,21 +19,15 @@ from airflow_provider_rfr.builtins.declaration.document import (
     YamlProblem,
     declared,
     documents,
-    told,
+    problems_in,
 )
-from airflow_provider_rfr.builtins.declaration.rules import canonical, catalog_problems, findings
+from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
 from airflow_provider_rfr.builtins.fingerprint import Finding
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, is_plain
 from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
 
 _KIND = "instances"
 """Of the documents that hold a list."""
-
-
-def _is_list(node: Node) -> bool:
-    """Whether a document is a list of instances."""
-    kind = node.value.get("kind") if isinstance(node.value, dict) else None
-    return kind is not None and kind.value == _KIND
 
 
 def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
@@ -93,7 +82,7 @@ class Collected:
         self._listed: dict[str, Place] = {}
 
     def add(self, source: Any, depth: int = 0) -> None:
-        """Take in one source."""
+        """Add one source."""
         if isinstance(source, BuiltinObject):
             self.declared.append(Declared(source))
         elif isinstance(source, (str, Path)):
@@ -107,7 +96,7 @@ class Collected:
             self._miss(f"a source is {type(source).__name__}", "give a folder, a YAML file or a BuiltinObject")
 
     def add_instances(self, name: str, instances: Mapping[str, str], place: Place) -> None:
-        """Take in a list of instances: their names by their ids."""
+        """Add a list of instances: their names by their ids."""
         found = [(each.problem, each.remedy) for each in _instance_findings(name, instances)]
         if name in self._listed:
             found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
@@ -117,21 +106,21 @@ class Collected:
             self.instances[name] = tuple(Instance(*each) for each in sorted(instances.items()))
 
     def add_ours(self) -> None:
-        """Take in what this package declares."""
+        """Add what this package declares."""
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for each in sorted(folder.iterdir(), key=lambda file: file.name):
             if each.name.endswith(_SUFFIXES):
                 self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}", ours=True)
 
     def add_entry_points(self) -> None:
-        """Take in what other installed packages declare."""
+        """Add what other installed packages declare."""
         for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
             place = f"entry point {each.name} ({each.value})"
             found = self._called(each.load, place)
             self.add(self._called(found, place) if callable(found) else found if found is not None else ())
 
     def _called(self, function: Callable[[], Any], place: str) -> Any:
-        """What a function of somebody else's returns; whatever it raises is one of the problems."""
+        """The result of a function of another package; an exception becomes a problem."""
         try:
             return function()
         except Exception as error:  # noqa: BLE001
@@ -166,24 +155,25 @@ class Collected:
     def _text(self, text: str, file: str, *, ours: bool) -> None:
         try:
             for node, flaws in documents(text):
-                if _is_list(node):
+                kind = node.value.get("kind") if isinstance(node.value, dict) else None
+                if kind is not None and kind.value == _KIND:
                     self._list(node, [*flaws], file)
                 else:
                     self._object(node, [*flaws], file, ours=ours)
         except YamlProblem as problem:
             self.whole = False
-            self.problems += told([problem.flaw], file, "")
+            self.problems += problems_in([problem.flaw], file, "")
 
     def _list(self, node: Node, flaws: list[Flaw], file: str) -> None:
         found = _listed(node, flaws) if not flaws else None
-        self.problems += told(flaws, file, _name(node.value))
+        self.problems += problems_in(flaws, file, _name(node.value))
         if found is not None and not flaws:
             self.add_instances(*found, Place(file, node.line))
 
     def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
         obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
         name = obj.obj.name if obj is not None else _name(node.value)
-        self.problems += told(flaws, file, name)
+        self.problems += problems_in(flaws, file, name)
         if obj is not None:
             self.declared.append(obj)
             self.flawed.update([obj.obj.key] if flaws else ())
@@ -243,14 +233,10 @@ def _problems(declared: list[Declared], collected: Collected, version: str) -> l
     found = []
     flawed = set(collected.flawed)
     for each in declared:
-        own = [each.problem(*_told(finding)) for finding in findings(each.obj, version)]
+        own = [each.problem(finding.path, finding.problem, finding.remedy) for finding in findings(each.obj, version)]
         found += own
         flawed.update([each.obj.key] if own else ())
     return [*found, *catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)]
-
-
-def _told(finding: Finding) -> tuple[str, str, str]:
-    return finding.path, finding.problem, finding.remedy
 
 
 def _by_place(problem: DeclarationProblem) -> tuple[str, int, str]:

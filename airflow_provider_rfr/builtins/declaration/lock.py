@@ -1,10 +1,7 @@
-"""Compares what is declared with the lock file, so that a missing instruction stops a pull request and not a deploy.
+"""``builtins.lock.json``: a copy of the declarations beside the code, so that a pull request shows each change.
 
-``builtins.lock.json``: what is declared, written down beside the code, so that a change shows where it is reviewed.
-
-A text with one line for each thing that can change, sorted by name: a difference of two locks reads like one of two
-declarations.
-"""
+A missing migration instruction then stops a pull request and not a deploy. The file has one line for each thing that
+can change, sorted by name, so that its diff reads like that of the declarations."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from airflow_provider_rfr.builtins.desired import is_gone
 from airflow_provider_rfr.builtins.fingerprint import Fingerprint, Fingerprints, fingerprints, same_logic
 from airflow_provider_rfr.builtins.planning import instructions
-from airflow_provider_rfr.builtins.planning.diff import (
+from airflow_provider_rfr.builtins.planning._diff import (
     NEEDS_VALUES,
     Change,
-    ColumnChange,
     diff_columns,
     instruction,
     pending_renames,
@@ -27,8 +24,7 @@ from airflow_provider_rfr.builtins.planning.diff import (
     short,
 )
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Contents, Kind, Stability
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.wanted import is_gone
+from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError, DeclarationProblem
 
 LOCK_FILE: Final = "builtins.lock.json"
@@ -92,20 +88,19 @@ def _document(each: _LockedObject) -> dict[str, Any]:
         "id": str(each.id),
         "kind": each.kind.value,
         "stability": each.stability.value,
-        "columns": [_column(column) for column in each.columns],
+        "columns": [
+            {
+                "name": column.name,
+                "type": column.type,
+                **({"required": True} if column.required else {}),
+                **({"renamed_from": column.renamed_from} if column.renamed_from is not None else {}),
+            }
+            for column in each.columns
+        ],
         **({} if each.raw_sql is None else {"query": each.raw_sql, "canonicalizer": each.canonicalizer}),
         "fingerprints": {
             name: {"digest": found.digest, "text": found.text.split("\n")} for name, found in prints.items()
         },
-    }
-
-
-def _column(column: Column) -> dict[str, Any]:
-    return {
-        "name": column.name,
-        "type": column.type,
-        **({"required": True} if column.required else {}),
-        **({"renamed_from": column.renamed_from} if column.renamed_from is not None else {}),
     }
 
 
@@ -123,7 +118,7 @@ def read_lock(text: str) -> Lock:
         problem = f"its format is {document['format']!r}, this version reads {_FORMAT}"
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         problem = f"it can't be read: {type(error).__name__}: {error}"
-    raise ConfigurationError(LOCK_FILE, problem, "restore it from the repository, or write it anew")
+    raise ConfigurationError(LOCK_FILE, problem, "restore it from the repository, or write it again")
 
 
 def _read(each: Mapping[str, Any]) -> _LockedObject:
@@ -148,7 +143,7 @@ def _read(each: Mapping[str, Any]) -> _LockedObject:
 
 
 _WITH_CONTRACT = frozenset({Kind.TABLE, Kind.LOG, Kind.SOURCE})
-_WRITE = "write the lock anew"
+_WRITE = "write the lock again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ class _LockProblem:
     """One difference between the declaration and the lock.
 
     :ivar place: of the declaration, or the lock file where there is none any more
-    :ivar stale: the change is fine, and writing the lock anew is all there is to do
+    :ivar stale: the change is fine, and only the lock has to be written again
     :ivar entry: YAML to paste into the declaration
     """
 
@@ -168,8 +163,8 @@ class _LockProblem:
     entry: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.place}: {self.name}: {self.problem}; {self.remedy}"
-        return told + "".join(f"\n    {line}" for line in self.entry.splitlines())
+        problem = f"{self.place}: {self.name}: {self.problem}; {self.remedy}"
+        return problem + "".join(f"\n    {line}" for line in self.entry.splitlines())
 
 
 def lock_problems(spec: CatalogSpec, lock: Lock) -> list[_LockProblem]:
@@ -196,8 +191,10 @@ def updated_lock(spec: CatalogSpec, lock: Lock | None) -> str:
     """
     blocking = [each for each in lock_problems(spec, lock) if not each.stale] if lock is not None else []
     if blocking:
-        told = [(each, "\n".join(part for part in (each.remedy, each.entry) if part)) for each in blocking]
-        raise DeclarationError([DeclarationProblem(each.place, each.name, each.problem, text) for each, text in told])
+        problem = [(each, "\n".join(part for part in (each.remedy, each.entry) if part)) for each in blocking]
+        raise DeclarationError(
+            [DeclarationProblem(each.place, each.name, each.problem, text) for each, text in problem]
+        )
     return _write_lock(_lock_of(spec))
 
 
@@ -206,8 +203,8 @@ def _new(obj: BuiltinObject, lock: Lock) -> Iterator[_LockProblem]:
     if before is None:
         yield _LockProblem(str(obj.place), obj.name, "it is new")
     else:
-        told = f"its id was {before.id} and is {obj.id}: that would be another object, without rows"
-        yield _LockProblem(str(obj.place), obj.name, told, "keep the id", False, f'id: "{before.id}"')
+        problem = f"its id was {before.id} and is {obj.id}: that would be another object, without rows"
+        yield _LockProblem(str(obj.place), obj.name, problem, "keep the id", False, f'id: "{before.id}"')
 
 
 def _changed(obj: BuiltinObject, locked: _LockedObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
@@ -221,34 +218,28 @@ def _changed(obj: BuiltinObject, locked: _LockedObject, spec: CatalogSpec) -> It
     for name in ("constraints", "meta"):
         if getattr(prints, name).text != getattr(locked.fingerprints, name).text:
             yield _LockProblem(place, obj.name, f"its {name} changed")
-    if not _same_logic(obj, locked, prints):
+    same = prints.logic.text == locked.fingerprints.logic.text or (obj.query is not None and same_logic(obj, locked))
+    if not same:
         yield _LockProblem(place, obj.name, "its query changed" if obj.query is not None else "its definition changed")
-
-
-def _same_logic(obj: BuiltinObject, locked: _LockedObject, prints: Fingerprints) -> bool:
-    if prints.logic.text == locked.fingerprints.logic.text:
-        return True
-    return obj.query is not None and same_logic(obj, locked)
 
 
 def _contract(obj: BuiltinObject, locked: _LockedObject, prints: Fingerprints) -> Iterator[_LockProblem]:
     before, after = locked.fingerprints.contract.digest, prints.contract.digest
     changes = diff_columns(locked.columns, obj.columns, pending_renames(locked.columns, obj.columns))
     shown = ", ".join(str(each) for each in changes if each.what is not Change.COMMENT) or "its columns changed"
-    if instructions.path(obj.migrations, before, after) is not None or not _needs_instruction(obj, changes):
+    # What has a query is computed again; what Iceberg changes in place without loss needs no instruction.
+    derivable = obj.contents is Contents.DERIVABLE
+    needed = obj.kind in _WITH_CONTRACT and any(
+        each.what in NEEDS_VALUES or (each.what is Change.DROP and not derivable) for each in changes
+    )
+    if instructions.path(obj.migrations, before, after) is not None or not needed:
         yield _LockProblem(str(obj.place), obj.name, shown)
         return
-    told = "; ".join([f"{shown}: no instruction leads from {short(before)} to {short(after)}", *rename_hints(changes)])
+    problem = "; ".join(
+        [f"{shown}: no instruction leads from {short(before)} to {short(after)}", *rename_hints(changes)]
+    )
     entry = f"migrations:\n  {instruction(before, after, changes)}"
-    yield _LockProblem(str(obj.place), obj.name, told, "add this, if it is what you mean", False, entry)
-
-
-def _needs_instruction(obj: BuiltinObject, changes: tuple[ColumnChange, ...]) -> bool:
-    """What has a query is derived anew; what Iceberg takes in place without loss needs no word."""
-    if obj.kind not in _WITH_CONTRACT:
-        return False
-    derivable = obj.contents is Contents.DERIVABLE
-    return any(each.what in NEEDS_VALUES or (each.what is Change.DROP and not derivable) for each in changes)
+    yield _LockProblem(str(obj.place), obj.name, problem, "add this, if it is what you mean", False, entry)
 
 
 def _unused(obj: BuiltinObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
@@ -256,8 +247,8 @@ def _unused(obj: BuiltinObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
         return
     wanted = fingerprints(obj, spec).contract.digest
     for each in instructions.unused(obj.migrations, wanted):
-        told = f"the instruction from {each.before} to {each.after} leads nowhere: the columns are {short(wanted)}"
-        yield _LockProblem(str(obj.place), obj.name, told, "correct it, or take it out", False)
+        problem = f"the instruction from {each.before} to {each.after} leads nowhere: the columns are {short(wanted)}"
+        yield _LockProblem(str(obj.place), obj.name, problem, "correct it, or take it out", False)
 
 
 def _left(locked: _LockedObject, *, declared: bool, version: str) -> _LockProblem:
@@ -267,5 +258,5 @@ def _left(locked: _LockedObject, *, declared: bool, version: str) -> _LockProble
         f"kind: {locked.kind.value}\nname: {locked.name}\nid: {locked.id}\n"
         f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
     )
-    told = "it is gone, and it is stable: its removal must be declared (deprecated_since, removed_in)"
-    return _LockProblem(LOCK_FILE, locked.name, told, "leave this document in its place", False, entry)
+    problem = "it is gone, and it is stable: its removal must be declared (deprecated_since, removed_in)"
+    return _LockProblem(LOCK_FILE, locked.name, problem, "leave this document in its place", False, entry)

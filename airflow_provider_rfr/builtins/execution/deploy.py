@@ -1,12 +1,10 @@
-"""A plan applied: under a lease, step by step, so that a crash anywhere and a second deploy beside it do no harm.
+"""Applying a plan: under a lease, step by step, safe against a crash anywhere and against a second deploy at once.
 
-One step of a deploy: look, write down that it begins, do it, look again, write down that it is done.
-"""
+Each step is probed, noted in the journal as begun, done, verified, and noted as done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -15,16 +13,16 @@ import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from airflow_provider_rfr.builtins.desired import release
+from airflow_provider_rfr.builtins.execution._shadow_tables import undo_switches
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
-from airflow_provider_rfr.builtins.execution.shadow_tables import undo_switches
-from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Done, Probe, SqlEngine, Work
+from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Probe, SqlEngine, Work
 from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.state import Recorded, RecordedObject
-from airflow_provider_rfr.builtins.wanted import Tools, release
+from airflow_provider_rfr.builtins.state import RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _TRIES: Final = 20
-"""How often a change is begun anew because a writer of the table was faster."""
+"""How often a change is repeated because another writer of the table was faster."""
 _DAY: Final = 86_400_000
 
 
@@ -57,18 +55,32 @@ def _run_step(work: Work, step: Step) -> AppliedStep:
     :raises LeaseLostError: another deploy took over; nothing more is written
     """
     mechanism = mechanism_of(step)
-    with _told(work, step):
+
+    def end(connection: Connection, now: int) -> None:
+        if done.settle is not None:
+            done.settle(connection, now)
+        evidence = orjson.dumps(dict(done.evidence)).decode()
+        deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=evidence)
+
+    try:
         found = mechanism.probe(work, step) is Probe.DONE
         work.lease.write(lambda connection, now: _start(connection, now, work, step, mechanism))
         if not found:
             _do(work, step, mechanism)
         done = mechanism.verify(work, step)
-        work.lease.write(lambda connection, now: _end(connection, now, work, step, done))
+        work.lease.write(end)
+    except Exception as error:
+        message = str(error) if isinstance(error, RfrError) else type(error).__name__
+        _fail(work, step, message)
+        if isinstance(error, DeployError):
+            raise
+        problem = message if isinstance(error, RfrError) else f"{message}: {str(error).partition(chr(10))[0][:300]}"
+        raise StepError(step.name, step.how.value, problem) from error
     return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, dict(done.evidence))
 
 
 def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
-    """Whoever is faster is no reason to give up, and none to write over what they did."""
+    """Do the step; repeat it when another writer's commit came first, which must not be overwritten."""
     for left in range(_TRIES, 0, -1):
         try:
             mechanism.do(work, step)
@@ -83,40 +95,19 @@ def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
 
 
 def _start(connection: Connection, now: int, work: Work, step: Step, mechanism: Mechanism) -> None:
-    """What is going to be left is queued before it is there: nothing is forgotten by whoever dies in between."""
     deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
     days = int(step.details.get("keep_days", work.plan.policies.keep_days))
+    # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
     for name in mechanism.leaves(work, step):
         left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, now + days * _DAY)
         deploys.queue(connection, work.plan.project, left, now=now)
-
-
-def _end(connection: Connection, now: int, work: Work, step: Step, done: Done) -> None:
-    if done.settle is not None:
-        done.settle(connection, now)
-    evidence = orjson.dumps(dict(done.evidence)).decode()
-    deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=evidence)
-
-
-@contextmanager
-def _told(work: Work, step: Step) -> Iterator[None]:
-    """Write down why it failed; whatever it was is raised as a StepError that names the step."""
-    try:
-        yield
-    except Exception as error:
-        told = str(error) if isinstance(error, RfrError) else type(error).__name__
-        _fail(work, step, told)
-        if isinstance(error, DeployError):
-            raise
-        problem = told if isinstance(error, RfrError) else f"{told}: {str(error).partition(chr(10))[0][:300]}"
-        raise StepError(step.name, step.how.value, problem) from error
 
 
 def _fail(work: Work, step: Step, problem: str) -> None:
     def end(connection: Connection, now: int) -> None:
         deploys.end_step(connection, work.deploy_id, step.seq, StepState.FAILED, now=now, error=problem)
 
-    # What is to be told is the first thing that went wrong.
+    # A second error must not hide the first one.
     with suppress(DeployError, DBAPIError):
         work.lease.write(end)
 
@@ -130,34 +121,23 @@ def apply(
     sql: SqlEngine | None = None,
     actor: str = "",
     views: ViewsOf = catalog_views,
-    tools: Tools | None = None,
     patience: float = 60.0,
     lease_seconds: float = SECONDS,
 ) -> Applied:
     """Do what the plan says, if the present state gives the very same plan.
 
-    A deploy that died is not gone on with: plan again, and the plan starts from what it left.
+    A deploy that died is not resumed: plan again, and the new plan starts from what it left.
 
     :param sql: needed for views, rewrites and materialized views
     :param actor: who or what deploys, for the journal
-    :param patience: seconds to wait for somebody else who is deploying
-    :param lease_seconds: without a sign of life for so long, another deploy may take over
+    :param patience: seconds to wait for another deploy
+    :param lease_seconds: after this time without renewal, another deploy may take over
     :raises BlockedPlanError: something stops the plan; nothing was done
     :raises StalePlanError: the present state gives another plan; nothing was done
-    :raises DeployBusyError: somebody else is deploying
+    :raises DeployBusyError: another deploy holds the lease
     :raises StepError: a step failed; what was done before it stays, and the next plan starts from there
     :raises LeaseLostError: another deploy took over
     """
-    _refuse(plan, spec)
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
-    with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        applied = _Deploy(opened, store, spec, lease, sql, actor, views, tools).run(plan)
-    if applied.state == DeployState.DONE.value:
-        record_deploys(opened, store, plan.project)
-    return applied
-
-
-def _refuse(plan: Plan, spec: CatalogSpec) -> None:
     if (plan.project, plan.version) != (spec.project, spec.version):
         ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
         raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
@@ -165,6 +145,12 @@ def _refuse(plan: Plan, spec: CatalogSpec) -> None:
         found = [f"{each.name}: {'; '.join(each.problems)}" for each in plan.blocked]
         found += [f"{each.name}: {'; '.join(each.problems)} (drift)" for each in plan.drift if each.blocking]
         raise BlockedPlanError(found)
+    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
+    with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
+        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan)
+    if applied.state == DeployState.DONE.value:
+        record_deploys(opened, store, plan.project)
+    return applied
 
 
 class _Deploy:
@@ -179,7 +165,6 @@ class _Deploy:
         sql: SqlEngine | None,
         actor: str,
         views: ViewsOf,
-        tools: Tools | None,
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -188,22 +173,30 @@ class _Deploy:
         self._sql = sql
         self._actor = actor
         self._views = views
-        self._tools = tools
 
     def run(self, approved: Plan) -> Applied:
         """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
         undo_switches(self._catalog, self._store, self._lease)
         recorded, live = observe(self._catalog, self._store, project=approved.project, views=self._views)
-        fresh = make_plan(self._spec, recorded, live, policies=approved.policies, tools=self._tools)
+        fresh = make_plan(self._spec, recorded, live, policies=approved.policies)
         if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
             return done
         plan = ensure_current(approved, fresh)
         if not _writes(plan, recorded):
-            return self._nothing(plan, recorded)
-        work = self._work(plan, recorded)
-        self._check_engine(plan)
+            run = uuid4().hex
+            opening = self._opening(plan, run)
+            self._lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
+            return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
+        run, views = uuid4().hex, lambda: self._views(self._catalog)
+        work = Work(run, plan, self._spec, recorded, self._catalog, self._lease, self._sql, views)
+        # Checked before anything is done, not half way.
+        needing = [each.name for each in plan.steps if mechanism_of(each).needs_engine(each)]
+        if self._sql is None and needing:
+            more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
+            raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
         fence(self._catalog, self._store, self._lease)
-        self._lease.write(lambda connection, now: self._open(connection, now, work))
+        opening, token = self._opening(plan, work.deploy_id), self._lease.token
+        self._lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:
             steps = tuple(_run_step(work, step) for step in plan.steps)
             revision = self._lease.write(lambda connection, now: self._close(connection, now, work))
@@ -213,9 +206,9 @@ class _Deploy:
         return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
 
     def _done_already(self, approved: Plan, fresh: Plan) -> Applied | None:
-        """How it ended, if this very plan was done last and nothing is left to do.
+        """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent.
 
-        For the slower one of two deploys, and for a task that died before it could return.
+        For the slower of two deploys, and for a task that died before it could return.
         """
         with self._store.read() as connection:
             last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
@@ -229,34 +222,10 @@ class _Deploy:
         )
         return Applied(last.deploy_id, last.plan_hash, last.state.value, steps, last.revision or 0)
 
-    def _work(self, plan: Plan, recorded: Recorded) -> Work:
-        return Work(
-            uuid4().hex,
-            plan,
-            self._spec,
-            recorded,
-            self._catalog,
-            self._lease,
-            self._sql,
-            lambda: self._views(self._catalog),
-        )
-
-    def _check_engine(self, plan: Plan) -> None:
-        """Before anything is done, not half way."""
-        needing = [each.name for each in plan.steps if mechanism_of(each).needs_engine(each)]
-        if self._sql is None and needing:
-            more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
-            raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-
-    def _open(self, connection: Connection, now: int, work: Work) -> None:
-        plan = work.plan
+    def _opening(self, plan: Plan, deploy_id: str) -> Opening:
         steps = [
             (each.seq, None if each.uuid is None else str(each.uuid), each.name, each.how.value) for each in plan.steps
         ]
-        opening = self._opening(plan, work.deploy_id, steps)
-        deploys.open_deploy(connection, opening, token=self._lease.token, now=now)
-
-    def _opening(self, plan: Plan, deploy_id: str, steps: list[tuple[int, str | None, str, str]]) -> Opening:
         return Opening(
             deploy_id,
             plan.project,
@@ -270,7 +239,7 @@ class _Deploy:
         )
 
     def _close(self, connection: Connection, now: int, work: Work) -> int:
-        """The registry as the plan says, and the end of this deploy and of those that it replaces: one transaction."""
+        """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
         plan = work.plan
         revision = write_registry(
             connection,
@@ -287,25 +256,18 @@ class _Deploy:
         return revision
 
     def _fail(self, work: Work, error: Exception) -> None:
-        told = str(error) if isinstance(error, RfrError) else type(error).__name__
+        message = str(error) if isinstance(error, RfrError) else type(error).__name__
 
         def end(connection: Connection, now: int) -> None:
-            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=told)
+            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=message)
 
-        # What is to be told is the first thing that went wrong.
+        # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
             self._lease.write(end)
 
-    def _nothing(self, plan: Plan, recorded: Recorded) -> Applied:
-        """Nothing is written but that there was nothing to do."""
-        run = uuid4().hex
-        opening = self._opening(plan, run, [])
-        self._lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
-        return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-
 
 def _records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
-    """What the registry is going to hold anew. What a step changed bears the deploy's id, as its properties do.
+    """The changed records. Those of objects that a step changed bear the deploy's id, as their properties do.
 
     Here an object's table always has the object's name; a rename that a deploy before this one did is not in the plan.
     """
@@ -316,7 +278,7 @@ def _records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
     ]
 
 
-def _writes(plan: Plan, recorded: Recorded) -> bool:
-    """Whether anything is to be done or written down. That an older version found nothing to do is not worth it."""
+def _writes(plan: Plan, recorded: RegistryState) -> bool:
+    """Whether there is anything to do or to record; that an older version found nothing to do is not recorded."""
     newer = recorded.version is None or release(plan.version) > release(recorded.version)
     return bool(plan.steps or plan.records or plan.forgotten or newer)

@@ -1,4 +1,4 @@
-"""What deploys tell of themselves in the package's own table: each step of each deploy that is over, once."""
+"""Deploys in the package's own history table: each step of each finished deploy, once."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _EVIDENCE: Final = ("rows_before", "rows_after", "snapshot_before", "snapshot_af
 
 
 def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
-    """Tell of the project's newest deploys that are over and that the history lacks; returns how many rows.
+    """Add the project's newest finished deploys that the history lacks; returns the number of rows.
 
-    Also of one whose process died before it could tell. A history that can't be written is a warning and no reason to
-    fail: the deploy is done.
+    That includes a deploy whose process died before it could do so. A history that can't be written is only a warning:
+    the deploy itself is done.
     """
     try:
         with store.read() as connection:
@@ -84,7 +84,7 @@ def _step(step: JournalStep) -> dict[str, Any]:
 
 
 def _said(step: Step | None) -> dict[str, Any]:
-    """What the plan says of a step."""
+    """The columns that come from the plan."""
     if step is None:
         return {}
     return {

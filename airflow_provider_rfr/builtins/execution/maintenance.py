@@ -1,7 +1,6 @@
-"""Collecting what deploys put aside: only what is ours, is nobody's table now, and whose time has come.
+"""Garbage collection of retired tables, and forgetting objects: they leave the registry and keep their rows.
 
-Objects that the platform gives up without taking anything away: they leave the registry, and lose our marker.
-"""
+Only tables are deleted that carry our marker, that nothing uses, and whose time has come."""
 
 from __future__ import annotations
 
@@ -9,25 +8,25 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
 from airflow_provider_rfr.builtins.sinks import needed_physicals
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import (
-    ASIDE,
     DEPLOY,
     DONE,
     EMPTIED,
     MARKER,
     PROJECT,
+    RETIRED,
     SHADOW,
     STAMP,
     STEP,
     LiveKind,
-    Recorded,
     RecordedObject,
+    RegistryState,
 )
-from airflow_provider_rfr.builtins.wanted import relation
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-_PUT_ASIDE: Final = re.compile(rf"(?:{ASIDE}|{SHADOW})[0-9a-f]{{8}}$")
+_RETIRED_NAME: Final = re.compile(rf"(?:{RETIRED}|{SHADOW})[0-9a-f]{{8}}$")
 
 
 def gc(
@@ -52,9 +51,9 @@ def gc(
     patience: float = 60.0,
     lease_seconds: float = SECONDS,
 ) -> Collected:
-    """Delete what waits and may go, with its files. What can't be deleted stays in the queue, and is tried again.
+    """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
 
-    :raises DeployBusyError: somebody is deploying, and goes on doing so
+    :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
     """
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, project, seconds=lease_seconds, patience=patience) as lease:
@@ -75,7 +74,7 @@ class _Collection:
             self._needed = needed_physicals(connection)
 
     def run(self) -> Collected:
-        """One after the other; one that can't be deleted does not keep the others."""
+        """Delete one after the other; a failure does not stop the others."""
         deleted: list[str] = []
         kept: dict[str, str] = {}
         failed: dict[str, str] = {}
@@ -90,19 +89,19 @@ class _Collection:
                 raise
             except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
                 failed[each.physical] = type(error).__name__
-                self._failed(each, error)
+                self._note_failure(each, error)
         return Collected(tuple(deleted), kept, failed)
 
     def _kept(self, row: Garbage) -> str | None:
-        """Why it has to wait, without a look at it."""
+        """Why the table has to stay, as far as the queue knows."""
         if row.not_before > self._now:
             return "its time has not come"
         if row.deploy_id in self._open:
             return "its deploy did not finish, and may go on with it"
         if row.physical.casefold() in self._current:
             return "it is in use"
-        if not _PUT_ASIDE.search(row.physical.casefold()):
-            return "its name does not say that it was put aside"
+        if not _RETIRED_NAME.search(row.physical.casefold()):
+            return "its name is not that of a retired table"
         return None
 
     def _delete(self, row: Garbage, deleted: list[str], kept: dict[str, str]) -> None:
@@ -119,9 +118,9 @@ class _Collection:
             deleted.append(row.physical)
         self._lease.write(lambda connection, now: deploys.retract(connection, self._project, row.physical))
 
-    def _failed(self, row: Garbage, error: Exception) -> None:
-        told = type(error).__name__
-        self._lease.write(lambda connection, now: deploys.failed(connection, self._project, row.physical, told))
+    def _note_failure(self, row: Garbage, error: Exception) -> None:
+        problem = type(error).__name__
+        self._lease.write(lambda connection, now: deploys.failed(connection, self._project, row.physical, problem))
 
 
 def waiting(store: ControlStore, project: str) -> Mapping[str, Garbage]:
@@ -144,33 +143,40 @@ def forget_objects(
 ) -> tuple[str, ...]:
     """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
 
-    A crash in the middle leaves objects without their marker and still recorded: forget them again.
+    A crash in the middle leaves objects recorded and without their marker; calling it again finishes the work.
 
     :param sql: needed for views, whose properties PyIceberg does not write
     :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
-    :raises DeployBusyError: somebody is deploying
+    :raises DeployBusyError: another deploy holds the lease
     """
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, project, patience=patience) as lease:
         with store.read() as connection:
             recorded = read_recorded(connection, project)
-        leaving = _named(recorded, names)
+        by_key = {each.key: each for each in recorded.objects}
+        if unknown := [name for name in names if name.casefold() not in by_key]:
+            known = ", ".join(sorted(by_key)[:5]) or "nothing"
+            raise ConfigurationError("name", f"{unknown[0]} is not recorded", f"recorded is {known}")
+        leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
         _check(recorded, leaving, sql)
         for each in leaving:
             _unmark(opened, each, sql, lease)
-        _write(lease, recorded, leaving)
+        lease.write(
+            lambda connection, now: write_registry(
+                connection,
+                lease.name,
+                base_revision=recorded.revision,
+                version=recorded.version,
+                deploy_id=read_registry(connection, lease.name).deploy_id,
+                entries=(),
+                forgotten=[str(each.uuid) for each in leaving],
+                now=now,
+            )
+        )
     return tuple(each.name for each in leaving)
 
 
-def _named(recorded: Recorded, names: Collection[str]) -> list[RecordedObject]:
-    by_key = {each.key: each for each in recorded.objects}
-    if unknown := [name for name in names if name.casefold() not in by_key]:
-        known = ", ".join(sorted(by_key)[:5]) or "nothing"
-        raise ConfigurationError("name", f"{unknown[0]} is not recorded", f"recorded is {known}")
-    return [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
-
-
-def _check(recorded: Recorded, leaving: Sequence[RecordedObject], sql: SqlEngine | None) -> None:
+def _check(recorded: RegistryState, leaving: Sequence[RecordedObject], sql: SqlEngine | None) -> None:
     gone = {each.uuid: each.name for each in leaving}
     for sink in recorded.sinks:
         if sink.source in gone and sink.uuid not in gone:
@@ -193,18 +199,3 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     table = MigratedTable.load(catalog, obj.physical)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
         table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))
-
-
-def _write(lease: Lease, recorded: Recorded, leaving: Sequence[RecordedObject]) -> None:
-    lease.write(
-        lambda connection, now: write_registry(
-            connection,
-            lease.name,
-            base_revision=recorded.revision,
-            version=recorded.version,
-            deploy_id=read_registry(connection, lease.name).deploy_id,
-            entries=(),
-            forgotten=[str(each.uuid) for each in leaving],
-            now=now,
-        )
-    )

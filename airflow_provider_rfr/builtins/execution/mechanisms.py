@@ -1,7 +1,4 @@
-"""Three functions for each verb: look how far it is, do it, look whether it is done.
-
-``probe`` asks the catalog and never the journal.
-"""
+"""Mechanisms of the actions: probe how far a step is, do it, verify it. Probes ask the catalog, never the journal."""
 
 from __future__ import annotations
 
@@ -11,24 +8,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution import shadow_tables as names
-from airflow_provider_rfr.builtins.execution import shadow_tables as shadows
-from airflow_provider_rfr.builtins.execution import tables, views
-from airflow_provider_rfr.builtins.execution import tables as rows
+from airflow_provider_rfr.builtins.desired import instance_id
+from airflow_provider_rfr.builtins.execution import _shadow_tables, _tables, _views
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
-from airflow_provider_rfr.builtins.wanted import instance_id
 from airflow_provider_rfr.exceptions import StepError
-
-
-def _leaves_nothing(work: Work, step: Step) -> tuple[str, ...]:
-    return ()
-
-
-def _no_engine(step: Step) -> bool:
-    return False
 
 
 def _engine(step: Step) -> bool:
@@ -37,7 +23,7 @@ def _engine(step: Step) -> bool:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How a verb is done.
+    """How an action is done.
 
     :ivar do: may be called again after it was called, in part or whole
     :ivar verify: raises StepError where the step is not done
@@ -48,29 +34,25 @@ class Mechanism:
     probe: Callable[[Work, Step], Probe]
     do: Callable[[Work, Step], None]
     verify: Callable[[Work, Step], Done]
-    leaves: Callable[[Work, Step], tuple[str, ...]] = _leaves_nothing
-    needs_engine: Callable[[Step], bool] = _no_engine
+    leaves: Callable[[Work, Step], tuple[str, ...]] = lambda work, step: ()
+    needs_engine: Callable[[Step], bool] = lambda step: False
 
 
 def mechanism_of(step: Step) -> Mechanism:
-    """What does the step.
+    """The mechanism of a step.
 
-    :raises StepError: nothing does
+    :raises StepError: there is none
     """
     if step.kind is Kind.SINK:
         return _SINK
     if step.user:
-        return replace(_VIEW, do=views.rebind_users)
+        return replace(_VIEW, do=_views.rebind_users)
     found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
     if found is None:
         raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")
-    if step.how is Verb.CREATE and (step.kind is Kind.MATERIALIZED_VIEW or "generated" in step.details):
+    if step.how is Action.CREATE and (step.kind is Kind.MATERIALIZED_VIEW or "generated" in step.details):
         return _FILLED
     return found
-
-
-def _shadow_and_aside(work: Work, step: Step) -> tuple[str, ...]:
-    return (*names.aside_names(work, step), str(step.details["shadow"]))
 
 
 def _is_query(step: Step) -> bool:
@@ -81,12 +63,8 @@ def _let_go(work: Work, step: Step) -> None:
     """A sink is nothing but rows of the store, written when the step is marked as done; one that goes needs no more."""
     sink = next((each for each in work.recorded.sinks if each.uuid == step.uuid), None)
     source = work.recorded.by_uuid.get(sink.source) if sink is not None else None
-    if step.how is Verb.REMOVE and sink is not None and source is not None:
+    if step.how is Action.REMOVE and sink is not None and source is not None:
         release_snapshots(work.catalog, source.physical, sink.uuid)
-
-
-def _not_done(work: Work, step: Step) -> Probe:
-    return Probe.NOT_DONE
 
 
 def _settle_sink(work: Work, step: Step) -> Done:
@@ -109,32 +87,40 @@ def _declared(work: Work, step: Step) -> BuiltinObject | None:
     return None if template is None else replace(template, id=record.uuid, name=record.name)
 
 
-_SINK = Mechanism(_not_done, _let_go, _settle_sink)
-_ALTER = Mechanism(tables.probe, tables.alter, tables.verify)
-_ASIDE = Mechanism(names.probe_aside, names.put_aside, names.verify_aside, names.aside_names)
-_FILLED = Mechanism(tables.probe, rows.create_filled, tables.verify, needs_engine=_is_query)
-_TABLES: dict[Verb, Mechanism] = {
-    Verb.CREATE: Mechanism(tables.probe, tables.create, tables.verify),
-    Verb.ADOPT: _ALTER,
-    Verb.METADATA: _ALTER,
-    Verb.EVOLVE: _ALTER,
-    Verb.REWRITE: Mechanism(tables.probe, rows.rewrite, tables.verify, needs_engine=_engine),
-    Verb.SHADOW: Mechanism(shadows.probe_shadow, shadows.shadow, shadows.verify_shadow, _shadow_and_aside, _engine),
-    Verb.RECOMPUTE: Mechanism(tables.probe, rows.recompute, tables.verify, needs_engine=_is_query),
-    Verb.REPLACE_EMPTY: Mechanism(tables.probe, rows.empty, tables.verify),
-    Verb.RENAME: Mechanism(names.probe_rename, names.rename, names.verify_rename),
-    Verb.DROP: _ASIDE,
-    Verb.REMOVE: _ASIDE,
+_SINK = Mechanism(lambda work, step: Probe.NOT_DONE, _let_go, _settle_sink)
+_ALTER = Mechanism(_tables.probe, _tables.alter, _tables.verify)
+_RETIRE = Mechanism(
+    _shadow_tables.probe_retire, _shadow_tables.retire, _shadow_tables.verify_retire, _shadow_tables.retired_names
+)
+_FILLED = Mechanism(_tables.probe, _tables.create_filled, _tables.verify, needs_engine=_is_query)
+_TABLES: dict[Action, Mechanism] = {
+    Action.CREATE: Mechanism(_tables.probe, _tables.create, _tables.verify),
+    Action.ADOPT: _ALTER,
+    Action.METADATA: _ALTER,
+    Action.EVOLVE: _ALTER,
+    Action.REWRITE: Mechanism(_tables.probe, _tables.rewrite, _tables.verify, needs_engine=_engine),
+    Action.SHADOW: Mechanism(
+        _shadow_tables.probe_shadow,
+        _shadow_tables.shadow,
+        _shadow_tables.verify_shadow,
+        lambda work, step: (work.retired_name(step.name), str(step.details["shadow"])),
+        _engine,
+    ),
+    Action.RECOMPUTE: Mechanism(_tables.probe, _tables.recompute, _tables.verify, needs_engine=_is_query),
+    Action.REPLACE_EMPTY: Mechanism(_tables.probe, _tables.empty, _tables.verify),
+    Action.RENAME: Mechanism(_shadow_tables.probe_rename, _shadow_tables.rename, _shadow_tables.verify_rename),
+    Action.DROP: _RETIRE,
+    Action.REMOVE: _RETIRE,
 }
-_VIEW = Mechanism(views.probe_view, views.define, views.verify_view, needs_engine=_engine)
-_DROP = Mechanism(views.probe_drop, views.drop, views.verify_drop, needs_engine=_engine)
-_VIEWS: dict[Verb, Mechanism] = {
-    Verb.CREATE: _VIEW,
-    Verb.REPLACE: _VIEW,
-    Verb.REBIND: _VIEW,
-    Verb.METADATA: replace(_VIEW, do=views.describe),
-    Verb.ADOPT: replace(_VIEW, do=views.describe),
-    Verb.RENAME: Mechanism(views.probe_rename, views.rename, views.verify_rename, needs_engine=_engine),
-    Verb.DROP: _DROP,
-    Verb.REMOVE: _DROP,
+_VIEW = Mechanism(_views.probe_view, _views.define, _views.verify_view, needs_engine=_engine)
+_DROP = Mechanism(_views.probe_drop, _views.drop, _views.verify_drop, needs_engine=_engine)
+_VIEWS: dict[Action, Mechanism] = {
+    Action.CREATE: _VIEW,
+    Action.REPLACE: _VIEW,
+    Action.REBIND: _VIEW,
+    Action.METADATA: replace(_VIEW, do=_views.describe),
+    Action.ADOPT: replace(_VIEW, do=_views.describe),
+    Action.RENAME: Mechanism(_views.probe_rename, _views.rename, _views.verify_rename, needs_engine=_engine),
+    Action.DROP: _DROP,
+    Action.REMOVE: _DROP,
 }

@@ -1,13 +1,4 @@
-"""What is recorded and what is there: the two values that a plan is made of, besides the declaration.
-
-The registry's rows and the values that plans compare.
-
-Keeps out a deploy that was paused and wakes up after another one took over.
-
-Its control writes are refused by the token. Its Iceberg commits name the table that it looked at, so it is enough that
-the table is another one by then: whatever the journal says was begun is marked with the new token before anything else.
-Should it look only after that, it finds a token that is newer than its own.
-"""
+"""Registry and catalog as values for a plan, and the fence that keeps out a deploy which another one took over from."""
 
 from __future__ import annotations
 
@@ -19,7 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution.shadow_tables import half_switched
+from airflow_provider_rfr.builtins.desired import relation
+from airflow_provider_rfr.builtins.execution._shadow_tables import half_switched
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Kind, namespace_of
@@ -27,24 +19,23 @@ from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.state import (
     MARKER,
     STAMP,
+    ActualState,
     Constraints,
     Dependency,
-    Live,
     LiveKind,
     LiveObject,
-    Recorded,
     RecordedObject,
+    RegistryState,
     UserView,
     decode,
     dumps,
 )
-from airflow_provider_rfr.builtins.wanted import relation
 from airflow_provider_rfr.exceptions import DeployError, QueryError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
-from airflow_provider_rfr.store.deploys import Entry, RegistryState, begun_steps, read_registry, touched
+from airflow_provider_rfr.store.deploys import Entry, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
 
@@ -52,15 +43,11 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-def read_recorded(connection: Connection, project: str) -> Recorded:
+def read_recorded(connection: Connection, project: str) -> RegistryState:
     """What is recorded, sinks and all, as of one moment."""
-    return _recorded_of(read_registry(connection, project), connection)
-
-
-def _recorded_of(state: RegistryState, connection: Connection) -> Recorded:
-    """The same of a registry that was read."""
+    state = read_registry(connection, project)
     objects = tuple(decode(RecordedObject, json.loads(each.body)) for each in state.entries)
-    return Recorded(state.revision, state.version, objects, sink_states(connection))
+    return RegistryState(state.revision, state.version, objects, sink_states(connection))
 
 
 def entry_of(obj: RecordedObject) -> Entry:
@@ -83,28 +70,44 @@ def observe(
     *,
     project: str,
     views: ViewsOf = catalog_views,
-) -> tuple[Recorded, Live]:
+) -> tuple[RegistryState, ActualState]:
     """The registry, and everything that is in the catalog, of users too.
 
-    Where the catalog can't hold views, those that are recorded are taken to be as they were left: each session of
-    Spark makes them anew.
+    Where the catalog can't hold views, they are taken to be as recorded: each Spark session creates them again.
     """
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
         begun = begun_steps(connection, project)
     found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
-    for aside, name in half_switched(begun, found.values()):
-        # The next deploy undoes that before anything else: to a plan it is as if it had.
-        found[name.casefold()] = replace(found.pop(aside.casefold()), name=name)
+    for retired, name in half_switched(begun, found.values()):
+        # The next deploy undoes the half-done switch before anything else, so the plan sees it undone.
+        found[name.casefold()] = replace(found.pop(retired.casefold()), name=name)
     there = views(catalog)
-    listed = _recorded_views(recorded) if there is None else map(_view, there)
+    listed = list(map(_view, there or ()))
+    if there is None:
+        listed = [
+            LiveObject(
+                each.physical,
+                LiveKind.VIEW,
+                each.uuid,
+                each.columns,
+                stamp=each.fingerprints.contract.digest,
+                query=each.sql,
+            )
+            for each in recorded.objects
+            if relation(each.kind) is LiveKind.VIEW
+        ]
     found |= {each.key: each for each in listed if each.key not in found}
-    users = tuple(_user_views(there or (), catalog.name, found))
-    return recorded, Live(found, users, unfinished)
+    users = tuple(
+        UserView(each.name, each.query, _reads(each, catalog.name, found))
+        for each in there or ()
+        if _marker_of(each.properties) is None
+    )
+    return recorded, ActualState(found, users, unfinished)
 
 
-def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveObject]:
+def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[LiveObject]:
     for entry in entries:
         identity = _marker_of(entry.properties)
         yield LiveObject(
@@ -122,7 +125,7 @@ def _tables(entries: Iterable[TableEntry], recorded: Recorded) -> Iterator[LiveO
 
 
 def _columns(columns: Sequence[LiveColumn], known: RecordedObject | None) -> tuple[Column, ...]:
-    """A refresh gives its target columns of its own, and those that it meets; nobody did that by hand."""
+    """The columns of a table. Of a source only declared ones count: the refresh adds others, and that is not drift."""
     kept = columns
     if known is not None and known.kind is Kind.SOURCE:
         declared = {each.name.casefold() for each in known.columns}
@@ -144,21 +147,8 @@ def _view(entry: ViewEntry) -> LiveObject:
     )
 
 
-def _recorded_views(recorded: Recorded) -> Iterator[LiveObject]:
-    for each in recorded.objects:
-        if relation(each.kind) is LiveKind.VIEW:
-            stamp = each.fingerprints.contract.digest
-            yield LiveObject(each.physical, LiveKind.VIEW, each.uuid, each.columns, stamp=stamp, query=each.sql)
-
-
-def _user_views(entries: Iterable[ViewEntry], catalog: str, found: Mapping[str, LiveObject]) -> Iterator[UserView]:
-    for entry in entries:
-        if _marker_of(entry.properties) is None:
-            yield UserView(entry.name, entry.query, _reads(entry, catalog, found))
-
-
 def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> tuple[Dependency, ...] | None:
-    """None: its text can't be read here, so it may read anything."""
+    """What a view reads. None: its text can't be parsed here, so it may read anything."""
     if not entry.query:
         return None
     prefix = f"{catalog.casefold()}."
@@ -183,7 +173,12 @@ _TRIES: Final = 20
 
 
 def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
-    """Mark the tables of steps that somebody else began and did not finish."""
+    """Mark the tables of unfinished steps of other deploys with this lease's token.
+
+    A deploy may be paused, lose its lease, and wake up. Its writes to the control store are refused by the token, but
+    its Iceberg commits are not. They name the table state that it looked at, so a change of each table that it may be
+    working on makes them fail. If it looks only afterwards, it finds a token that is newer than its own.
+    """
     with store.read() as connection:
         begun = begun_steps(connection, lease.name)
     for step in begun:

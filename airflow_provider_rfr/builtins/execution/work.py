@@ -1,15 +1,4 @@
-"""What every step of a deploy needs to know, and the marks that it leaves.
-
-What a deploy asks of whoever runs SQL on the lake: views, and the rows of a query as data files.
-
-A deploy without views, rewrites and materialized views needs no engine. The engine never commits to a table: files are
-written beside it, and the one commit that shows them, with the new columns and the markers, is made by
-:mod:`airflow_provider_rfr.lake.migrated_table`.
-
-A step's details as a change of a table, and as the query that fills it.
-
-What a deploy did, as values.
-"""
+"""What every step of a deploy shares: the deploy itself, the SQL engine, the marks that it leaves, and its results."""
 
 from __future__ import annotations
 
@@ -23,19 +12,19 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
 from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Column, Kind, quoted
 from airflow_provider_rfr.builtins.state import (
-    ASIDE,
     DEPLOY,
     DONE,
     EMPTIED,
     MARKER,
     PROJECT,
+    RETIRED,
     STAMP,
     STEP,
-    Recorded,
     RecordedObject,
+    RegistryState,
     done_mark,
 )
 from airflow_provider_rfr.exceptions import StepError
@@ -51,10 +40,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 
 
-def _none() -> Mapping[str, int]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class ComputedFiles:
     """What a computation left, in no commit yet.
@@ -66,7 +51,7 @@ class ComputedFiles:
 
     files: tuple[StoredFile, ...]
     rows: int
-    read: Mapping[str, int] = field(default_factory=_none)
+    read: Mapping[str, int] = field(default_factory=dict)
 
 
 class SqlEngine(Protocol):
@@ -93,11 +78,11 @@ class SqlEngine(Protocol):
         ...
 
     def drop_view(self, name: str) -> None:
-        """Drop it; one that isn't there is no mistake."""
+        """Drop the view, if it exists."""
         ...
 
     def rename_view(self, old: str, new: str) -> None:
-        """Give it another name; text, properties and comment stay."""
+        """Rename the view; text, properties and comment stay."""
         ...
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
@@ -121,7 +106,7 @@ class SqlEngine(Protocol):
             with ``target.family``, which is made of ``work_id``
         :param read: snapshots to read tables at, by name as it is compared; other tables are read as they are
         :param work_id: the same for the same piece of work after a crash. Files that it finished are taken again where
-            ``row_wise`` says that a row of the result comes from one row of an input; otherwise it starts anew
+            ``row_wise`` says that a row of the result comes from one row of an input; otherwise it starts again
         :param row_wise: the table, one of ``read``, of which each row gives one row. It may be read at a later
             snapshot the next time, with the same ``work_id``; only data files that came since are computed then
         """
@@ -130,11 +115,11 @@ class SqlEngine(Protocol):
 
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
-_NEW_ROWS: Final = frozenset({Verb.CREATE, Verb.REPLACE_EMPTY})
+_NEW_ROWS: Final = frozenset({Action.CREATE, Action.REPLACE_EMPTY})
 
 
 class Probe(Enum):
-    """What is found of a step outside the journal."""
+    """How far a step is, as the catalog shows it."""
 
     NOT_DONE = "not done"
     PARTIAL = "partial"
@@ -146,13 +131,13 @@ class Work:
     """A deploy at work.
 
     :ivar recorded: as it was before
-    :ivar views: lists the catalog's views anew; None: it holds none
+    :ivar views: lists the catalog's views; returns None if the catalog can't hold any
     """
 
     deploy_id: str
     plan: Plan
     spec: CatalogSpec
-    recorded: Recorded
+    recorded: RegistryState
     catalog: Catalog
     lease: Lease
     sql: SqlEngine | None
@@ -186,16 +171,16 @@ class Work:
         """The step's, in the properties and snapshots that it writes."""
         return f"{self.deploy_id}/{step.seq}"
 
-    def aside(self, name: str) -> str:
-        """The name under which this deploy puts aside what is called ``name``."""
-        return f"{name}{ASIDE}{self.deploy_id[:8]}"
+    def retired_name(self, name: str) -> str:
+        """The name that this deploy gives to a table which it retires."""
+        return f"{name}{RETIRED}{self.deploy_id[:8]}"
 
     def marks(self, step: Step) -> dict[str, str]:
-        """Says which step touched it last; the object's columns may be what they were."""
+        """The properties that name the deploy and the step which changed the object last."""
         return {DEPLOY: self.deploy_id, STEP: self.work_id(step), TOKEN: str(self.lease.token)}
 
     def properties(self, step: Step) -> dict[str, str]:
-        """Everything that the object's table or view says of itself."""
+        """All properties that the object's table or view is to have."""
         record = self.record(step)
         said = {"comment": record.comment, "owner": record.owner}
         if step.how in _NEW_ROWS and step.kind in STORED:
@@ -217,12 +202,12 @@ class Work:
                 yield read.uuid, held.properties.get(STEP, "") if held is not None else ""
 
     def identity(self, record: RecordedObject) -> dict[str, str]:
-        """Whose it is, and which columns it has."""
+        """The properties that say whose object it is, and which contract its columns fulfil."""
         stamp = record.fingerprints.contract.digest
         return {MARKER: str(record.uuid), PROJECT: self.plan.project, STAMP: stamp}
 
     def unset(self, step: Step) -> list[str]:
-        """Properties that we wrote and that nobody wants any more."""
+        """Properties that an earlier deploy wrote and that are no longer declared."""
         record, before = self.record(step), self.recorded.by_uuid.get(self.record(step).uuid)
         gone = [str(each) for each in step.details.get("unset", ()) if each not in record.properties]
         for name in ("comment", "owner"):
@@ -261,7 +246,7 @@ def token_of(properties: Mapping[str, str]) -> int:
 
 @dataclass(frozen=True)
 class Done:
-    """What a step leaves for the journal.
+    """The result of a step, for the journal.
 
     :ivar evidence: figures, as JSON
     :ivar settle: what is to be written in the transaction in which the step is marked as done
@@ -272,7 +257,7 @@ class Done:
 
 
 _OF_KEYS = frozenset({"drop", "relax", "rename"})
-"""Operations that a column of the key does not stand."""
+"""Operations after which the keys have to be set again, if a key column is concerned."""
 
 
 def change_of(work: Work, step: Step) -> TableChange:
@@ -298,25 +283,20 @@ def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], 
     :param live: names of the columns as they are
     """
     expressions = {name.casefold(): text for name, text in details.get("expressions", {}).items()}
-    sources = _sources(live, details.get("updates", ()))
+    updates = details.get("updates", ())
+    sources = {name.casefold(): name for name in live}
+    for batch in updates:
+        before, gone = dict(sources), {each["column"].casefold() for each in batch if each["op"] in ("drop", "rename")}
+        sources = {name: source for name, source in sources.items() if name not in gone}
+        for each in batch:
+            if each["op"] == "rename":
+                sources[each["to"].casefold()] = before[each["column"].casefold()]
     parts = []
     for column in columns:
         source = sources.get(column.name.casefold())
         text = expressions.get(column.name.casefold()) or ("NULL" if source is None else quoted(source))
         parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
     return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, table.split('.')))}"
-
-
-def _sources(live: Sequence[str], updates: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, str]:
-    """Where each coming column's values are now, by its compared name; a new column has none."""
-    found = {name.casefold(): name for name in live}
-    for batch in updates:
-        before, gone = dict(found), {each["column"].casefold() for each in batch if each["op"] in ("drop", "rename")}
-        found = {name: source for name, source in found.items() if name not in gone}
-        for each in batch:
-            if each["op"] == "rename":
-                found[each["to"].casefold()] = before[each["column"].casefold()]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +313,7 @@ class AppliedStep:
     name: str
     how: str
     found: bool = False
-    evidence: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +335,11 @@ class Applied:
 class Collected:
     """What a collection of garbage did.
 
-    :ivar deleted: names of what is gone
+    :ivar deleted: names of deleted tables
     :ivar kept: names of what has to wait, with why
     :ivar failed: names of what could not be deleted, with why; they are tried again
     """
 
     deleted: tuple[str, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    failed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    kept: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)

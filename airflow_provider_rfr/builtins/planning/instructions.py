@@ -1,7 +1,7 @@
-"""Instructions chained by contract fingerprint: from what is recorded to what is wanted, whatever versions lie between.
+"""Chains of migration instructions, from the recorded contract to the declared one.
 
-Versions are no keys: backports, development versions and skipped versions have the same fingerprints as any other.
-"""
+The keys are contract fingerprints and not versions: backports, development versions and skipped versions have the
+same fingerprints as any other."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from types import MappingProxyType
 
-from airflow_provider_rfr.builtins.spec import LOSSY, How, Migration
+from airflow_provider_rfr.builtins.spec import LOSSY, Migration, Strategy
 
 _SHORTEST_PREFIX = 8
 """Digits of a fingerprint that an instruction has to name."""
-_ORDER = tuple(How)
+_ORDER = tuple(Strategy)
 _Compose = Callable[[str, Mapping[str, str]], str]
 """Puts expressions in the place of the columns that another expression reads."""
-
-
-def _none() -> Mapping[str, str]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +28,8 @@ class Chained:
     :ivar emptied: one of them empties the table, so that all of them together do
     """
 
-    how: How
-    expressions: Mapping[str, str] = field(default_factory=_none)
+    how: Strategy
+    expressions: Mapping[str, str] = field(default_factory=dict)
     length: int = 1
 
     @property
@@ -50,7 +45,7 @@ def names(one: str, other: str) -> bool:
 
 def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migration, ...] | None:
     """The instructions that lead from one fingerprint to another: those that lose nothing before any that do, then the
-    fewest, then the gentlest, then those declared first. None: there are none."""
+    fewest, then the gentlest, then those declared first. None: they do not lead there."""
     waiting: list[tuple[int, int, int, tuple[int, ...], str]] = [(0, 0, 0, (), before)]
     done: set[str] = set()
     while waiting:
@@ -94,5 +89,5 @@ def unused(migrations: Iterable[Migration], wanted: str) -> list[Migration]:
 
 
 def lead_back(migrations: Sequence[Migration], recorded: str, wanted: str) -> bool:
-    """Whether the instructions lead from the wanted contract to the recorded one: somebody deploys older code."""
+    """Whether the instructions lead from the wanted contract to the recorded one: older code is being deployed."""
     return path(migrations, wanted, recorded) is not None

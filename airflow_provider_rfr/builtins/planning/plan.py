@@ -1,9 +1,4 @@
-"""What a deploy would do: immutable values, the same for the same inputs.
-
-What whoever deploys has decided beforehand.
-
-A plan in a file, which may be applied only to what it was made from.
-"""
+"""A plan: what a deploy would do, under which policies, as immutable values and as a file."""
 
 from __future__ import annotations
 
@@ -11,16 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.spec import How, Kind
+from airflow_provider_rfr.builtins.spec import Kind, Strategy
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
@@ -31,10 +25,6 @@ _FORCE: Final = ("evolve", "rewrite")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
 
-def _no_sinks() -> Mapping[str, str]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Policies:
     """Decisions for one deploy.
@@ -42,7 +32,7 @@ class Policies:
     :ivar user_views: what to do with users' views over a changed column: ``rebind``, ``fail``, ``warn``
     :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
         declaration is right)
-    :ivar accept_data_loss: names or ids of the objects that may be emptied; there is no word for all of them
+    :ivar accept_data_loss: names or ids of the objects that may be emptied; all of them can't be named at once
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
     :ivar force: for tests: migrate everything that is not protected, by ``evolve`` or ``rewrite``
@@ -55,7 +45,7 @@ class Policies:
     drift: str = "fail"
     accept_data_loss: frozenset[str] = frozenset()
     adopt: frozenset[str] = frozenset()
-    sinks: Mapping[str, str] = field(default_factory=_no_sinks)
+    sinks: Mapping[str, str] = field(default_factory=dict)
     force: str | None = None
     replace_views: bool = True
     allow_downgrade: bool = False
@@ -88,8 +78,8 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ConfigurationError(name, f"{value!r} is unknown", f"one of {choices}")
 
 
-class Verb(str, Enum):
-    """What a step does. The first eight are the mechanisms by which an object changes, :class:`How`."""
+class Action(str, Enum):
+    """What a step does. The first eight are the mechanisms by which an object changes, :class:`Strategy`."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -124,15 +114,11 @@ class Load(str, Enum):
     """Its rows are those of another definition."""
 
 
-VERB_OF: Final[Mapping[How, Verb]] = {how: Verb(how.value) for how in How}
-_ADDS: Final = frozenset({Verb.CREATE, Verb.ADOPT})
-_CHANGES: Final = frozenset(Verb) - _ADDS - {Verb.REMOVE, Verb.DROP, Verb.REBIND}
+VERB_OF: Final[Mapping[Strategy, Action]] = {how: Action(how.value) for how in Strategy}
+_ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
+_CHANGES: Final = frozenset(Action) - _ADDS - {Action.REMOVE, Action.DROP, Action.REBIND}
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
-
-
-def _none() -> Mapping[str, Any]:
-    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +138,10 @@ class Step:
     uuid: UUID | None
     name: str
     kind: Kind
-    how: Verb
+    how: Action
     reason: str
     changes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=_none)
+    details: Mapping[str, Any] = field(default_factory=dict)
     loses: tuple[str, ...] = ()
     user: bool = False
     rows: int | None = field(default=None, compare=False)
@@ -169,7 +155,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
-    """What a step means for somebody who reads the object.
+    """What a step means for a reader of the object.
 
     :ivar on: id of the object
     :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
@@ -199,7 +185,7 @@ class Drift:
 
     @property
     def blocking(self) -> bool:
-        """Whether nothing is done until somebody decides."""
+        """Whether it stops the deploy."""
         return self.policy == "fail"
 
 
@@ -231,7 +217,7 @@ class Plan:
     :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
     :ivar create_order: ids of objects that come or change, what is read first, by what they read now
     :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
-        from what is wanted, not from the steps. Those with a step take the id of the deploy, which that step has
+        from the declarations, not from the steps. Those with a step take the id of the deploy, which that step has
         written into the object's properties as well; the others keep theirs
     :ivar forgotten: ids that the registry holds no longer
     :ivar warnings: what is worth a look and stops nothing
@@ -291,22 +277,17 @@ class Plan:
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
         """The plan of such an object.
 
-        :raises PlanError: it is none, is of another format, or was changed after it was made
+        :raises PlanError: it is invalid, is of another format, or was changed after it was made
         """
         if document.get("format") != _FORMAT:
             raise PlanError(f"this is not a plan of format {_FORMAT}: format is {document.get('format')!r}")
         try:
             plan = decode(cls, document)
         except (TypeError, ValueError, KeyError, AttributeError, RfrError) as error:
-            raise PlanError(f"this is no plan that can be read: {error}") from error
+            raise PlanError(f"the plan can't be read: {error}") from error
         if plan.digest() != plan.plan_hash:
             raise PlanError(f"the plan {plan.plan_hash[:12]} was changed after it was made")
         return plan
-
-
-def sealed(plan: Plan) -> Plan:
-    """The plan with its hash."""
-    return replace(plan, plan_hash=plan.digest())
 
 
 def exit_code(plan: Plan) -> int:
@@ -322,8 +303,8 @@ def summary(plan: Plan) -> dict[str, int]:
     return {
         "add": sum(how in _ADDS for how in verbs),
         "change": sum(how in _CHANGES for how in verbs),
-        "remove": verbs.count(Verb.REMOVE),
-        "rebind": verbs.count(Verb.REBIND),
+        "remove": verbs.count(Action.REMOVE),
+        "rebind": verbs.count(Action.REBIND),
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,

@@ -1,30 +1,18 @@
-"""From what is declared, what is recorded and what is there, to a plan: a pure function.
-
-The same values give the same plan, whatever order they come in. Nothing is read or written here.
-
-A plan's parts, written from what was decided.
-
-What the registry holds after a deploy: it follows from what is wanted, whatever steps led there.
-
-What is worth a look in a plan and stops nothing.
-
-The planner's tools as this package has them.
-"""
+"""The planner: from declarations, registry and catalog to a plan. Nothing is read or written here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins import fingerprint
+from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation, release
 from airflow_provider_rfr.builtins.planning import instructions
-from airflow_provider_rfr.builtins.planning.decide import Decider, Exports, exports
-from airflow_provider_rfr.builtins.planning.decision import Decision
-from airflow_provider_rfr.builtins.planning.diff import short
-from airflow_provider_rfr.builtins.planning.order import (
+from airflow_provider_rfr.builtins.planning._decide import Decider, Exports, exports
+from airflow_provider_rfr.builtins.planning._decision import Decision
+from airflow_provider_rfr.builtins.planning._diff import short
+from airflow_provider_rfr.builtins.planning._order import (
     Leaving,
     Removals,
     UserViews,
@@ -33,28 +21,25 @@ from airflow_provider_rfr.builtins.planning.order import (
     renames,
     user_views,
 )
-from airflow_provider_rfr.builtins.planning.plan import Blocked, Dependent, Drift, Plan, Policies, Step, Verb, sealed
-from airflow_provider_rfr.builtins.planning.resolve import resolve
+from airflow_provider_rfr.builtins.planning._resolve import resolve
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
 from airflow_provider_rfr.builtins.spec import (
+    QUERIED,
     STORED,
-    BuiltinObject,
     CatalogSpec,
     Contents,
     Kind,
     Stability,
-    namespace_of,
 )
-from airflow_provider_rfr.builtins.sql import facts
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import DEPLOY, Live, LiveKind, LiveObject, Recorded, RecordedObject
-from airflow_provider_rfr.builtins.wanted import ColumnsOf, Tools, Want, Wanted, relation, release
+from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 
-_SHOWN = frozenset({Verb.REBIND, Verb.REPLACE, Verb.RECOMPUTE})
+_SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Everything that was decided."""
+    """All decisions of a plan."""
 
     decisions: dict[UUID, Decision]
     removed: Removals
@@ -84,7 +69,10 @@ class _Writer:
             self._renames(),
             self._changes(),
             self._sinks(held=False),
-            self._rebinds(),
+            (
+                Step(0, None, view.name, Kind.VIEW, Action.REBIND, why, (), {"sql": view.query}, user=True)
+                for view, why in self._outcome.user_views.rebound
+            ),
             self._drops(leaving.late),
             self._leftovers(leaving.leftovers[1]),
         )
@@ -94,10 +82,10 @@ class _Writer:
         for decision in self._going.values():
             if decision.how is None:
                 continue
-            obj, live = decision.want.obj, decision.want.live
+            obj, live = decision.desired.obj, decision.desired.live
             details = dict(decision.details)
-            if decision.want.instance is not None and decision.how is Verb.CREATE:
-                details["instance"] = decision.want.instance
+            if decision.desired.instance is not None and decision.how is Action.CREATE:
+                details["instance"] = decision.desired.instance
             yield Step(
                 0,
                 obj.id,
@@ -116,34 +104,35 @@ class _Writer:
         for identity in identities:
             decision = self._going.get(identity)
             if identity in self._outcome.removed.there:
-                yield self._remove(identity)
-            elif decision is not None and decision.want.live is not None:
-                there = decision.want.live
+                removed = self._outcome.removed
+                kind, reason = removed.leaving[identity].kind, removed.reasons[identity]
+                yield self._gone(identity, kind, Action.REMOVE, reason, removed.there[identity])
+            elif decision is not None and decision.desired.live is not None:
+                there = decision.desired.live
+                known = decision.desired.recorded
+                # An unfinished deploy may have made something else of it than what is recorded.
+                is_recorded = known is not None and relation(known.kind) is there.kind
+                kind = known.kind if known is not None and is_recorded else _live_kind(there)
                 reason = "; ".join(dict.fromkeys(decision.reasons)) or "to be created again"
-                yield self._gone(identity, _kind(decision, there), Verb.DROP, reason, there)
-
-    def _remove(self, identity: UUID) -> Step:
-        removed = self._outcome.removed
-        known, there = removed.leaving[identity], removed.there[identity]
-        return self._gone(identity, known.kind, Verb.REMOVE, removed.reasons[identity], there)
+                yield self._gone(identity, kind, Action.DROP, reason, there)
 
     def _removed_sinks(self) -> Iterator[Step]:
         """Nothing in the catalog, but a cursor that ends; before its source goes."""
         removed = self._outcome.removed
         for known in sorted(removed.leaving.values(), key=lambda each: each.key):
             if known.kind is Kind.SINK:
-                yield Step(0, known.uuid, known.name, known.kind, Verb.REMOVE, removed.reasons[known.uuid])
+                yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, removed.reasons[known.uuid])
         for left in removed.leftover_sinks:
-            yield Step(0, left.uuid, left.name, Kind.SINK, Verb.REMOVE, "left by an unfinished deploy")
+            yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, "left by an unfinished deploy")
 
     def _leftovers(self, keys: tuple[str, ...]) -> Iterator[Step]:
         for key in keys:
             there = self._outcome.removed.leftovers[key]
             if there.marker is not None:
-                yield self._gone(there.marker, _live_kind(there), Verb.REMOVE, "left by an unfinished deploy", there)
+                yield self._gone(there.marker, _live_kind(there), Action.REMOVE, "left by an unfinished deploy", there)
 
-    def _gone(self, identity: UUID, kind: Kind, how: Verb, reason: str, live: LiveObject) -> Step:
-        """A table is put aside, out of the way of its name, and collected later; a view is dropped."""
+    def _gone(self, identity: UUID, kind: Kind, how: Action, reason: str, live: LiveObject) -> Step:
+        """The step that retires a table, to be collected later, or drops a view."""
         details: dict[str, Any] = {"physical": live.name}
         if kind in STORED:
             details["keep_days"] = self._outcome.policies.keep_days
@@ -152,27 +141,25 @@ class _Writer:
     def _renames(self) -> Iterator[Step]:
         staying = (each for uuid, each in self._going.items() if uuid not in self._outcome.leaving.early)
         for each in renames(staying):
-            want = self._going[each.uuid].want
-            yield Step(0, each.uuid, each.name, want.kind, Verb.RENAME, "declared name", (), {"to": each.to})
-
-    def _rebinds(self) -> Iterator[Step]:
-        for view, why in self._outcome.user_views.rebound:
-            yield Step(0, None, view.name, Kind.VIEW, Verb.REBIND, why, (), {"sql": view.query}, user=True)
+            desired = self._going[each.uuid].desired
+            yield Step(0, each.uuid, each.name, desired.kind, Action.RENAME, "declared name", (), {"to": each.to})
 
     def _sinks(self, *, held: bool) -> Iterator[Step]:
         """A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards."""
         choices = self._outcome.exports.choices
         for identity in sorted(choices, key=lambda each: (choices[each].name, str(each))):
             chosen = choices[identity]
-            verb = Verb(chosen.how)
-            if (verb is Verb.HOLD) is held:
+            verb = Action(chosen.how)
+            if (verb is Action.HOLD) is held:
                 details = {} if chosen.since is None else {"since": chosen.since}
                 yield Step(0, identity, chosen.name, Kind.SINK, verb, chosen.why, (), details)
 
     def dependents(self) -> tuple[Dependent, ...]:
         """Views and sinks that the steps touch, in the order of what they depend on."""
         ours = (
-            Dependent(on, decision.want.obj.name, decision.want.kind, decision.how.value, reason, decision.want.uuid)
+            Dependent(
+                on, decision.desired.obj.name, decision.desired.kind, decision.how.value, reason, decision.desired.uuid
+            )
             for decision in self._going.values()
             if decision.how in _SHOWN
             for on, reason in decision.input_reasons.items()
@@ -183,7 +170,13 @@ class _Writer:
         """What was changed by hand."""
         policy = self._outcome.policies.drift
         found = (
-            Drift(each.want.uuid, (each.want.recorded or each.want.obj).name, each.want.kind, each.drift, policy)
+            Drift(
+                each.desired.uuid,
+                (each.desired.recorded or each.desired.obj).name,
+                each.desired.kind,
+                each.drift,
+                policy,
+            )
             for each in self._decisions.values()
             if each.drift
         )
@@ -193,13 +186,13 @@ class _Writer:
         """Everything that stops the deploy, by name."""
         found = [
             Blocked(
-                each.want.obj.name,
-                each.want.kind,
+                each.desired.obj.name,
+                each.desired.kind,
                 tuple(dict.fromkeys(each.problems)),
-                each.want.uuid,
+                each.desired.uuid,
                 tuple(each.words),
                 each.paste,
-                str(each.want.obj.place),
+                str(each.desired.obj.place),
             )
             for each in self._decisions.values()
             if each.problems
@@ -225,53 +218,45 @@ class _Writer:
         return tuple(identity for identity, each in self._going.items() if each.how is not None)
 
 
-def _kind(decision: Decision, there: LiveObject) -> Kind:
-    """What leaves: what is recorded, unless a deploy that did not finish made something else of it."""
-    known = decision.want.recorded
-    if known is not None and relation(known.kind) is there.kind:
-        return known.kind
-    return _live_kind(there)
-
-
 def _live_kind(there: LiveObject) -> Kind:
     return Kind.TABLE if there.kind is LiveKind.TABLE else Kind.VIEW
 
 
 def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObject | None:
     """The object's entry, if it is another one afterwards; who applies the plan puts its deploy's id into it."""
-    want, known = decision.want, decision.want.recorded
-    if known is not None and not decision.touched and not decision.done and _same(want, known, canonicalizer):
+    desired, known = decision.desired, decision.desired.recorded
+    if known is not None and not decision.touched and not decision.done and _same(desired, known, canonicalizer):
         return None
-    fresh = _entry(want, canonicalizer, revision)
-    if decision.done and want.live is not None:
-        fresh = replace(fresh, deploy_id=want.live.properties.get(DEPLOY, ""))
+    fresh = _entry(desired, canonicalizer, revision)
+    if decision.done and desired.live is not None:
+        fresh = replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
     elif known is not None:
         fresh = replace(fresh, deploy_id=known.deploy_id)
     if known is None:
         return fresh
-    made_anew = decision.leaves or decision.how is Verb.CREATE
+    made_anew = decision.leaves or decision.how is Action.CREATE
     under_its_name = known.physical.casefold() == known.key
     if not made_anew and not (decision.renamed and under_its_name):
         fresh = replace(fresh, physical=known.physical)
     return fresh
 
 
-def _entry(want: Want, canonicalizer: str, revision: int) -> RecordedObject:
-    """What is wanted, as it is recorded."""
-    obj = want.obj
+def _entry(desired: DesiredObject, canonicalizer: str, revision: int) -> RecordedObject:
+    """The record of the object after the deploy."""
+    obj = desired.obj
     return RecordedObject(
         uuid=obj.id,
         name=obj.name,
         kind=obj.kind,
         physical=obj.name,
-        fingerprints=want.fingerprints,
+        fingerprints=desired.fingerprints,
         canonicalizer=canonicalizer,
         raw_sql=obj.query,
         columns=obj.columns,
-        deps=want.reads,
+        deps=desired.reads,
         stability=obj.stability,
         revision=revision,
-        sql=want.sql,
+        sql=desired.sql,
         contents=obj.contents,
         protect=obj.protect,
         partitioning=obj.partitioning,
@@ -279,199 +264,123 @@ def _entry(want: Want, canonicalizer: str, revision: int) -> RecordedObject:
         properties=dict(obj.properties),
         comment=obj.comment,
         owner=obj.owner,
-        instance=want.instance,
+        instance=desired.instance,
     )
 
 
-def _same(want: Want, known: RecordedObject, canonicalizer: str) -> bool:
-    obj = want.obj
+def _same(desired: DesiredObject, known: RecordedObject, canonicalizer: str) -> bool:
+    obj = desired.obj
     return (
-        known.fingerprints == want.fingerprints
+        known.fingerprints == desired.fingerprints
         and known.canonicalizer == canonicalizer
         and known.name == obj.name
         and known.kind is obj.kind
         and known.raw_sql == obj.query
-        and known.sql == want.sql
-        and known.deps == want.reads
+        and known.sql == desired.sql
+        and known.deps == desired.reads
         and known.columns == obj.columns
-        and known.instance == want.instance
+        and known.instance == desired.instance
         and (known.partitioning, known.keys) == (obj.partitioning, obj.keys)
     )
 
 
-def _lints(outcome: _Outcome, wanted: Wanted, recorded: Recorded, live: Live, tools: Tools) -> tuple[str, ...]:
-    """All of them, in words."""
+def _warnings(
+    outcome: _Outcome, desired_state: DesiredState, recorded: RegistryState, live: ActualState
+) -> tuple[str, ...]:
+    """What is worth a look in the plan and stops nothing."""
     found = [
-        *_instructions(wanted),
-        *_policies(outcome),
-        *_empties(outcome),
-        *_user_sinks(wanted, recorded),
-        *_user_views(wanted, live),
-        *_restamped(wanted, recorded, tools),
-        *_unlisted(wanted),
-        *_put_aside(outcome),
+        *_unneeded_instructions(desired_state),
+        *_unneeded_permissions(outcome),
+        *_outside_readers(desired_state, recorded, live),
+        *_retired_rows(outcome),
     ]
+    for decision in outcome.decisions.values():
+        if decision.how is Action.REPLACE_EMPTY and not decision.invents_values:
+            enough = "evolve" if decision.details.get("updates") else "nothing"
+            found.append(f"{decision.desired.obj.name} is emptied, though {enough} would do")
+    for each in desired_state.unlisted:
+        problem = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
+        found.append(f"{problem}: none is made; declare a document of kind instances")
+    writers = [
+        each.canonicalizer for each in recorded.objects if each.kind in QUERIED and each.uuid in desired_state.objects
+    ]
+    if others := {each for each in writers if each and each != CANONICALIZER}:
+        count = sum(each in others for each in writers)
+        before = ", ".join(sorted(others))
+        found.append(f"{count} queries are recorded again by {CANONICALIZER}, before by {before}")
     return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
 
 
-def _sink_problem(obj: BuiltinObject) -> str | None:
-    """Why a user may not attach a sink to the object; None: they may."""
-    if obj.stability is Stability.UNSTABLE:
-        return f"{obj.name} is unstable: it may change or go at any time"
-    if not obj.exportable:
-        return f"{obj.name} is not exportable; make a materialized view over it and export that"
-    return None
+def _unneeded_instructions(desired_state: DesiredState) -> Iterator[str]:
+    for desired in desired_state.objects.values():
+        target = desired.fingerprints.contract.digest
+        for each in instructions.unused(desired.obj.migrations, target):
+            path = f"from {short(each.before)} to {short(each.after)}"
+            yield f"{desired.obj.name}: the instruction {path} is unused: it does not lead to {short(target)}"
 
 
-def _view_problem(obj: BuiltinObject) -> str | None:
-    """Why a user may not keep a view over the object; None: they may."""
-    if obj.stability is Stability.UNSTABLE:
-        return f"{obj.name} is unstable: it may change or go at any time"
-    return None
-
-
-def _instructions(wanted: Wanted) -> Iterator[str]:
-    for want in wanted.wants.values():
-        for each in instructions.unused(want.obj.migrations, want.fingerprints.contract.digest):
-            yield (
-                f"{want.obj.name}: the instruction from {short(each.before)} to {short(each.after)} is unused: it does "
-                f"not lead to {short(want.fingerprints.contract.digest)}"
-            )
-
-
-def _policies(outcome: _Outcome) -> Iterator[str]:
-    """Permissions that nobody needs are not kept for another day."""
+def _unneeded_permissions(outcome: _Outcome) -> Iterator[str]:
+    """A permission that nothing needs today would be in force on the day that something does."""
     lossy, adopted = set[str](), set[str]()
     for decision in outcome.decisions.values():
-        names = {decision.want.key, str(decision.want.uuid)}
         if decision.loses:
-            lossy |= names
-        if decision.how is Verb.ADOPT:
-            adopted.add(decision.want.key)
+            lossy |= {decision.desired.key, str(decision.desired.uuid)}
+        if decision.how is Action.ADOPT:
+            adopted.add(decision.desired.key)
     for name in sorted(outcome.policies.accept_data_loss - lossy):
         yield f"accept_data_loss names {name}, which loses nothing"
     for name in sorted(outcome.policies.adopt - adopted):
         yield f"adopt names {name}, which is not there to be adopted"
 
 
-def _empties(outcome: _Outcome) -> Iterator[str]:
-    for decision in outcome.decisions.values():
-        updates = decision.details.get("updates")
-        if decision.how is Verb.REPLACE_EMPTY and not _incompatible(decision.words):
-            yield f"{decision.want.obj.name} is emptied, though {'evolve' if updates else 'nothing'} would do"
-
-
-def _incompatible(words: list[str]) -> bool:
-    return any(each.startswith("!") or each.endswith(", required") for each in words)
-
-
-def _user_sinks(wanted: Wanted, recorded: Recorded) -> Iterator[str]:
+def _outside_readers(desired_state: DesiredState, recorded: RegistryState, live: ActualState) -> Iterator[str]:
+    """Sinks and views of users over objects that are not meant for that."""
     for state in recorded.sinks:
-        source = wanted.wants.get(state.source)
-        if source is not None and state.uuid not in wanted.wants and (problem := _sink_problem(source.obj)):
-            yield f"sink {state.name} (user): {problem}"
-
-
-def _user_views(wanted: Wanted, live: Live) -> Iterator[str]:
-    by_key: dict[str, Want] = {each.key: each for each in wanted.wants.values()}
+        source = desired_state.objects.get(state.source)
+        if source is None or state.uuid in desired_state.objects:
+            continue
+        if source.obj.stability is Stability.UNSTABLE:
+            yield f"sink {state.name} (user): {source.obj.name} is unstable: it may change or go at any time"
+        elif not source.obj.exportable:
+            remedy = "make a materialized view over it and export that"
+            yield f"sink {state.name} (user): {source.obj.name} is not exportable; {remedy}"
+    by_key = {each.key: each.obj for each in desired_state.objects.values()}
     for view in live.user_views:
         for each in view.reads or ():
-            if each.name in by_key and (problem := _view_problem(by_key[each.name].obj)):
-                yield f"view {view.name} (user): {problem}"
+            if each.name in by_key and by_key[each.name].stability is Stability.UNSTABLE:
+                name = by_key[each.name].name
+                yield f"view {view.name} (user): {name} is unstable: it may change or go at any time"
 
 
-def _put_aside(outcome: _Outcome) -> Iterator[str]:
-    """Nothing is lost by the deploy, but by the collection that comes after it."""
+def _retired_rows(outcome: _Outcome) -> Iterator[str]:
+    """The deploy itself loses nothing; the garbage collection after it does."""
     for each in outcome.decisions.values():
-        known, there = each.want.recorded, each.want.live
+        known, there = each.desired.recorded, each.desired.live
         if not each.leaves or known is None or known.kind not in STORED or known.contents is Contents.DERIVABLE:
             continue
         if there is not None and there.snapshot_id is not None and there.rows != 0:
             days = outcome.policies.keep_days
-            yield f"{known.name}: its rows ({known.contents.value}) are put aside, and deleted by gc after {days} days"
+            yield f"{known.name}: its rows ({known.contents.value}) are retired, and deleted by gc after {days} days"
 
 
-def _unlisted(wanted: Wanted) -> Iterator[str]:
-    for each in wanted.unlisted:
-        said = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
-        yield f"{said}: none is made; declare a document of kind instances"
+def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
+    """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
 
-
-def _restamped(wanted: Wanted, recorded: Recorded, tools: Tools) -> Iterator[str]:
-    known: dict[UUID, str] = {
-        each.uuid: each.canonicalizer
-        for each in recorded.objects
-        if each.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and each.uuid in wanted.wants
-    }
-    others = sorted({each for each in known.values() if each and each != tools.canonicalizer})
-    if others:
-        count = sum(each in others for each in known.values())
-        yield f"{count} queries are written down anew by {tools.canonicalizer}, before by {', '.join(others)}"
-
-
-def _expand(obj: BuiltinObject, columns_of: ColumnsOf) -> str:
-    return facts.expand_stars(obj.query or "", columns_of, namespace=namespace_of(obj.name))
-
-
-def _outputs(obj: BuiltinObject, columns_of: ColumnsOf) -> tuple[str, ...]:
-    return facts.output_columns(obj.query or "", columns_of, namespace=namespace_of(obj.name))
-
-
-@cache
-def default_tools() -> Tools:
-    """Fingerprints and SQL by sqlglot."""
-    return Tools(
-        canonicalizer=CANONICALIZER,
-        fingerprints=fingerprint.fingerprints,
-        reads=lambda obj, known: facts.object_reads(obj, known=known),
-        expand=_expand,
-        outputs=_outputs,
-        same_logic=fingerprint.same_logic,
-    )
-
-
-def plan(
-    spec: CatalogSpec,
-    recorded: Recorded,
-    live: Live,
-    *,
-    policies: Policies | None = None,
-    tools: Tools | None = None,
-) -> Plan:
-    """What a deploy would do.
-
-    :param tools: what reads fingerprints and SQL; by default this package's own
+    :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
     :raises PlanError: objects read each other in a circle. All other problems are in the plan
     """
-    policies, tools = policies or Policies(), tools or default_tools()
-    wanted = resolve(spec, recorded, live, tools)
-    outcome = _decided(spec, wanted, recorded, live, policies, tools)
-    written = Plan(
-        project=spec.project,
-        version=spec.version,
-        recorded_version=recorded.version,
-        base_revision=recorded.revision,
-        policies=policies,
-        canonicalizer=tools.canonicalizer,
-        warnings=_lints(outcome, wanted, recorded, live, tools),
-        forgotten=tuple(sorted(outcome.removed.leaving)),
-    )
-    return sealed(_filled(written, outcome))
-
-
-def _decided(
-    spec: CatalogSpec, wanted: Wanted, recorded: Recorded, live: Live, policies: Policies, tools: Tools
-) -> _Outcome:
-    """What becomes of everything."""
-    downgrade = _downgrade(spec, recorded)
-    removed = removals(wanted, recorded, live, spec.version, None if policies.allow_downgrade else downgrade)
-    names = _give_up_names(wanted, removed)
-    decider = Decider(wanted, recorded, live, policies, tools, leaving=names, downgrade=downgrade)
-    decisions = decider.decide()
+    policies = policies or Policies()
+    desired_state = resolve(spec, recorded, live)
+    downgrade = None
+    if recorded.version is not None and release(spec.version) < release(recorded.version):
+        downgrade = f"downgrade not supported: recorded by {recorded.version}, this is {spec.version}"
+    removed = removals(desired_state, recorded, live, spec.version, None if policies.allow_downgrade else downgrade)
+    names = _give_up_names(desired_state, removed)
+    decisions = Decider(desired_state, recorded, live, policies, leaving=names, downgrade=downgrade).decide()
     for each in decisions.values():
         # What an unfinished deploy built for the same change is used, and not left over.
         removed.leftovers.pop(str(each.details.get("shadow", "")).casefold(), None)
-    return _Outcome(
+    outcome = _Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
@@ -479,17 +388,29 @@ def _decided(
         exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )
+    written = Plan(
+        project=spec.project,
+        version=spec.version,
+        recorded_version=recorded.version,
+        base_revision=recorded.revision,
+        policies=policies,
+        canonicalizer=CANONICALIZER,
+        warnings=_warnings(outcome, desired_state, recorded, live),
+        forgotten=tuple(sorted(outcome.removed.leaving)),
+    )
+    filled = _filled(written, outcome)
+    return replace(filled, plan_hash=filled.digest())
 
 
 def _filled(plan: Plan, outcome: _Outcome) -> Plan:
-    """With its steps, and with what is written down about what is not blocked."""
+    """The plan with its steps, and with the records of objects that are not blocked."""
     writer, decisions = _Writer(outcome), outcome.decisions.values()
     blocked = writer.blocked()
     stopped = {each.uuid for each in blocked}
     records = (
         record(each, plan.canonicalizer, plan.base_revision + 1)
-        for each in sorted(decisions, key=lambda each: each.want.key)
-        if each.want.uuid not in stopped
+        for each in sorted(decisions, key=lambda each: each.desired.key)
+        if each.desired.uuid not in stopped
     )
     return replace(
         plan,
@@ -505,17 +426,11 @@ def _filled(plan: Plan, outcome: _Outcome) -> Plan:
     )
 
 
-def _downgrade(spec: CatalogSpec, recorded: Recorded) -> str | None:
-    if recorded.version is None or release(spec.version) >= release(recorded.version):
-        return None
-    return f"downgrade not supported: recorded by {recorded.version}, this is {spec.version}"
-
-
-def _give_up_names(wanted: Wanted, removed: Removals) -> frozenset[UUID]:
-    """Objects that are called something else afterwards, or nothing."""
+def _give_up_names(desired_state: DesiredState, removed: Removals) -> frozenset[UUID]:
+    """Objects that leave their present name."""
     renamed = {
         each.uuid
-        for each in wanted.wants.values()
+        for each in desired_state.objects.values()
         if each.live is not None and each.live.name != each.obj.name
         if each.live.marker == each.uuid and each.live.key != each.key
     }

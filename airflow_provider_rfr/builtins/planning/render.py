@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.plan import Blocked, Dependent, Drift, Plan, Step, Verb, summary
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Plan, Step, summary
 from airflow_provider_rfr.builtins.spec import STORED, Kind
 
 _SIGNS: Final = {
-    Verb.CREATE: "+",
-    Verb.ADOPT: "+",
-    Verb.REWRITE: "±",
-    Verb.SHADOW: "±",
-    Verb.RECOMPUTE: "±",
-    Verb.REPLACE_EMPTY: "∅",
-    Verb.REMOVE: "-",
-    Verb.DROP: "-",
+    Action.CREATE: "+",
+    Action.ADOPT: "+",
+    Action.REWRITE: "±",
+    Action.SHADOW: "±",
+    Action.RECOMPUTE: "±",
+    Action.REPLACE_EMPTY: "∅",
+    Action.REMOVE: "-",
+    Action.DROP: "-",
 }
 _HINTS: Final = {
-    Verb.REWRITE: "in place, history kept",
-    Verb.SHADOW: "built beside it, then switched",
-    Verb.RECOMPUTE: "from its query, in place",
-    Verb.REPLACE_EMPTY: "ALL ROWS ARE LOST",
+    Action.REWRITE: "in place, history kept",
+    Action.SHADOW: "built beside it, then switched",
+    Action.RECOMPUTE: "from its query, in place",
+    Action.REPLACE_EMPTY: "ALL ROWS ARE LOST",
 }
+_REASON_FIRST: Final = frozenset(
+    {
+        *(Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP),
+        *(Action.RENAME, Action.REPLACE, Action.REBIND),
+    }
+)
+"""Actions whose reason says more than their changes."""
 _KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
 _DEEPER: Final = 4
 """By so many characters a dependent's name begins further to the right."""
@@ -39,7 +46,29 @@ def render(plan: Plan, *, markdown: bool = False) -> str:
 
 def _text(plan: Plan) -> Iterator[str]:
     yield _headline(plan)
-    yield from _body(plan)
+    nested: dict[UUID, list[Dependent]] = defaultdict(list)
+    for dependent in plan.dependents:
+        nested[dependent.on].append(dependent)
+    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
+    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
+    own = {each.uuid for each in steps}
+    names = [len(_name(each)) for each in steps] + [len(each.name) for each in plan.blocked]
+    width = max((24, *names, *(len(_name(each)) + _DEEPER for each in plan.dependents)))
+    for step in steps:
+        first, *rest = (*step.changes, *_hints(step)) or ("",)
+        if step.how in _REASON_FIRST or not step.changes:
+            first, rest = _reason(step), [*step.changes, *_hints(step)]
+        start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {_name(step):<{width}} {step.how.value:<15} "
+        yield f"{start}{first}".rstrip()
+        yield from (f"{'':<{len(start)}}{line}" for line in rest)
+        yield from _below(step.uuid, nested, own, width)
+    for blocked in plan.blocked:
+        yield from _blocked(blocked, width)
+        yield from _below(blocked.uuid, nested, own, width)
+    for on in list(nested):
+        yield from _below(on, nested, own, width)
+    yield from (f"  # drift  {each.name}: {'; '.join(each.problems)}  (policy: {each.policy})" for each in plan.drift)
+    yield from (f"  # note   {warning}" for warning in plan.warnings)
     yield _last_line(plan)
 
 
@@ -70,32 +99,6 @@ def _last_line(plan: Plan) -> str:
     return f"Plan: {', '.join(parts)}.{stopped}"
 
 
-def _body(plan: Plan) -> Iterator[str]:
-    nested: dict[UUID, list[Dependent]] = defaultdict(list)
-    for dependent in plan.dependents:
-        nested[dependent.on].append(dependent)
-    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
-    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
-    own = {each.uuid for each in steps}
-    width = _width(steps, plan.blocked, plan.dependents)
-    for step in steps:
-        yield from _step(step, width)
-        yield from _below(step.uuid, nested, own, width)
-    for blocked in plan.blocked:
-        yield from _blocked(blocked, width)
-        yield from _below(blocked.uuid, nested, own, width)
-    for on in list(nested):
-        yield from _below(on, nested, own, width)
-    yield from (_drift(each) for each in plan.drift)
-    yield from (f"  # note   {warning}" for warning in plan.warnings)
-
-
-def _width(steps: Iterable[Step], blocked: Iterable[Blocked], dependents: Iterable[Dependent]) -> int:
-    """Of the column of names."""
-    names = [len(_name(each)) for each in steps] + [len(each.name) for each in blocked]
-    return max((24, *names, *(len(_name(each)) + _DEEPER for each in dependents)))
-
-
 def _name(each: Step | Dependent) -> str:
     return f"{each.name}{'  (user)' if each.user else ''}"
 
@@ -103,7 +106,7 @@ def _name(each: Step | Dependent) -> str:
 def _below(
     on: UUID | None, nested: dict[UUID, list[Dependent]], own: Container[UUID | None], width: int
 ) -> Iterator[str]:
-    """Whoever depends on an object, and whoever depends on those that have no line of their own; each once."""
+    """The dependents of an object, and theirs where they have no line of their own; each once."""
     if on is None:
         return
     for each in nested.pop(on, ()):
@@ -114,25 +117,15 @@ def _below(
 
 def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
     """Whether a step is a line below the object that is its cause."""
-    if step.kind is Kind.SINK and step.how in (Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND):
+    if step.kind is Kind.SINK and step.how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND):
         return True
-    return step.how is Verb.REBIND and (step.uuid, step.name) in rebound
-
-
-def _step(step: Step, width: int) -> Iterator[str]:
-    first, *rest = (*step.changes, *_hints(step)) or ("",)
-    alone = step.how in (Verb.CREATE, Verb.ADOPT, Verb.REMOVE, Verb.DROP, Verb.RENAME, Verb.REPLACE, Verb.REBIND)
-    if alone or not step.changes:
-        first, rest = _reason(step), [*step.changes, *_hints(step)]
-    start = f"  {_SIGNS.get(step.how, '~')} {_kind(step.kind):<6} {_name(step):<{width}} {step.how.value:<15} "
-    yield f"{start}{first}".rstrip()
-    yield from (f"{'':<{len(start)}}{line}" for line in rest)
+    return step.how is Action.REBIND and (step.uuid, step.name) in rebound
 
 
 def _reason(step: Step) -> str:
-    if step.how is Verb.RENAME:
+    if step.how is Action.RENAME:
         return f"-> {step.details['to']}"
-    if step.how in (Verb.REMOVE, Verb.DROP) and step.kind in STORED:
+    if step.how in (Action.REMOVE, Action.DROP) and step.kind in STORED:
         return f"{step.reason}; physical kept {step.details['keep_days']} days{_size(step)}"
     return step.reason
 
@@ -142,7 +135,7 @@ def _hints(step: Step) -> Iterator[str]:
         yield f"= {column}: {expression}"
     if step.how in _HINTS:
         yield f"{_HINTS[step.how]}{_size(step)}"
-    for lost in step.loses if step.how is not Verb.REPLACE_EMPTY else ():
+    for lost in step.loses if step.how is not Action.REPLACE_EMPTY else ():
         yield f"LOST: {lost}"
 
 
@@ -168,10 +161,6 @@ def _blocked(blocked: Blocked, width: int) -> Iterator[str]:
     yield from (f"{'':<{len(start)}}{line}" for line in (*rest, *blocked.changes))
     if blocked.instruction:
         yield f"        add:  {blocked.instruction}{f'    # {blocked.place}' if blocked.place else ''}"
-
-
-def _drift(drift: Drift) -> str:
-    return f"  # drift  {drift.name}: {'; '.join(drift.problems)}  (policy: {drift.policy})"
 
 
 def _markdown(plan: Plan) -> Iterator[str]:

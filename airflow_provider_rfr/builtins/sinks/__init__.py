@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
-    from airflow_provider_rfr.builtins.sinks.steps import (
+    from airflow_provider_rfr.builtins.sinks._steps import (
         apply_sink_step,
         map_cursor,
         needed_physicals,
         release_sink,
         sink_states,
     )
+    from airflow_provider_rfr.builtins.sinks._windows import release_snapshots
+    from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
     from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
-    from airflow_provider_rfr.builtins.sinks.windows import release_snapshots
 
 __all__ = [
     "FilesTarget",
@@ -39,12 +39,12 @@ __getattr__ = lazy_exports(
         "HttpTarget": "targets",
         "Limits": "run",
         "SinkRun": "run",
-        "apply_sink_step": "steps",
-        "map_cursor": "steps",
-        "needed_physicals": "steps",
-        "release_sink": "steps",
-        "release_snapshots": "windows",
+        "apply_sink_step": "_steps",
+        "map_cursor": "_steps",
+        "needed_physicals": "_steps",
+        "release_sink": "_steps",
+        "release_snapshots": "_windows",
         "run_sink": "run",
-        "sink_states": "steps",
+        "sink_states": "_steps",
     },
 )

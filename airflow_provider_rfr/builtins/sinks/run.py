@@ -1,11 +1,6 @@
-"""Running a sink: window by window, batch by batch, the cursor written after each acknowledgement.
+"""Running a sink: window by window, batch by batch, the cursor stored after each acknowledgement.
 
-What a run that was killed had sent without writing it down, at most one batch, is sent again with the same id.
-
-Where a sink has to read: in its source's table, or in the one whose place that took, until it has sent the rest.
-
-The lease of a sink while a run is at it: renewed now and then, given back at the end.
-"""
+What a killed run had sent and not stored, at most one batch, is sent again with the same id."""
 
 from __future__ import annotations
 
@@ -17,18 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.sinks.batches import parts_of
-from airflow_provider_rfr.builtins.sinks.targets import Batch, FileSender, FilesTarget, HttpSender, HttpTarget, Sender
-from airflow_provider_rfr.builtins.sinks.windows import (
+from airflow_provider_rfr.builtins.sinks._batches import parts_of
+from airflow_provider_rfr.builtins.sinks._windows import (
     Hold,
-    Manner,
     Move,
     Send,
+    SinkOptions,
     Window,
     batch_id,
     hold_snapshots,
     next_move,
 )
+from airflow_provider_rfr.builtins.sinks.targets import Batch, FileSender, FilesTarget, HttpSender, HttpTarget, Sender
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
@@ -42,7 +37,7 @@ from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import default_holder
-from airflow_provider_rfr.store.sinks import CursorMap, SinkLease, SinkRow, load_map
+from airflow_provider_rfr.store.sinks import SinkLease, SinkRow, load_map
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -78,11 +73,7 @@ def _find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) 
         onward = load_map(connection, row.physical)
     if onward is None:
         # A deploy that is switching tables may not have come to say so yet.
-        return Hold("its source is another table now, and nothing says where its cursor goes on", lasting=False)
-    return _leave(row, onward, catalog)
-
-
-def _leave(row: SinkRow, onward: CursorMap, catalog: Catalog) -> _Stage | Move | Hold:
+        return Hold("its source is another table now, and nothing says where its cursor continues", lasting=False)
     values = {"physical": onward.new_physical, "cursor": onward.new_snapshot}
     if row.window is None:
         if row.cursor is None:
@@ -108,20 +99,18 @@ def _from_now_on(row: SinkRow, table: SourceTable) -> dict[str, Any]:
     cursor = table.last_of(row.deploy_id) if row.deploy_id is not None else None
     if cursor is None:
         cursor = table.last_before(row.since or 0)
-    if row.physical == table.uuid and _is_past(row, table, cursor):
-        return decided
+    if row.physical == table.uuid:
+        at = row.cursor
+        if row.window is not None:
+            window = Window.loads(row.window)
+            at = window.after if window.before is None else window.before
+        if at is not None and table.has_passed(cursor, at):
+            return decided
     return {**decided, "cursor": cursor, "window": None}
 
 
-def _is_past(row: SinkRow, table: SourceTable, snapshot_id: int | None) -> bool:
-    if row.window is None:
-        return row.cursor is not None and table.has_passed(snapshot_id, row.cursor)
-    window = Window.loads(row.window)
-    return table.has_passed(snapshot_id, window.after if window.before is None else window.before)
-
-
 class _HeldSink:
-    """A sink that nobody else moves, as long as its lease is renewed in time."""
+    """A sink that no other run moves, as long as its lease is renewed in time."""
 
     def __init__(self, store: ControlStore, lease: SinkLease) -> None:
         self._store = store
@@ -147,7 +136,7 @@ class _HeldSink:
     def move(self, **values: Any) -> None:
         """Write columns of the sink's row.
 
-        :raises SinkLeaseLostError: the sink is somebody else's now; nothing was written
+        :raises SinkLeaseLostError: another run or a deploy took it over; nothing was written
         """
         self._store.run(lambda each: rows.move_sink(each, self._store.now(each), self._lease, **values))
         self._renewed = time.monotonic()
@@ -186,9 +175,9 @@ _DECIDE = "decide what becomes of it: resume_from_new or resend"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a run goes on.
+    """When a run ends.
 
-    :ivar batches: after so many it ends, and the next run goes on; None: when everything is sent
+    :ivar batches: the run ends after so many; None: when everything is sent
     :ivar lease_seconds: after which another run may take over from one that was killed; it is renewed before each
         batch, and is never shorter than a batch may take by the target's own patience
     :ivar stop: once set, it ends after the batch at hand; the cursor says how far it came
@@ -230,7 +219,7 @@ def run_sink(
     :param source_table: where the source's rows are, if not under its name
     :raises ConfigurationError: what is declared is wrong, or was never deployed
     :raises SinkBusyError: another run is at it
-    :raises SinkHeldError: its source was replaced, and somebody has to decide
+    :raises SinkHeldError: its source was replaced, and it has to be released
     :raises CursorExpiredError: snapshots that it has not sent are gone
     :raises SinkError: its source has no table, or none that it knows: a deploy may be switching them
     :raises SinkDeliveryError: the target does not take a batch
@@ -287,7 +276,7 @@ class _Run:
     def _next(self, row: SinkRow, found: _Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:
         if not isinstance(found, _Stage):
             return found, None
-        move = next_move(row, found.table, Manner.of(self._spec, found.table), found.until)
+        move = next_move(row, found.table, SinkOptions.of(self._spec, found.table), found.until)
         if move is None:
             return None if found.onward is None else (Move(found.onward), None)
         return move, found.table

@@ -1,18 +1,14 @@
-"""Where a sink's batches go: a target acknowledges a batch by taking it without an error.
+"""Targets of sinks: batches as POST requests, or as files. A target acknowledges a batch by taking it without an error.
 
-Rows as JSON: what JSON has no word for is written as text, always in the same way.
+Rows become JSON. Decimals, dates, times and UUIDs are texts (ISO 8601; UTC is ``Z``), bytes are base64, floats that
+JSON can't express are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; a map with text keys is an object, any other a
+list of pairs.
 
-Decimals, dates, times and UUIDs are texts (ISO 8601; UTC is ``Z``), bytes are base64, numbers that are none are
-``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; a map with text keys is an object, any other a list of pairs.
+A request's body is a JSON object: ``sink``, ``batch_id``, ``from_snapshot`` and ``to_snapshot`` (texts: they exceed
+what JavaScript can count), ``part``, ``last``, ``resend`` (above 0: the rows were sent before) and ``rows``. The
+header ``Idempotency-Key`` is the batch's id: a receiver that keeps the ids it has seen takes every row once.
 
-Batches as POST requests; an answer of 2xx acknowledges a batch.
-
-The body is a JSON object: ``sink``, ``batch_id``, ``from_snapshot`` and ``to_snapshot`` (texts: they exceed what
-JavaScript can count), ``part``, ``last``, ``resend`` (above 0: rows that were sent before are sent anew) and ``rows``.
-The header ``Idempotency-Key`` is the batch's id: a receiver that keeps the ids it has seen takes every row once.
-
-Batches as files: one file a batch, named by its id, there whole or not at all.
-"""
+A file holds one batch, is named by its id, and is complete or absent."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.builtins.sinks.windows import Window
+from airflow_provider_rfr.builtins.sinks._windows import Window
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
 from airflow_provider_rfr.http.client import Client, NoAnswer, Request, retry_after, trusted_certificates
 from airflow_provider_rfr.http.sockets import Deadline
@@ -46,7 +42,7 @@ class Batch:
 
     :ivar id: the same when the same rows are sent again after a crash
     :ivar last: whether it ends its window
-    :ivar again: how often everything was sent anew before: above 0, rows are declared duplicates
+    :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
     :ivar token: of the lease; goes up from run to run
     """
 
@@ -63,9 +59,9 @@ class Sender(Protocol):
     """A target that is open."""
 
     def send(self, batch: Batch) -> None:
-        """Return when the batch is safe at the target; one that is there already is no mistake.
+        """Return when the batch is safe at the target; one that is there already is left.
 
-        :raises SinkDeliveryError: it is not, or that can't be told
+        :raises SinkDeliveryError: it is not, or that is not known
         """
         ...
 
@@ -188,7 +184,7 @@ class HttpSender:
         parts = urlsplit(self._url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             remedy = "a host, and http or https as its schema"
-            raise ConfigurationError("sink.settings.connection", "its address is no HTTP address", remedy)
+            raise ConfigurationError("sink.settings.connection", "must be an HTTP address", remedy)
         self._host = parts.hostname
         self._verify = trusted_certificates(target.verify)
         self._client = Client()
@@ -286,7 +282,7 @@ class FileSender:
             return
         folder, _, name = path.rpartition("/")
         self._files.makedirs(folder, exist_ok=True)
-        # Hidden, so that whoever lists the folder takes it for none of ours; another run has another token.
+        # A hidden name, so that readers of the folder skip it; with the token, so that two runs never share it.
         self._collect(folder, f".{name}.", token)
         hidden = f"{folder}/.{name}.{token}.part"
         if isinstance(self._files, LocalFileSystem):

@@ -1,7 +1,6 @@
-"""The Spark application of a migration: one deploy by the document of a file, and one line of figures.
+"""The Spark application of a migration: one deploy by a document, and one line of figures.
 
-The document of a migration: what the operator ships in a private file, or a user writes.
-"""
+The operator ships the document in a private file; a user may write one."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.execution.work import Applied
     from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
     from airflow_provider_rfr.builtins.spec import CatalogSpec
-    from airflow_provider_rfr.builtins.state import Recorded
+    from airflow_provider_rfr.builtins.state import RegistryState
 
 
 _FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
@@ -76,25 +75,20 @@ def read_document(path: Path) -> _MigrationDocument:
 
     :raises ConfigurationError: it can't be read, or a field of it is wrong; no value is shown
     """
+    from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
+    from airflow_provider_rfr.builtins.spec import CatalogSpec
+
     try:
         said = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
-    return _parse_document(said, path.parent)
-
-
-def _parse_document(said: Any, folder: Path) -> _MigrationDocument:
-    """The document as a value.
-
-    :raises ConfigurationError: a field is wrong
-    """
     given = _mapping("config", said)
     if unknown := sorted(given.keys() - {*_FIELDS, *_MORE_FIELDS}):
         raise ConfigurationError(str(unknown[0]), "is not a field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
     if given.get("spec") is not None and given.get("objects"):
-        raise ConfigurationError("spec", "stands beside objects", "give one of the two")
+        raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
     jars = tuple(map(str, _list("jars", given.get("jars"))))
     spark = {str(name): str(value) for name, value in _mapping("spark", given.get("spark") or {}).items()}
     return _MigrationDocument(
@@ -102,10 +96,10 @@ def _parse_document(said: Any, folder: Path) -> _MigrationDocument:
         _text("store", given.get("store")),
         str(given.get("project") or "rfr"),
         None if given.get("version") is None else str(given["version"]),
-        tuple(folder / str(each) for each in _list("objects", given.get("objects"))),
-        _spec(given.get("spec")),
-        _policies(given.get("policies")),
-        _plan(given.get("plan")),
+        tuple(path.parent / str(each) for each in _list("objects", given.get("objects"))),
+        None if given.get("spec") is None else _decoded("spec", CatalogSpec, given["spec"]),
+        None if given.get("policies") is None else _decoded("policies", Policies, given["policies"]),
+        None if given.get("plan") is None else Plan.from_json(_mapping("plan", given["plan"])),
         str(given.get("actor") or ""),
         SparkSettings(spark, jars),
         _supervisor(_mapping("run", given.get("run") or {}).get("supervisor")),
@@ -116,24 +110,6 @@ def _lake(said: Any) -> LakeSettings:
     given = _mapping("lake", said)
     properties = _mapping("lake.properties", given.get("properties"))
     return LakeSettings(str(given.get("name") or "rfr"), {str(key): str(value) for key, value in properties.items()})
-
-
-def _spec(said: Any) -> CatalogSpec | None:
-    from airflow_provider_rfr.builtins.spec import CatalogSpec
-
-    return None if said is None else _decoded("spec", CatalogSpec, said)
-
-
-def _policies(said: Any) -> Policies | None:
-    from airflow_provider_rfr.builtins.planning.plan import Policies
-
-    return None if said is None else _decoded("policies", Policies, said)
-
-
-def _plan(said: Any) -> Plan | None:
-    from airflow_provider_rfr.builtins.planning.plan import Plan
-
-    return None if said is None else Plan.from_json(_mapping("plan", said))
 
 
 def _decoded(name: str, kind: Any, said: Any) -> Any:
@@ -152,7 +128,7 @@ def _supervisor(said: Any) -> tuple[int, int, str] | None:
     try:
         return int(given["pid"]), int(given["started"]), str(given["host"])
     except (KeyError, TypeError, ValueError):
-        raise ConfigurationError("run.supervisor", "is none", "give pid, started and host") from None
+        raise ConfigurationError("run.supervisor", "is invalid", "give pid, started and host") from None
 
 
 def _mapping(name: str, said: Any) -> Mapping[str, Any]:
@@ -185,11 +161,11 @@ def main(document: _MigrationDocument, *, began: float) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     try:
-        told = {**_figures(_deploy(document)), "seconds": round(time.monotonic() - began, 3)}
+        figures = {**_figures(_deploy(document)), "seconds": round(time.monotonic() - began, 3)}
     except Exception as error:
         log.debug("the deploy failed", exc_info=error)
         return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
-    print(json.dumps(told), flush=True)
+    print(json.dumps(figures), flush=True)
     return _EXIT_OK
 
 
@@ -227,7 +203,7 @@ def _deploy(document: _MigrationDocument) -> Applied:
         store.close()
 
 
-def registered_views(recorded: Recorded) -> tuple[RegisteredView, ...]:
+def registered_views(recorded: RegistryState) -> tuple[RegisteredView, ...]:
     """The views that earlier deploys left, for catalogs that can't hold any."""
     views = (each for each in recorded.objects if each.kind is Kind.VIEW and each.sql is not None)
     return tuple(

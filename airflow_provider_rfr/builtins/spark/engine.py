@@ -1,35 +1,31 @@
-"""SQL of a deploy on Spark.
+"""The SQL engine of a deploy on Spark, and views for catalogs that can't hold any.
 
-Statements about views, as Spark with Iceberg's extensions reads them.
-
-Views where the catalog can't hold any: registered in a session, and gone with it.
-
-In a notebook::
+Such views are registered in a session and vanish with it. In a notebook::
 
     from airflow_provider_rfr.builtins.spark import RegisteredView, register_views
 
     register_views(spark, "lake", [RegisteredView("ops.failing", "SELECT * FROM ops.runs WHERE state = 'failed'")])
     spark.sql("SELECT * FROM `ops.failing`")
 
-A temporary view can't have a namespace, so the whole name stands in one pair of backticks.
-"""
+A temporary view can't have a namespace, so the whole name is one quoted identifier."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.spark import session
-from airflow_provider_rfr.builtins.spark.compute import Job, compute
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, told, use_namespace
+from airflow_provider_rfr.builtins.spark._compute import Job, compute
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, spark_errors, use_namespace
 from airflow_provider_rfr.builtins.spec import Column, namespace_of
+from airflow_provider_rfr.builtins.sql._scopes import NamedTable, replace_tables
 from airflow_provider_rfr.builtins.sql.facts import dependencies
-from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
-from airflow_provider_rfr.builtins.wanted import CycleError, Graph
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
 from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -70,7 +66,7 @@ class _ViewText:
 
 
 def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
-    """Text, columns, comment and properties at once: a view without its marker is nobody's."""
+    """The statement with text and properties at once: a crash must not leave a view without its marker."""
     parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", session.table_name(view.name, catalog)]
     if view.columns:
         parts.append(f"({', '.join(map(_column, view.columns))})")
@@ -84,13 +80,8 @@ def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
 
 
 def drop_view(name: str, catalog: str) -> str:
-    """One that isn't there is no mistake."""
+    """The statement that drops a view, if it exists."""
     return f"DROP VIEW IF EXISTS {session.table_name(name, catalog)}"
-
-
-def _rename_view(old: str, new: str, catalog: str) -> str:
-    """Text, comment and properties stay."""
-    return f"ALTER VIEW {session.table_name(old, catalog)} RENAME TO {session.table_name(new, catalog)}"
 
 
 def _set_view_properties(
@@ -130,42 +121,34 @@ class RegisteredView:
         return self.name.casefold()
 
 
-def register_views(session: SparkSession, catalog: str, views: Iterable[RegisteredView]) -> tuple[str, ...]:
+def register_views(spark: SparkSession, catalog: str, views: Iterable[RegisteredView]) -> tuple[str, ...]:
     """Make each view a temporary one of the session, in an order in which each finds what it reads.
 
     Neither the session's current catalog nor its current namespace matters, and both stay what they are.
 
     :param catalog: name of the lake's catalog in the session
     :returns: what to write in a query for each view, in that order
-    :raises ConfigurationError: a query is none, or the views read each other in a circle
+    :raises ConfigurationError: a query is invalid, or the views read each other in a circle
     :raises SparkJobError: a view can't be made; those before it are there
     """
     by_key = {each.key: each for each in views}
-    reads = {key: _reads(each, by_key) for key, each in by_key.items()}
-    found = []
-    for key in _ordered(reads):
-        view = by_key[key]
-        with told(f"view {view.name}"):
-            session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {_statement(view, catalog, by_key)}")
-        found.append(session.identifier(view.name))
-    return tuple(found)
-
-
-def _ordered(reads: Mapping[str, set[str]]) -> tuple[str, ...]:
+    reads = {
+        key: {read.name for read in dependencies(each.query, namespace_of(each.name))} for key, each in by_key.items()
+    }
     try:
-        return Graph(reads).order(lambda each: each)
+        order = Graph(reads).order(lambda key: key)
     except CycleError as error:
         raise ConfigurationError("views", str(error), "no view can read itself, also not by way of others") from None
-
-
-def _reads(view: RegisteredView, known: Mapping[str, RegisteredView]) -> set[str]:
-    return {each.name for each in dependencies(view.query, namespace_of(view.name)) if each.name in known}
-
-
-def _statement(view: RegisteredView, catalog: str, known: Mapping[str, RegisteredView]) -> str:
-    columns = f" ({', '.join(map(session.identifier, view.columns))})" if view.columns else ""
-    query = _resolved(view.query, namespace_of(view.name), catalog, known)
-    return f"{session.identifier(view.name)}{columns} AS {query}"
+    found = []
+    for key in order:
+        view = by_key[key]
+        name = session.identifier(view.name)
+        columns = f" ({', '.join(map(session.identifier, view.columns))})" if view.columns else ""
+        query = _resolved(view.query, namespace_of(view.name), catalog, by_key)
+        with spark_errors(f"view {view.name}"):
+            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name}{columns} AS {query}")
+        found.append(name)
+    return tuple(found)
 
 
 def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, RegisteredView]) -> str:
@@ -174,18 +157,14 @@ def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, Regi
     def whole(table: NamedTable) -> str:
         view = known.get(table.name)
         if view is None:
-            return _in_catalog(table, namespace, catalog)
+            if len(table.parts) == 1:
+                return f"{session.table_name(namespace, catalog)}.{table.written}"
+            named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
+            return table.written if named else f"{session.identifier(catalog)}.{table.written}"
         name = session.identifier(view.name)
         return name if table.aliased else f"{name} AS {session.identifier(table.parts[-1])}"
 
     return replace_tables(query, namespace, whole)
-
-
-def _in_catalog(table: NamedTable, namespace: str, catalog: str) -> str:
-    if len(table.parts) == 1:
-        return f"{session.table_name(namespace, catalog)}.{table.written}"
-    named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
-    return table.written if named else f"{session.identifier(catalog)}.{table.written}"
 
 
 class SparkSqlEngine:
@@ -254,7 +233,7 @@ class SparkSqlEngine:
             return
         there = find_view(self._catalog, name) if replace else None
         made = _ViewText(name, sql, properties, comment, tuple(columns))
-        with told(f"view {name}", self._secrets):
+        with spark_errors(f"view {name}", self._secrets):
             self._define(made, there, replace)
 
     def _define(self, made: _ViewText, there: ViewEntry | None, replace: bool) -> None:
@@ -267,7 +246,12 @@ class SparkSqlEngine:
         try:
             found = session.sql(session.query(made.sql)).columns
             if made.columns:
-                _check_columns(made, found)
+                # Columns are named by position: the same names in another order would label others' values.
+                wanted = [each.name for each in made.columns]
+                folded, declared = [name.casefold() for name in found], [name.casefold() for name in wanted]
+                if folded != declared and sorted(folded) == sorted(declared):
+                    problem = f"the query gives {', '.join(found)}; declared are {', '.join(wanted)}"
+                    raise SchemaError(f"view {made.name}: {problem}; write them in one order")
             elif same is not None:
                 made = made.named(same.columns, found)
             session.sql(create_view(made, self._lake.name, replace=replace))
@@ -275,7 +259,7 @@ class SparkSqlEngine:
             session.sql(f"USE {session.identifier(self._lake.name)}")
 
     def drop_view(self, name: str) -> None:
-        """Drop it; one that isn't there is no mistake."""
+        """Drop the view, if it exists."""
         if not self._persistent:
             self._registered.pop(name.casefold(), None)
             self._session.catalog.dropTempView(name)
@@ -293,12 +277,15 @@ class SparkSqlEngine:
                 self._register(RegisteredView(new, known.query, known.columns))
                 self.drop_view(old)
             return
-        names = view_names(self._catalog)
+        names, catalog = view_names(self._catalog), self._lake.name
         if old.casefold() not in names and new.casefold() in names:
             return
-        with told(f"view {old}", self._secrets):
-            use_namespace(self._session, self._lake.name, namespace_of(new))
-        self._run(old, _rename_view(old, new, self._lake.name))
+        with spark_errors(f"view {old}", self._secrets):
+            use_namespace(self._session, catalog, namespace_of(new))
+        self._run(
+            old,
+            f"ALTER VIEW {session.table_name(old, catalog)} RENAME TO {session.table_name(new, catalog)}",
+        )
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
         """Set properties, take away those that are None, and replace the comment."""
@@ -322,15 +309,10 @@ class SparkSqlEngine:
         :raises SparkJobError: Spark can't run the query
         """
         if self._registered:
-            query = self._with_registered(query, namespace_of(table))
+            with suppress(QueryError):
+                query = _resolved(query, namespace_of(table), self._lake.name, self._registered)
         job = Job(self._session, self._lake.name, self._catalog, query, table, target, self._secrets)
         return compute(job, read, row_wise)
-
-    def _with_registered(self, query: str, namespace: str) -> str:
-        try:
-            return _resolved(query, namespace, self._lake.name, self._registered)
-        except QueryError:
-            return query
 
     def _register(self, view: RegisteredView) -> None:
         known = {**self._registered, view.key: view}
@@ -338,14 +320,5 @@ class SparkSqlEngine:
         self._registered = known
 
     def _run(self, name: str, statement: str) -> None:
-        with told(f"view {name}", self._secrets):
+        with spark_errors(f"view {name}", self._secrets):
             self._session.sql(statement)
-
-
-def _check_columns(made: _ViewText, found: Sequence[str]) -> None:
-    """Columns are named by their places: the same names in another order would stand over others' values."""
-    wanted = [each.name for each in made.columns]
-    folded, declared = [name.casefold() for name in found], [name.casefold() for name in wanted]
-    if folded != declared and sorted(folded) == sorted(declared):
-        told = f"the query gives {', '.join(found)}; declared are {', '.join(wanted)}"
-        raise SchemaError(f"view {made.name}: {told}; write them in one order")

@@ -1,9 +1,4 @@
-"""One Spark session on the lake's own catalog, with Iceberg's runtime.
-
-Errors of Spark as errors of this package, with nothing secret in them.
-
-Names and texts as Spark SQL reads them.
-"""
+"""A Spark session on the lake's catalog with Iceberg's runtime; errors without secrets; quoting for Spark SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
@@ -33,7 +27,7 @@ _REDACTED = f"(?i){SECRET_NAMES}"
 
 
 @contextmanager
-def told(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
+def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Raise what Spark raises as a :class:`SparkJobError` of one sentence; other errors stay as they are.
 
     :param what: was tried, e.g. ``view ops.v``
@@ -110,10 +104,6 @@ _OF_SESSION: Final = {
 }
 
 
-def _none() -> Mapping[str, str]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """How Spark is started where this process starts it.
@@ -123,7 +113,7 @@ class SparkSettings:
         Central; empty: they are fetched from there
     """
 
-    settings: Mapping[str, str] = field(default_factory=_none)
+    settings: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
 
 
@@ -134,7 +124,7 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     What the catalog needs to be opened, its password among it, is known to the session alone: it is in no setting of
     the application, which Spark's pages and event log show.
 
-    :raises ConfigurationError: the catalog is none that Spark can open, or Iceberg's runtime can't be had
+    :raises ConfigurationError: Spark can't open such a catalog, or Iceberg's runtime is not available
     :raises SparkJobError: Spark could not be started
     """
     spark = spark or SparkSettings()
@@ -143,7 +133,10 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     if not _has_runtime(session, settings[_EXTENSIONS]):
         raise _no_runtime(settings, spark)
     session.sparkContext.setLogLevel("ERROR")
-    for name, value in {**_of_catalog(settings, lake), **_OF_SESSION}.items():
+    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
+    # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
+    found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
+    for name, value in {**found, **_OF_SESSION}.items():
         session.conf.set(name, value)
     try:
         # The method for this asks whichever session was the active one before.
@@ -151,15 +144,9 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     except Exception as error:
         if not of_spark(error):
             raise
-        told = without(_sentence(error), secrets_in(lake.properties))
-        raise SparkJobError(f"Spark can't open the catalog {lake.name}: {told}") from None
+        problem = without(_sentence(error), secrets_in(lake.properties))
+        raise SparkJobError(f"Spark can't open the catalog {lake.name}: {problem}") from None
     return session
-
-
-def _of_catalog(settings: Mapping[str, str], lake: LakeSettings) -> dict[str, str]:
-    found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
-    # PyIceberg commits to the tables that this session reads: what it had in its cache would be the tables before.
-    return {**found, f"{_CATALOGS}{lake.name}.cache-enabled": "false"}
 
 
 def _started(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> SparkSession:
@@ -243,7 +230,7 @@ def _no_runtime(settings: Mapping[str, str], spark: SparkSettings, why: str = ""
 
 
 def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
-    """Make it the current one, in which names without a namespace are looked for; it is made where there is none."""
+    """Make the namespace, created if need be, the current one, in which unqualified names are looked up."""
     name = table_name(namespace, catalog)
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
     session.sql(f"USE {name}")

@@ -1,1 +1,1 @@
-"""What a query reads and gives, told from its text."""
+"""Queries of built-in objects, read with sqlglot."""

@@ -1,21 +1,15 @@
-"""What a query says by itself, whatever columns its tables have.
+"""What a query reads and returns, and its text with the stars written out.
 
-Taken from its tree once and kept: to parse takes a millisecond, and a tree is too large to be kept for thousands.
+Facts that do not depend on the columns of tables are cached: parsing takes a millisecond, and a tree is too large to
+be kept for thousands of queries.
 
-What a query reads: tables and the columns of them, found by its scopes.
-
-Columns that a query asks of a table which does not have them.
-
-Where the stars of a query stand, and what is to stand there instead.
-
-``SELECT *`` written out: a column that comes later changes no view by itself.
-
-Only the star is touched. The rest of the text stays as its author wrote it, and it is that text which is executed.
-"""
+A ``SELECT *`` is written out so that a column that is added later changes no view by itself. Only the star is
+replaced; the rest stays as its author wrote it, and that text is executed."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import dropwhile
@@ -25,8 +19,8 @@ from sqlglot import TokenType, exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier, parse_query, tokens
-from airflow_provider_rfr.builtins.sql.scopes import (
+from airflow_provider_rfr.builtins.sql._parse import canonical_sql, identifier, parse_query, tokens
+from airflow_provider_rfr.builtins.sql._scopes import (
     STAR,
     ColumnsOf,
     Mention,
@@ -52,7 +46,7 @@ class _Facts:
     """All names are as they are compared.
 
     :ivar tables: the parts of each table's name where it is read, and the columns of it that are used there; None: all,
-        or it can't be told
+        or it can't be known
     :ivar qualified: the parts of a table's name, a column that the query asks of just that table, and the column as
         its author wrote it
     :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
@@ -74,11 +68,15 @@ def _facts_of(query: str) -> _Facts:
     :raises UnreadableQueryError: it can't be parsed
     """
     scopes = scopes_of(query)
-    # Its words are at hand now; whoever asks for this text later would have it taken apart once more.
+    # Fills the cache of canonical texts while the tokens of this query are still cached.
     canonical_sql(query)
     starred = any(map(_is_starred, scopes))
     qualified = dict.fromkeys(each for scope in scopes for each in _qualified(scope))
-    return _Facts(tuple(_tables(query, scopes)), tuple(qualified), starred, None if starred else _outputs(scopes[-1]))
+    outputs = None
+    if not starred:
+        with suppress(QueryError):
+            outputs = Outputs(lambda name: None, "").of(scopes[-1])
+    return _Facts(tuple(_tables(query, scopes)), tuple(qualified), starred, outputs)
 
 
 def _is_starred(scope: Scope) -> bool:
@@ -87,13 +85,6 @@ def _is_starred(scope: Scope) -> bool:
         for node in scope.walk()
         if isinstance(node, (exp.Star, exp.Join))
     )
-
-
-def _outputs(scope: Scope) -> tuple[str, ...] | None:
-    try:
-        return Outputs(lambda name: None, "").of(scope)
-    except QueryError:
-        return None
 
 
 def _qualified(scope: Scope) -> Iterator[tuple[_Parts, str, str]]:
@@ -112,13 +103,18 @@ def _tables(query: str, scopes: Iterable[Scope]) -> Iterator[tuple[_Parts, tuple
         named = tuple(mentions(scope))
         for alias, table in tables_of(scope):
             seen.add(id(table))
-            used = None if _depends_on_all(scope, table) else _used(named, scope, alias, table)
+            used = _used(named, scope, alias, table)
             yield table_parts(table), None if used is None else tuple(sorted(used))
     for parts in _others(parse_query(query), seen):
         yield parts, None
 
 
 def _used(named: Iterable[Mention], scope: Scope, alias: str, table: exp.Table) -> set[str] | None:
+    """The columns of a table that a scope uses; None: all, or unknown."""
+    # Columns that are not named matter, too, where they make the groups of a pivot, or join.
+    natural = any(each.method.upper() == "NATURAL" for each in scope.find_all(exp.Join))
+    if natural or table.args.get("pivots") or table.alias_column_names:
+        return None
     found = set()
     for mention in named:
         if mention.parts == (STAR,):
@@ -129,13 +125,6 @@ def _used(named: Iterable[Mention], scope: Scope, alias: str, table: exp.Table) 
         if column is not None:
             found.add(column)
     return found
-
-
-def _depends_on_all(scope: Scope, table: exp.Table) -> bool:
-    """Whether columns that nobody names matter: they join, or make the groups of a pivot."""
-    if table.args.get("pivots") or table.alias_column_names:
-        return True
-    return any(each.method.upper() == "NATURAL" for each in scope.find_all(exp.Join))
 
 
 def _others(tree: exp.Query, seen: set[int]) -> Iterator[_Parts]:
@@ -168,7 +157,7 @@ class Reads:
 
     :ivar name: as objects' names are compared
     :ivar columns: the columns of it that are used, sorted, as they are compared; some too many where the query does
-        not tell whose a column is. None: all, or it can't be told
+        not tell whose a column is. None: all, or it can't be known
     """
 
     name: str
@@ -198,15 +187,15 @@ def object_reads(obj: BuiltinObject, *, known: Container[str] | None = None) -> 
     if obj.sink is not None:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
         return (Reads(obj.sink.source.casefold(), columns),)
-    told = {name.casefold(): Reads(name.casefold()) for name in obj.depends_on}
+    declared = {name.casefold(): Reads(name.casefold()) for name in obj.depends_on}
     try:
         found = dependencies(obj.query, namespace_of(obj.name), known=known) if obj.query is not None else ()
     except UnreadableQueryError:
-        if not told:
+        if not declared:
             raise
         found = ()
-    told.update({each.name: each for each in found})
-    return tuple(told[name] for name in sorted(told))
+    declared.update({each.name: each for each in found})
+    return tuple(declared[name] for name in sorted(declared))
 
 
 def unqualified(query: str) -> tuple[str, ...]:
@@ -278,27 +267,6 @@ class Edit:
     text: str
 
 
-def _star_edits(query: str, columns_of: ColumnsOf, namespace: str, *, keep_unknown: bool) -> list[Edit]:
-    """What has to be done to a query so that it has no stars, in the text's order.
-
-    :raises QueryError: a star can't be written out
-    """
-    if not _facts_of(query).starred:
-        return []
-    outputs = Outputs(columns_of, namespace)
-    edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
-    return sorted(edits, key=lambda each: each.start)
-
-
-def _result_columns(query: str, columns_of: ColumnsOf, namespace: str) -> tuple[str, ...]:
-    """The names of a query's columns, as their author wrote them.
-
-    :raises QueryError: one has no name, or a star can't be written out
-    """
-    found = _facts_of(query).outputs
-    return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
-
-
 def _edits(query: str, scope: Scope, outputs: Outputs, keep_unknown: bool) -> Iterator[Edit]:
     for node in scope.walk():
         try:
@@ -338,17 +306,22 @@ def _end(query: str, start: int, star: exp.Star) -> int:
 
 
 def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, keep_unknown: bool = False) -> str:
-    """The query with every star that stands for columns replaced by their names.
+    """The query with every star replaced by column names, except that of ``count(*)``.
 
-    That of ``count(*)`` stands for none. ``NATURAL JOIN`` is refused as well, since it depends on columns that nobody
-    names.
+    ``NATURAL JOIN`` is refused as well, since it depends on columns that are
+    not named.
 
     :param columns_of: the columns that are recorded, or declared, by name as it is compared
     :param namespace: of tables that are named without one
     :param keep_unknown: leave stars alone under which there is nothing but tables of others
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
-    for edit in reversed(_star_edits(query, columns_of, namespace, keep_unknown=keep_unknown)):
+    if not _facts_of(query).starred:
+        return query
+    outputs = Outputs(columns_of, namespace)
+    edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
+    # From the end, so that the places before an edit stay valid.
+    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
         query = query[: edit.start] + edit.text + query[edit.end :]
     return query
 
@@ -358,7 +331,8 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
     :raises QueryError: one has no name, or what a star stands for is not known
     """
-    return _result_columns(query, columns_of, namespace)
+    found = _facts_of(query).outputs
+    return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
@@ -372,7 +346,7 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
     def columns_of(name: str) -> tuple[str, ...] | None:
         key = name.casefold()
         if key not in known:
-            # Views in a circle have no columns; the circle itself is told by whoever orders them.
+            # Views in a circle have no columns; the rules report the circle.
             known[key] = None
             known[key] = _columns(by_key.get(key), columns_of)
         return known[key]

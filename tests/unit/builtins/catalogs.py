@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, Step, Verb
+from airflow_provider_rfr.builtins.desired import relation
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
@@ -22,16 +23,15 @@ from airflow_provider_rfr.builtins.spec import (
 )
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
+    ActualState,
     Constraints,
-    Live,
     LiveKind,
     LiveObject,
-    Recorded,
     RecordedObject,
+    RegistryState,
     SinkState,
     UserView,
 )
-from airflow_provider_rfr.builtins.wanted import relation
 
 PROJECT = "ops"
 
@@ -115,13 +115,13 @@ class Catalog:
         self.things: dict[str, Thing] = {}
         self.garbage: list[str] = []
         self.unfinished: frozenset[UUID] = frozenset()
-        self.recorded = Recorded()
+        self.recorded = RegistryState()
         self.user_views: dict[str, UserView] = {}
         self.deploys = 0
 
     # What the planner sees
 
-    def live(self) -> Live:
+    def live(self) -> ActualState:
         found = {
             key: LiveObject(
                 each.name,
@@ -136,7 +136,7 @@ class Catalog:
             )
             for key, each in self.things.items()
         }
-        return Live(found, tuple(self.user_views.values()), self.unfinished)
+        return ActualState(found, tuple(self.user_views.values()), self.unfinished)
 
     def plan(
         self, wanted: CatalogSpec, *, instances: Mapping[str, tuple[Instance, ...]] | None = None, **policies: Any
@@ -189,9 +189,9 @@ class Catalog:
     def _do(self, step: Step, records: Mapping[UUID, RecordedObject], deploy: str) -> None:
         if step.kind is Kind.SINK:
             return
-        if step.how in (Verb.DROP, Verb.REMOVE):
+        if step.how in (Action.DROP, Action.REMOVE):
             self._drop(step)
-        elif step.how is Verb.RENAME:
+        elif step.how is Action.RENAME:
             self._rename(step, deploy)
         elif step.user:
             self._resolve(step.name.casefold(), [(each.name, each.columns) for each in self._user_reads(step)])
@@ -228,14 +228,14 @@ class Catalog:
     def _change(self, step: Step, record: RecordedObject, deploy: str) -> None:
         key, kind = step.name.casefold(), relation(step.kind)
         before = self.things.get(key)
-        if step.how is Verb.CREATE and before is not None:
+        if step.how is Action.CREATE and before is not None:
             raise CatalogError(f"create {step.name}: it is there already")
-        if step.how not in (Verb.CREATE, Verb.ADOPT) and not (before is None and kind is LiveKind.VIEW):
+        if step.how not in (Action.CREATE, Action.ADOPT) and not (before is None and kind is LiveKind.VIEW):
             before = self._own(step)
         if before is not None and before.kind is not kind:
             raise CatalogError(f"{step.how.value} {step.name}: it is a {before.kind.value}")
         used = [(each.name, each.columns) for each in record.deps]
-        asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (Verb.METADATA, Verb.EVOLVE)
+        asks = step.kind in (Kind.VIEW, Kind.MATERIALIZED_VIEW) and step.how not in (Action.METADATA, Action.EVOLVE)
         if asks:
             self._resolve(key, used)
         columns = self._columns(step, record, before) if kind is LiveKind.TABLE else record.columns
@@ -252,11 +252,11 @@ class Catalog:
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
             dict(record.properties),
             before.born if before is not None else deploy,
-            0 if step.how in (Verb.CREATE, Verb.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
+            0 if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )
 
     def _columns(self, step: Step, record: RecordedObject, before: Thing | None) -> tuple[Column, ...]:
-        if step.how is Verb.CREATE:
+        if step.how is Action.CREATE:
             return record.columns
         assert before is not None
         columns = run_updates(before.columns, step.details)

@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning.diff import (
+from airflow_provider_rfr.builtins.planning._diff import (
     Change,
     _SchemaUpdates,
     diff_columns,
@@ -21,7 +21,7 @@ from airflow_provider_rfr.builtins.planning.diff import (
     rename_hints,
     schema_updates,
 )
-from airflow_provider_rfr.builtins.spec import Column, How
+from airflow_provider_rfr.builtins.spec import Column, Strategy
 from tests.profile import examples
 from tests.unit.builtins.catalogs import column, run_updates
 
@@ -30,7 +30,7 @@ def columns(*texts: str) -> tuple[Column, ...]:
     return tuple(map(column, texts))
 
 
-def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str], How | None]:
+def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str], Strategy | None]:
     found = diff_columns(old, new, pending_renames(old, new))
     return [str(each) for each in found], gentlest(found)
 
@@ -38,34 +38,34 @@ def changes(old: tuple[Column, ...], new: tuple[Column, ...]) -> tuple[list[str]
 @pytest.mark.parametrize(
     ("old", "new", "said", "how"),
     [
-        (["a int"], ["a int", "b string"], ["+ column b string"], How.EVOLVE),
-        (["a int"], ["b string", "a int"], ["+ column b string"], How.EVOLVE),
-        (["a int"], ["a int", "b string!"], ["+ column b string, required"], How.REWRITE),
-        (["a int", "b int"], ["a int"], ["- column b int (its values stay in older"], How.EVOLVE),
-        (["a int"], ["b int < a"], ["> column a -> b (rename)"], How.EVOLVE),
-        (["a int"], ["b int < a", "a int"], ["> column a -> b (rename)", "+ column a int"], How.EVOLVE),
-        (["a int", "b int"], ["b int < a", "a int < b"], ["> column a -> b", "> column b -> a"], How.EVOLVE),
-        (["a int", "b int"], ["b int", "a int"], ["~ column order: b, a"], How.EVOLVE),
-        (["a int"], ["a bigint"], ["^ a: int -> bigint (widen)"], How.EVOLVE),
-        (["a float"], ["a double"], ["^ a: float -> double (widen)"], How.EVOLVE),
-        (["a decimal(10,2)"], ["a decimal(12,2)"], ["^ a: decimal(10,2) -> decimal(12,2)"], How.EVOLVE),
-        (["a decimal(10,2)"], ["a decimal(20,4)"], ["! a: decimal(10,2) -> decimal(20,4)"], How.REWRITE),
-        (["a decimal(12,2)"], ["a decimal(10,2)"], ["! a: decimal(12,2) -> decimal(10,2)"], How.REWRITE),
-        (["a bigint"], ["a int"], ["! a: bigint -> int (incompatible)"], How.REWRITE),
-        (["a string"], ["a int"], ["! a: string -> int (incompatible)"], How.REWRITE),
-        (["a int"], ["a string"], ["! a: int -> string (incompatible)"], How.REWRITE),
-        (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], How.REWRITE),
-        (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], How.REWRITE),
-        (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], How.EVOLVE),
-        (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], How.REWRITE),
-        (["a int!"], ["a int"], ["~ a: required -> optional"], How.EVOLVE),
-        (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], How.EVOLVE),
-        (["a int"], ["b bigint < a"], ["> column a -> b (rename)", "^ b: int -> bigint (widen)"], How.EVOLVE),
+        (["a int"], ["a int", "b string"], ["+ column b string"], Strategy.EVOLVE),
+        (["a int"], ["b string", "a int"], ["+ column b string"], Strategy.EVOLVE),
+        (["a int"], ["a int", "b string!"], ["+ column b string, required"], Strategy.REWRITE),
+        (["a int", "b int"], ["a int"], ["- column b int (its values stay in older"], Strategy.EVOLVE),
+        (["a int"], ["b int < a"], ["> column a -> b (rename)"], Strategy.EVOLVE),
+        (["a int"], ["b int < a", "a int"], ["> column a -> b (rename)", "+ column a int"], Strategy.EVOLVE),
+        (["a int", "b int"], ["b int < a", "a int < b"], ["> column a -> b", "> column b -> a"], Strategy.EVOLVE),
+        (["a int", "b int"], ["b int", "a int"], ["~ column order: b, a"], Strategy.EVOLVE),
+        (["a int"], ["a bigint"], ["^ a: int -> bigint (widen)"], Strategy.EVOLVE),
+        (["a float"], ["a double"], ["^ a: float -> double (widen)"], Strategy.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(12,2)"], ["^ a: decimal(10,2) -> decimal(12,2)"], Strategy.EVOLVE),
+        (["a decimal(10,2)"], ["a decimal(20,4)"], ["! a: decimal(10,2) -> decimal(20,4)"], Strategy.REWRITE),
+        (["a decimal(12,2)"], ["a decimal(10,2)"], ["! a: decimal(12,2) -> decimal(10,2)"], Strategy.REWRITE),
+        (["a bigint"], ["a int"], ["! a: bigint -> int (incompatible)"], Strategy.REWRITE),
+        (["a string"], ["a int"], ["! a: string -> int (incompatible)"], Strategy.REWRITE),
+        (["a int"], ["a string"], ["! a: int -> string (incompatible)"], Strategy.REWRITE),
+        (["a date"], ["a timestamp"], ["! a: date -> timestamp (incompatible)"], Strategy.REWRITE),
+        (["a timestamp"], ["a timestamp_ntz"], ["! a: timestamp -> timestamp_ntz"], Strategy.REWRITE),
+        (["a struct<x:int>"], ["a struct<x:bigint>"], ["^ a: struct<x:int> -> struct<x:bigint>"], Strategy.EVOLVE),
+        (["a struct<x:int>"], ["a struct<y:int>"], ["! a: struct<x:int> -> struct<y:int>"], Strategy.REWRITE),
+        (["a int!"], ["a int"], ["~ a: required -> optional"], Strategy.EVOLVE),
+        (["a int"], ["a int!"], ["~ a: optional -> required (if no value is NULL)"], Strategy.EVOLVE),
+        (["a int"], ["b bigint < a"], ["> column a -> b (rename)", "^ b: int -> bigint (widen)"], Strategy.EVOLVE),
         (["a int"], ["A int"], [], None),
         (["a int"], ["a int"], [], None),
     ],
 )
-def test_the_classes_of_column_changes(old: list[str], new: list[str], said: list[str], how: How | None) -> None:
+def test_the_classes_of_column_changes(old: list[str], new: list[str], said: list[str], how: Strategy | None) -> None:
     words, found = changes(columns(*old), columns(*new))
     assert found is how
     assert len(words) == len(said) and all(word.startswith(start) for word, start in zip(words, said, strict=True))
@@ -73,7 +73,7 @@ def test_the_classes_of_column_changes(old: list[str], new: list[str], said: lis
 
 def test_a_comment_is_metadata() -> None:
     found = diff_columns((Column("a", "int"),), (Column("a", "int", comment="an a"),))
-    assert [each.what for each in found] == [Change.COMMENT] and gentlest(found) is How.METADATA
+    assert [each.what for each in found] == [Change.COMMENT] and gentlest(found) is Strategy.METADATA
 
 
 def test_a_rename_that_was_done_is_not_done_again_though_it_is_still_declared() -> None:

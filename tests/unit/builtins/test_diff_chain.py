@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.planning.instructions import Chained, _both, lead_back, merge, names, path, unused
-from airflow_provider_rfr.builtins.spec import How, Migration
-from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.spec import Migration, Strategy
+from airflow_provider_rfr.builtins.sql._parse import bare_column, columns_read, compose
 from tests.profile import examples
 
 A, B, C, D = (f"c1:{letter * 64}" for letter in "abcd")
 
 
-def step(before: str, after: str, how: How = How.EVOLVE, **expressions: str) -> Migration:
+def step(before: str, after: str, how: Strategy = Strategy.EVOLVE, **expressions: str) -> Migration:
     return Migration(before, after, how, expressions)
 
 
@@ -37,20 +37,20 @@ def test_an_instruction_names_a_fingerprint_by_at_least_eight_digits(words: str,
 
 def test_versions_may_be_skipped() -> None:
     """Rows 22 and 23."""
-    steps = (step(C, D), step("c1:aaaaaaaa", "c1:bbbbbbbb"), step("c1:bbbbbbbbbb", C, How.REWRITE))
+    steps = (step(C, D), step("c1:aaaaaaaa", "c1:bbbbbbbb"), step("c1:bbbbbbbbbb", C, Strategy.REWRITE))
     assert path(steps, A, D) == (steps[1], steps[2], steps[0])
     assert path(steps, B, D) == (steps[2], steps[0])
     assert path(steps, D, A) is None
 
 
 def test_a_way_that_loses_nothing_is_taken_before_a_shorter_one_that_does() -> None:
-    steps = (step(A, C, How.REPLACE_EMPTY), step(A, B), step(B, C, How.REWRITE))
+    steps = (step(A, C, Strategy.REPLACE_EMPTY), step(A, B), step(B, C, Strategy.REWRITE))
     assert path(steps, A, C) == steps[1:]
 
 
 def test_of_two_ways_that_lose_nothing_the_shorter_is_taken_then_the_gentler_then_the_first() -> None:
-    assert path((step(A, B), step(B, C), step(A, C, How.REWRITE)), A, C) == (step(A, C, How.REWRITE),)
-    assert path((step(A, C, How.REWRITE), step(A, C)), A, C) == (step(A, C),)
+    assert path((step(A, B), step(B, C), step(A, C, Strategy.REWRITE)), A, C) == (step(A, C, Strategy.REWRITE),)
+    assert path((step(A, C, Strategy.REWRITE), step(A, C)), A, C) == (step(A, C),)
     first, second = step(A, C, x="1"), step(A, C, x="2")
     assert path((first, second), A, C) == (first,)
 
@@ -61,20 +61,20 @@ def test_instructions_in_a_circle_end() -> None:
 
 def test_evolving_twice_is_evolving_once() -> None:
     """Row 23."""
-    assert merge([step(A, B), step(B, C)], compose).how is How.EVOLVE
+    assert merge([step(A, B), step(B, C)], compose).how is Strategy.EVOLVE
 
 
-@pytest.mark.parametrize("strong", [How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY])
-def test_anything_stronger_takes_in_what_is_gentler_on_either_side(strong: How) -> None:
+@pytest.mark.parametrize("strong", [Strategy.REWRITE, Strategy.SHADOW, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY])
+def test_anything_stronger_takes_in_what_is_gentler_on_either_side(strong: Strategy) -> None:
     """Row 22."""
     merged = merge([step(A, B), step(B, C, strong), step(C, D)], compose)
     assert (merged.how, merged.length) == (strong, 3)
-    assert merged.emptied is (strong is How.REPLACE_EMPTY)
+    assert merged.emptied is (strong is Strategy.REPLACE_EMPTY)
 
 
 def test_expressions_of_rewrites_are_put_into_each_other() -> None:
-    first = step(A, B, How.REWRITE, rows="CAST(rows AS INT)", kind="lower(type)")
-    then = step(B, C, How.REWRITE, total="rows * 2 + size", kind="upper(kind)")
+    first = step(A, B, Strategy.REWRITE, rows="CAST(rows AS INT)", kind="lower(type)")
+    then = step(B, C, Strategy.REWRITE, total="rows * 2 + size", kind="upper(kind)")
     assert merge([first, then], compose).expressions == {
         "rows": "CAST(rows AS INT)",
         "total": "(CAST(rows AS INT)) * 2 + size",
@@ -91,7 +91,9 @@ EXPRESSIONS = st.dictionaries(
     st.sampled_from("abc"),
     st.sampled_from(["a", "b", "c", "a + b", "upper(c)", "CASE WHEN a > 0 THEN b ELSE c END", "1"]),
 )
-STEPS = st.builds(Chained, st.sampled_from([How.EVOLVE, How.REWRITE, How.SHADOW, How.REPLACE_EMPTY]), EXPRESSIONS)
+STEPS = st.builds(
+    Chained, st.sampled_from([Strategy.EVOLVE, Strategy.REWRITE, Strategy.SHADOW, Strategy.REPLACE_EMPTY]), EXPRESSIONS
+)
 
 
 @examples(200)

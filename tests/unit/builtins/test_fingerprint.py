@@ -21,15 +21,15 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Column,
     Contents,
-    How,
     Kind,
     Migration,
     Place,
     SinkSpec,
     Stability,
+    Strategy,
     stable_id,
 )
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(
@@ -145,7 +145,7 @@ def test_two_columns_of_one_type_that_change_places_are_another_contract() -> No
         {"id": stable_id("p", "x")},
         {"kind": Kind.LOG},
         {"place": Place("a.yaml", 3)},
-        {"migrations": (Migration("c1:00000000", "c1:11111111", How.EVOLVE),)},
+        {"migrations": (Migration("c1:00000000", "c1:11111111", Strategy.EVOLVE),)},
         {"columns": columns(Column("rows", "bigint", renamed_from="n"))},
         {"columns": tuple(replace(each, name=each.name.upper()) for each in RUNS.columns)},
         {"properties": dict(reversed([*RUNS.properties.items()]))},
@@ -231,7 +231,7 @@ def test_contracts_are_equal_exactly_where_columns_are(one, other) -> None:
 
 
 @dataclass
-class Recorded:
+class RegistryState:
     """What the registry kept of a view."""
 
     raw_sql: str | None
@@ -247,15 +247,15 @@ class Recorded:
 @pytest.mark.parametrize(
     ("recorded", "same"),
     [
-        (Recorded(VIEW.query, "sqlglot/1 rules/0", "whatever it wrote"), True),
-        (Recorded("select a from OPS.runs", "sqlglot/1 rules/0", "whatever it wrote"), True),
-        (Recorded("SELECT b FROM ops.runs", "sqlglot/1 rules/0", "select a from ops . runs"), False),
-        (Recorded("SELECT a  FROM ops.runs", CANONICALIZER, "select a from ops . runs"), True),
-        (Recorded("SELECT b FROM ops.runs", CANONICALIZER, "select b from ops . runs"), False),
-        (Recorded(None, CANONICALIZER, "select a from ops . runs"), False),
+        (RegistryState(VIEW.query, "sqlglot/1 rules/0", "whatever it wrote"), True),
+        (RegistryState("select a from OPS.runs", "sqlglot/1 rules/0", "whatever it wrote"), True),
+        (RegistryState("SELECT b FROM ops.runs", "sqlglot/1 rules/0", "select a from ops . runs"), False),
+        (RegistryState("SELECT a  FROM ops.runs", CANONICALIZER, "select a from ops . runs"), True),
+        (RegistryState("SELECT b FROM ops.runs", CANONICALIZER, "select b from ops . runs"), False),
+        (RegistryState(None, CANONICALIZER, "select a from ops . runs"), False),
     ],
 )
-def test_what_another_canonicalizer_wrote_is_never_compared(recorded: Recorded, same: bool) -> None:
+def test_what_another_canonicalizer_wrote_is_never_compared(recorded: RegistryState, same: bool) -> None:
     assert same_logic(VIEW, recorded) is same
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.wanted import CycleError, Graph
+from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from tests.profile import examples
 
 

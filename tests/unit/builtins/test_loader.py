@@ -20,12 +20,12 @@ from airflow_provider_rfr.builtins import (
     BuiltinObject,
     Column,
     Contents,
-    How,
     Kind,
     Migration,
     Removal,
     SinkSpec,
     Stability,
+    Strategy,
     load_objects,
     stable_id,
 )
@@ -126,7 +126,7 @@ def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
             Migration(
                 "c1:01234567",
                 "c1:89abcdef",
-                How.REWRITE,
+                Strategy.REWRITE,
                 {"rows": "CAST(n AS bigint)"},
                 "rows was a string in 1.x",
             ),

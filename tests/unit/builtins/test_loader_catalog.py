@@ -71,7 +71,7 @@ def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
         (
             "SELECT a FROM ops.tt",
             "ops.v: it reads ops.tt, which is not declared; did you mean t? declare it, or "
-            "name it in depends_on if somebody else makes it",
+            "name it in depends_on if it is not a built-in object",
         ),
         (
             "SELECT a FROM lake.ops.t",

@@ -46,7 +46,7 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
         (table("keys: [nr]"), ":4: ops.t: there is no column nr; allowed: at, id"),
         (table("keys: [id, ID]"), ":4: ops.t: ID is listed twice"),
         (table("id: 12"), ":4: ops.t: id is 12, not a text; put it in quotes"),
-        (table("id: abc"), ":4: ops.t: id 'abc' is no UUID; leave it out to have one made from the name"),
+        (table("id: abc"), ":4: ops.t: id 'abc' is not a UUID; leave it out to have one made from the name"),
         (table("protect: ' '"), ":4: ops.t: protect says why, and nothing is said"),
         (table("per_instance: a b"), ":4: ops.t: 'a b' is not a name"),
         (table("properties: [a]"), ":4: ops.t: properties is a list, not a mapping"),
@@ -167,9 +167,9 @@ def step(**fields: str) -> str:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"from": "abc"}, "'abc' is no contract fingerprint; write c1: and at least 8 of its digits"),
-        ({"from": "c1:123"}, "'c1:123' is no contract fingerprint"),
-        ({"from": "12345678"}, "'12345678' is no contract fingerprint"),
+        ({"from": "abc"}, "'abc' is not a contract fingerprint; write c1: and at least 8 of its digits"),
+        ({"from": "c1:123"}, "'c1:123' is not a contract fingerprint"),
+        ({"from": "12345678"}, "'12345678' is not a contract fingerprint"),
         ({"from": CONTRACT}, "to itself"),
         ({"how": "adopt"}, "adopt changes no columns; allowed: evolve, rewrite, shadow, recompute, replace_empty"),
         ({"how": "truncate"}, "migrations.0.how 'truncate' is unknown"),
@@ -178,7 +178,7 @@ def step(**fields: str) -> str:
         ({"expressions": "{nr: a}"}, "there is no column nr; allowed: at, id"),
         ({"expressions": "{id: a b c}"}, "id: line 1"),
         ({"expressions": "{id: 'a; DROP TABLE t'}"}, "id: it is more than one statement"),
-        ({"expressions": "{id: (SELECT 1)}"}, "id: it is no single expression over columns"),
+        ({"expressions": "{id: (SELECT 1)}"}, "id: it must be a single expression over columns"),
         ({"why": "x"}, "migrations.0.why is not a field"),
     ],
 )

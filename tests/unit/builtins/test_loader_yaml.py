@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration.document import _DEEPEST, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.declaration._document import _DEEPEST, Node, YamlProblem, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 
@@ -46,7 +46,7 @@ TABLE = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}]\n"
         ),
         (TABLE + "1: x\n", ":4: ops.t: the key 1 is not text; put it in quotes"),
         (TABLE + "true: x\n", ":4: ops.t: the key true is not text; put it in quotes"),
-        (TABLE + "? [a, b]\n: x\n", ":4: ops.t: the key here is no text; put it in quotes"),
+        (TABLE + "? [a, b]\n: x\n", ":4: ops.t: the key here is not text; put it in quotes"),
         (
             TABLE + "owner: !!python/object/apply:os.system [exit 1]\n",
             ":4: ops.t: the tag tag:yaml.org,2002:python/object/apply:os.system is not known",

@@ -25,12 +25,12 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Column,
     Contents,
-    How,
     Kind,
     Migration,
     Removal,
     SinkSpec,
     Stability,
+    Strategy,
     stable_id,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
@@ -118,7 +118,7 @@ def test_without_an_instruction_the_entry_to_paste_is_told_and_it_helps(change: 
     assert problem.entry in str(refused.value)
     (entry,) = yaml.safe_load(problem.entry)["migrations"]
     assert (entry["from"], entry["to"], entry["how"]) == (before.short, after.short, how)
-    pasted = Migration(entry["from"], entry["to"], How(entry["how"]), entry.get("expressions", {}))
+    pasted = Migration(entry["from"], entry["to"], Strategy(entry["how"]), entry.get("expressions", {}))
     assert all(each.stale for each in found(replace(change, migrations=(pasted,)), VIEW))
     assert updated_lock(spec(replace(change, migrations=(pasted,)), VIEW), LOCK)
 
@@ -135,17 +135,17 @@ def test_a_problem_reads_like_those_of_the_loader_with_the_entry_below() -> None
 def test_instructions_may_lead_there_in_several_steps() -> None:
     change = wider(Column("n", "string"))
     steps = (
-        Migration(contract_of(RUNS.columns).digest[:11], "c1:00000000", How.EVOLVE),
-        Migration("c1:00000000", contract_of(change.columns).short, How.REWRITE, {"n": "CAST(n AS string)"}),
+        Migration(contract_of(RUNS.columns).digest[:11], "c1:00000000", Strategy.EVOLVE),
+        Migration("c1:00000000", contract_of(change.columns).short, Strategy.REWRITE, {"n": "CAST(n AS string)"}),
     )
     assert [each.stale for each in found(replace(change, migrations=steps), VIEW)] == [True]
 
 
 def test_an_instruction_that_leads_nowhere_is_told() -> None:
-    step = Migration("c1:00000000", "c1:11111111", How.EVOLVE)
+    step = Migration("c1:00000000", "c1:11111111", Strategy.EVOLVE)
     (problem,) = found(replace(RUNS, migrations=(step,)), VIEW)
     assert "the instruction from c1:00000000 to c1:11111111 leads nowhere" in problem.problem
-    used = Migration("c1:00000000", contract_of(RUNS.columns).short, How.EVOLVE)
+    used = Migration("c1:00000000", contract_of(RUNS.columns).short, Strategy.EVOLVE)
     assert found(replace(RUNS, migrations=(used,)), VIEW) == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import airflow_provider_rfr.builtins
 from airflow_provider_rfr.builtins.declaration.loader import load_objects
-from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from tests.unit.builtins.catalogs import Catalog
@@ -42,7 +42,10 @@ def test_a_change_is_blocked_with_an_entry_that_works_when_it_is_pasted_and_ends
     pasted = changed.replace("keys: [id]", f"keys: [id]\nmigrations:\n  {blocked.instruction}")
     wanted = load(tmp_path, pasted, "1.1")
     found = catalog.deploy(wanted)
-    assert [(each.how, each.name) for each in found.steps] == [(Verb.REWRITE, "ops.runs"), (Verb.REBIND, "ops.recent")]
+    assert [(each.how, each.name) for each in found.steps] == [
+        (Action.REWRITE, "ops.runs"),
+        (Action.REBIND, "ops.recent"),
+    ]
     assert found.steps[0].details["expressions"] == {"rows": "CAST(rows AS bigint)"}
     catalog.check()
     assert catalog.plan(wanted).steps == ()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
-from airflow_provider_rfr.builtins.spec import How
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
+from airflow_provider_rfr.builtins.spec import Strategy
 from airflow_provider_rfr.builtins.state import Constraints
 from tests.unit.builtins.catalogs import Catalog, column, contract, migration, spec, table, view
 
@@ -65,7 +65,7 @@ def test_code_changes_are_shown_beside_it_as_if_it_were_not_there() -> None:
     catalog = deployed()
     catalog.edit("ops.t", columns=(*T.columns, column("x int")))
     found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows bigint", properties=T.properties), V))
-    assert [(each.how, each.name) for each in found.steps] == [(Verb.EVOLVE, "ops.t"), (Verb.REBIND, "ops.v")]
+    assert [(each.how, each.name) for each in found.steps] == [(Action.EVOLVE, "ops.t"), (Action.REBIND, "ops.v")]
     assert found.steps[0].changes == ("^ rows: int -> bigint (widen)",)
     assert told(found) == ["column x was added by hand"] and exit_code(found) == 1
 
@@ -80,7 +80,7 @@ def test_a_view_is_put_back_or_left_alone() -> None:
     catalog = deployed()
     catalog.edit("ops.v", query="SELECT 1 AS rows")
     repair = catalog.plan(WANTED, drift="repair")
-    assert [(each.how, each.reason) for each in repair.steps] == [(Verb.REPLACE, "changed by hand")]
+    assert [(each.how, each.reason) for each in repair.steps] == [(Action.REPLACE, "changed by hand")]
     adopt = catalog.plan(WANTED, drift="adopt")
     assert (adopt.steps, exit_code(adopt)) == ((), 0) and told(adopt) == ["its text was changed by hand"]
     catalog.apply(repair)
@@ -97,7 +97,7 @@ def test_a_dropped_object_is_made_again_or_has_to_be_forgotten() -> None:
         "it is gone from the catalog: remove or forget it, or let it be repaired",
     )  # fmt: skip
     repair = catalog.deploy(WANTED, drift="repair")
-    assert [(each.how, each.name) for each in repair.steps] == [(Verb.CREATE, "ops.v")]
+    assert [(each.how, each.name) for each in repair.steps] == [(Action.CREATE, "ops.v")]
     catalog.check()
     assert catalog.plan(WANTED).steps == ()
 
@@ -112,7 +112,7 @@ def test_a_column_that_was_added_by_hand_is_left_or_dropped_with_permission() ->
     repair = catalog.plan(WANTED, drift="repair")
     assert repair.blocked[0].problems == ("column x would be lost; say accept_data_loss: ops.t, or adopt it",)
     repair = catalog.plan(WANTED, drift="repair", accept_data_loss={"ops.t"})
-    assert [(each.how, each.loses) for each in repair.steps] == [(Verb.EVOLVE, ("column x",))]
+    assert [(each.how, each.loses) for each in repair.steps] == [(Action.EVOLVE, ("column x",))]
     catalog.apply(repair)
     assert catalog.plan(WANTED).drift == ()
 
@@ -141,11 +141,11 @@ def test_properties_and_partitionings_are_put_back() -> None:
     catalog.edit("ops.t", properties={"owner": "bob"}, constraints=Constraints(("days(x)",)))
     repair = catalog.deploy(WANTED, drift="repair")
     assert [(each.how, each.changes) for each in repair.steps] == [
-        (Verb.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
+        (Action.EVOLVE, ("~ partitioned by: days(x) -> nothing",))
     ]
     assert catalog.plan(WANTED).drift == ()
     catalog.edit("ops.t", properties={"owner": "bob"})
-    assert [each.how for each in catalog.deploy(WANTED, drift="repair").steps] == [Verb.METADATA]
+    assert [each.how for each in catalog.deploy(WANTED, drift="repair").steps] == [Action.METADATA]
     assert catalog.plan(WANTED).drift == ()
 
 
@@ -168,7 +168,7 @@ def test_what_is_adopted_is_not_put_back_and_has_to_be_declared(
     blocked = catalog.plan(WANTED, drift="adopt").blocked[0].problems
     assert blocked == (f"{told(catalog.plan(WANTED))[0]}, and adopting that means to declare it so",)
     found = catalog.plan(spec("1.1", replace(T, **declared), V), drift="adopt")
-    assert found.applicable and not [each.changes for each in found.steps if each.changes and each.how is Verb.EVOLVE]
+    assert found.applicable and not [each.changes for each in found.steps if each.changes and each.how is Action.EVOLVE]
 
 
 def test_a_copy_that_has_our_marker_does_not_take_the_place_of_what_was_dropped() -> None:
@@ -188,7 +188,7 @@ def test_what_is_another_thing_altogether_is_not_touched() -> None:
     catalog.edit("ops.t", marker=None, columns=(column("other int"),))
     found = catalog.plan(WANTED, drift="repair")
     assert found.blocked[0].problems == (
-        "the table ops.t is there and lacks our marker: somebody else made it",
+        "the table ops.t is there and lacks our marker: no deploy made it",
     )  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def test_a_deploy_that_died_is_gone_on_with_and_is_no_drift(until: int) -> None:
 def test_a_deploy_that_was_given_up_half_way_is_no_obstacle_to_another_version(until: int) -> None:
     """Rows 30 and 31: what it left says whose it is, and the next version starts from there."""
     half, full = ["id bigint", "rows bigint", "x int"], ["id bigint", "rows bigint"]
-    back = (migration(contract(*half), contract(*full), How.EVOLVE),)
+    back = (migration(contract(*half), contract(*full), Strategy.EVOLVE),)
     third = spec("1.5", table("ops.t", *full, migrations=back), view("ops.v", "SELECT rows FROM ops.t"))
     catalog = deployed()
     catalog.apply(catalog.plan(V2), until=until)

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import Contents, Instance, Kind, Removal, Stability, name_problem
-from airflow_provider_rfr.builtins.state import Dependency, Live, LiveKind, LiveObject, Recorded, UserView
+from airflow_provider_rfr.builtins.state import ActualState, Dependency, LiveKind, LiveObject, RegistryState, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")
@@ -37,34 +37,34 @@ def deployed(*objects: object) -> Catalog:
 
 def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> None:
     """Row 11."""
-    live = Live.of(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
-    found = plan(spec("1.0", T), Recorded(), live)
+    live = ActualState.of(LiveObject("Ops.T", LiveKind.TABLE, None, T.columns))
+    found = plan(spec("1.0", T), RegistryState(), live)
     assert found.steps == () and found.records == ()
     assert problems(found) == [
-        "the name of the table ops.t is taken: the table Ops.T is there and lacks our marker: somebody else made it; "
+        "the name of the table ops.t is taken: the table Ops.T is there and lacks our marker: no deploy made it; "
         "rename one of the two, or adopt ops.t if it is what is declared"
     ]
 
 
 def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
-    found = plan(spec("1.0", T), Recorded(), Live(user_views=(UserView("ops.T", "SELECT 1 AS id"),)))
-    assert problems(found) == ["the name of the table ops.t is taken by the view ops.T of somebody else"]
+    found = plan(spec("1.0", T), RegistryState(), ActualState(user_views=(UserView("ops.T", "SELECT 1 AS id"),)))
+    assert problems(found) == ["the name of the table ops.t is taken by the user view ops.T"]
 
 
 def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
-    found = plan(spec("1.0", T), Recorded(), Live.of(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
+    found = plan(spec("1.0", T), RegistryState(), ActualState.of(LiveObject("ops.t", LiveKind.TABLE, OTHER)))
     assert f"carries the marker of {OTHER}, not of {T.id}" in problems(found)[0]
 
 
 def test_what_is_as_declared_can_be_adopted_by_name() -> None:
-    live = Live.of(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
-    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    live = ActualState.of(LiveObject("ops.t", LiveKind.TABLE, None, T.columns))
+    found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert did(found) == ["adopt ops.t"] and found.applicable
-    live = Live.of(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
-    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    live = ActualState.of(LiveObject("ops.t", LiveKind.TABLE, None, table("ops.t", "id int", "more int").columns))
+    found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: id is int, not bigint; column more was added"]
-    live = Live.of(LiveObject("ops.t", LiveKind.VIEW))
-    found = plan(spec("1.0", T), Recorded(), live, policies=_adopt())
+    live = ActualState.of(LiveObject("ops.t", LiveKind.VIEW))
+    found = plan(spec("1.0", T), RegistryState(), live, policies=_adopt())
     assert problems(found) == ["ops.t can't be adopted: it is a view, declared is a table"]
 
 
@@ -83,7 +83,7 @@ def test_what_is_written_otherwise_is_not_adopted_for_most_catalogs_would_not_fi
 def test_what_carries_our_marker_and_is_not_recorded_is_ours_again() -> None:
     """A deploy died between its last step and the registry, or the registry was lost."""
     catalog = deployed(T, view("ops.v", "SELECT id FROM ops.t"))
-    catalog.recorded = Recorded()
+    catalog.recorded = RegistryState()
     found = catalog.plan(spec("1.0", T, view("ops.v", "SELECT id FROM ops.t")))
     assert did(found) == ["metadata ops.t", "replace ops.v"] and found.applicable
     assert len(found.records) == 2
@@ -345,11 +345,11 @@ def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> 
 
 
 def test_an_object_that_is_many_is_not_read_by_its_name() -> None:
-    found = plan(spec("1.0", LOG, view("ops.v", "SELECT line FROM ops.log")), Recorded(), Live())
+    found = plan(spec("1.0", LOG, view("ops.v", "SELECT line FROM ops.log")), RegistryState(), ActualState())
     assert problems(found) == ["reads ops.log, which is not one object but one for each lake"]
 
 
 @pytest.mark.parametrize("query", ["SELECT (", "SELECT id FROM ops.t; SELECT 1"])
 def test_a_query_that_cannot_be_read_says_so(query: str) -> None:
-    found = plan(spec("1.0", T, view("ops.v", query)), Recorded(), Live())
+    found = plan(spec("1.0", T, view("ops.v", query)), RegistryState(), ActualState())
     assert any("its query can't be read" in each for each in problems(found))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import Stability
-from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
+from airflow_provider_rfr.builtins.state import ActualState, Dependency, RegistryState
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import Catalog, mview, spec, stable_id, table, view
 
@@ -38,7 +38,7 @@ def test_the_same_version_again_is_nothing() -> None:
 def test_a_new_catalog_is_created_at_its_present_version_with_no_instruction_carried_out() -> None:
     """Rows 10, 21 and 35."""
     wanted = spec("3.0", T, view("ops.v", "SELECT rows FROM ops.t"))
-    found = plan(wanted, Recorded(), Live())
+    found = plan(wanted, RegistryState(), ActualState())
     assert did(found) == ["create ops.t", "create ops.v"]
     assert {each.reason for each in found.steps} == {"new"}
     assert exit_code(found) == 2
@@ -236,14 +236,16 @@ def test_everything_that_was_bound_again_is_written_down_with_what_it_reads_now(
 
 
 def test_what_is_made_with_a_query_is_made_with_its_stars_written_out() -> None:
-    found = plan(spec("1.0", T, mview("ops.m", "SELECT * FROM ops.t", "id bigint", "rows int")), Recorded(), Live())
+    found = plan(
+        spec("1.0", T, mview("ops.m", "SELECT * FROM ops.t", "id bigint", "rows int")), RegistryState(), ActualState()
+    )
     assert found.steps[1].details == {"sql": "SELECT id, `rows` FROM ops.t"}
 
 
 def test_objects_that_read_each_other_in_a_circle_make_no_plan() -> None:
     wanted = spec("1.0", view("ops.a", "SELECT x FROM ops.b"), view("ops.b", "SELECT x FROM ops.a"))
     with pytest.raises(PlanError, match=r"in a circle: ops\.a reads ops\.b reads ops\.a"):
-        plan(wanted, Recorded(), Live())
+        plan(wanted, RegistryState(), ActualState())
 
 
 def test_a_damaged_registry_is_told_when_its_order_is_needed() -> None:
@@ -299,14 +301,14 @@ def test_a_star_that_follows_is_written_out_on_each_deploy() -> None:
     catalog.deploy(spec("1.0", T, reader))
     found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "rows int", "more string"), reader))
     assert did(found) == ["evolve ops.t", "replace ops.v"]
-    assert found.steps[1].reason == "star written out anew"
+    assert found.steps[1].reason == "star expanded again"
     assert found.steps[1].details["sql"] == "SELECT id, `rows`, more FROM ops.t"
 
 
 @pytest.mark.parametrize("query", ["SELECT * FROM elsewhere.u", "SELECT a.id FROM ops.t a NATURAL JOIN ops.t b"])
 def test_a_star_that_cannot_be_written_out_stops_the_plan(query: str) -> None:
     """Row 46."""
-    found = plan(spec("1.0", T, view("ops.v", query)), Recorded(), Live())
+    found = plan(spec("1.0", T, view("ops.v", query)), RegistryState(), ActualState())
     assert [each.name for each in found.blocked] == ["ops.v"]
     assert "write" in found.blocked[0].problems[0]
 
@@ -322,8 +324,8 @@ def test_whoever_reads_a_name_that_another_object_has_now_is_made_anew() -> None
         wanted = spec("1.1", replace(gone, name="ops.old"), replace(came, name="ops.x"), *rest, *readers)
         found = catalog.deploy(wanted)
         assert [(each.how, each.name, each.reason) for each in found.steps if each.name in ("ops.v", "ops.m")] == [
-            (Verb.RECOMPUTE, "ops.m", "reads ops.x, which is another object now"),
-            (Verb.REBIND, "ops.v", "reads ops.x, which is another object now"),
+            (Action.RECOMPUTE, "ops.m", "reads ops.x, which is another object now"),
+            (Action.REBIND, "ops.v", "reads ops.x, which is another object now"),
         ]
         catalog.check()
         assert catalog.plan(wanted).steps == ()

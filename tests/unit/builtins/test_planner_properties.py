@@ -11,20 +11,20 @@ from typing import Any
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,
     Column,
     Contents,
-    How,
     Kind,
     Migration,
     Stability,
+    Strategy,
     stable_id,
 )
-from airflow_provider_rfr.builtins.state import Dependency, Live, Recorded
+from airflow_provider_rfr.builtins.state import ActualState, Dependency, RegistryState
 from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, contract, spec
 
@@ -126,7 +126,7 @@ def instructed(draft: Draft, old: Draft | None) -> BuiltinObject:
         for name, kind in draft.types.items()
         if name in old.types and old.types[name] != kind
     }
-    return draft.made((Migration(before, after, How.REWRITE if values else How.EVOLVE, values),))
+    return draft.made((Migration(before, after, Strategy.REWRITE if values else Strategy.EVOLVE, values),))
 
 
 TWO = catalogs().flatmap(lambda first: st.tuples(st.just(first), catalogs(first)))
@@ -148,7 +148,7 @@ def positions(order: Sequence[Any]) -> dict[Any, int]:
     return {each: place for place, each in enumerate(order)}
 
 
-def old_edges(recorded: Recorded) -> set[tuple[Any, Any]]:
+def old_edges(recorded: RegistryState) -> set[tuple[Any, Any]]:
     return {(each.uuid, dep.uuid) for each in recorded.objects for dep in each.deps if dep.uuid is not None}
 
 
@@ -189,7 +189,7 @@ def test_a_deploy_that_died_anywhere_is_gone_on_with_or_taken_back_and_ends_as_d
     again = catalog.plan(wanted)
     assert (again.steps, again.records, again.drift, again.blocked) == ((), (), (), ())
     if back:
-        # What was put aside came back with its rows.
+        # A retired table came back with its rows.
         assert {catalog.things[name].born for name in tables} == {"d1"}
 
 
@@ -203,7 +203,7 @@ def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Dr
         for read, _ in draft.reads:
             if ids[number] in created and ids[read] in created:
                 assert created[ids[read]] < created[ids[number]]
-    touched = [(each.uuid, each.how) for each in found.steps if each.how is not Verb.RENAME]
+    touched = [(each.uuid, each.how) for each in found.steps if each.how is not Action.RENAME]
     assert len(set(touched)) == len(touched)
 
 
@@ -233,7 +233,7 @@ def test_the_plan_does_not_depend_on_the_order_in_which_things_are_given(
     again = plan(
         replace(wanted, objects=tuple(declared)),
         replace(catalog.recorded, objects=tuple(objects)),
-        Live(dict(there), tuple(views)),
+        ActualState(dict(there), tuple(views)),
         policies=policies,
     )
     assert again == once and again.plan_hash == once.plan_hash
@@ -263,7 +263,7 @@ def test_exactly_the_views_that_read_a_changed_column_are_bound_again(first: dic
         if (not is_view and sees) or any(read in contents for read, _ in each.reads):
             contents.add(number)
     expected = shape | {number for number in contents if drafts[number].kind is not Kind.VIEW}
-    steps = {each.uuid for each in found.steps if each.how in (Verb.REBIND, Verb.RECOMPUTE)}
+    steps = {each.uuid for each in found.steps if each.how in (Action.REBIND, Action.RECOMPUTE)}
     assert steps == {stable_id("ops", f"ops.o{number}") for number in expected}
     assert {each.uuid for each in found.steps} - steps == {stable_id("ops", f"ops.o{each}") for each in widened}
 

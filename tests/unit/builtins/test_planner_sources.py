@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Load, Plan, Verb
-from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Removal
+from airflow_provider_rfr.builtins.planning.plan import Action, Load, Plan
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Removal, Strategy
 from airflow_provider_rfr.builtins.state import LiveKind
 from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, spec, table
 from tests.unit.builtins.test_planner_mechanisms import step
@@ -29,7 +29,7 @@ def source(*columns: str, kind: Kind = Kind.SOURCE, **more: Any) -> BuiltinObjec
     return obj(kind, "raw.Orders", *(columns or ONE), **{"source": V1, **more})
 
 
-EMPTIED = source(*TWO, migrations=(step(ONE, TWO, How.REPLACE_EMPTY),))
+EMPTIED = source(*TWO, migrations=(step(ONE, TWO, Strategy.REPLACE_EMPTY),))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def deployed(catalog: Catalog, wanted: BuiltinObject, **policies: Any) -> Plan:
 
 def test_the_first_rows_of_a_new_source_are_asked_for() -> None:
     found = Catalog().plan(spec("1.0", source()))
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.CREATE], CREATED)
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.CREATE], CREATED)
 
 
 def test_nothing_is_refreshed_where_nothing_changed(catalog: Catalog) -> None:
@@ -84,7 +84,7 @@ def test_how_and_when_a_source_is_refreshed_takes_no_step(catalog: Catalog) -> N
 
 def test_an_emptied_source_is_refreshed(catalog: Catalog) -> None:
     found = deployed(catalog, EMPTIED, accept_data_loss=ACCEPTED)
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.REPLACE_EMPTY], IS_EMPTIED)
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.REPLACE_EMPTY], IS_EMPTIED)
 
 
 def test_a_source_whose_table_is_gone_is_refreshed(catalog: Catalog) -> None:
@@ -98,7 +98,7 @@ def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_firs
     foreign = Catalog()
     foreign.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
     found = foreign.plan(spec("1.0", source()), adopt=ACCEPTED)
-    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Verb.ADOPT], CREATED)
+    assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.ADOPT], CREATED)
 
 
 def test_a_source_that_comes_back_gets_its_first_rows(catalog: Catalog) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.planning.plan import Plan, Verb, exit_code
-from airflow_provider_rfr.builtins.spec import How, Stability
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
+from airflow_provider_rfr.builtins.spec import Stability, Strategy
 from airflow_provider_rfr.builtins.state import Dependency, UserView
 from tests.unit.builtins.catalogs import Catalog, contract, migration, spec, table, view
 
 OLD = ["id bigint", "rows int"]
 T = table("ops.t", *OLD)
 WIDER = table("ops.t", "id bigint", "rows bigint")
-LESS = table("ops.t", "id bigint", migrations=(migration(contract(*OLD), contract("id bigint"), How.EVOLVE),))
+LESS = table("ops.t", "id bigint", migrations=(migration(contract(*OLD), contract("id bigint"), Strategy.EVOLVE),))
 
 
 def reading(name: str, *columns: str) -> Dependency:
@@ -111,7 +111,7 @@ def test_a_view_that_can_not_be_read_may_read_anything() -> None:
     catalog.user_views["bob.x"] = UserView("bob.x", "SELECT weird", None)
     assert catalog.plan(spec("1.1", table("ops.t", *OLD, "more int"))).applicable
     found = catalog.plan(spec("1.1", WIDER))
-    assert [(each.how, each.name) for each in found.steps if each.user] == [(Verb.REBIND, "bob.x")]
+    assert [(each.how, each.name) for each in found.steps if each.user] == [(Action.REBIND, "bob.x")]
     assert catalog.plan(spec("1.1", LESS)).blocked[0].problems[0] == "can't be read, so it may read ops.t as it was"
 
 

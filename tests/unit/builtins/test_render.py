@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Instance, Kind, Place, Stability
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Instance, Kind, Place, Stability, Strategy
 from airflow_provider_rfr.builtins.state import Dependency
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
@@ -39,7 +39,7 @@ def versions() -> tuple[CatalogSpec, CatalogSpec]:
         table("ops.locks", "name string"),
         table("ops.emptied", "x string"),
     )
-    step = migration(contract(*AUDIT[0]), contract(*AUDIT[1]), How.REWRITE, actor="named_struct('name', actor)")
+    step = migration(contract(*AUDIT[0]), contract(*AUDIT[1]), Strategy.REWRITE, actor="named_struct('name', actor)")
     before = spec(
         "1.6.2",
         *common,
@@ -48,7 +48,7 @@ def versions() -> tuple[CatalogSpec, CatalogSpec]:
         table("ops.tmp_probe", "x int", stability=Stability.UNSTABLE),
         table("ops.usage", "bytes int", protect="billing"),
     )
-    empty = migration(contract("x string"), contract("x int"), How.REPLACE_EMPTY)
+    empty = migration(contract("x string"), contract("x int"), Strategy.REPLACE_EMPTY)
     after = spec(
         "1.7.0",
         *common[:-1],
@@ -203,10 +203,10 @@ def test_the_hash_holds_what_is_done_and_where_it_starts_and_not_what_is_only_sh
     [
         ({"format": 2}, "this is not a plan of format 1: format is 2"),
         ({"base_revision": 7}, "was changed after it was made"),
-        ({"steps": [{"seq": 1}]}, "this is no plan that can be read"),
+        ({"steps": [{"seq": 1}]}, "the plan can't be read"),
         ({"policies": {"drift": "maybe"}}, "maybe"),
-        ({"version": None}, "was changed after it was made"),
-        ({"steps": 5}, "this is no plan that can be read"),
+        ({"version": None}, "the plan can't be read"),
+        ({"steps": 5}, "the plan can't be read"),
     ],
 )
 def test_a_document_that_is_no_plan_or_was_changed_is_refused(change: dict[str, object], problem: str) -> None:

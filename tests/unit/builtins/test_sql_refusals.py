@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from airflow_provider_rfr.builtins.sql._parse import check_expression, parse_query
 from airflow_provider_rfr.builtins.sql.facts import canonical_sql, dependencies
-from airflow_provider_rfr.builtins.sql.parse import check_expression, parse_query
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
 
 
@@ -40,9 +40,9 @@ from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, Unre
         ("GRANT SELECT ON t TO u", "begins with 'GRANT'"),
         ("EXECUTE IMMEDIATE 'DROP TABLE t'", "begins with 'EXECUTE'"),
         ("/* SELECT */ DROP TABLE t", "begins with 'DROP'"),
-        ("WITH x AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM x", "it is no SELECT"),
+        ("WITH x AS (SELECT 1 AS a) INSERT INTO t SELECT a FROM x", "it is not a SELECT"),
         ("WITH x AS (INSERT INTO t SELECT 1) SELECT a FROM x", "it has INSERT in it"),
-        ("FROM t INSERT INTO u SELECT a", "it is no SELECT"),
+        ("FROM t INSERT INTO u SELECT a", "it is not a SELECT"),
         ("SELECT a INTO u FROM t", "it has INTO in it"),
         ("VALUES (1, 2)", "begins with VALUES"),
         ("TABLE t", "begins with TABLE"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.spark.engine import RegisteredView, _resolved
-from airflow_provider_rfr.builtins.sql.scopes import _rename_tables, at_snapshots
+from airflow_provider_rfr.builtins.sql._scopes import at_snapshots
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 RUNS = {"ops.runs": 7}
@@ -31,13 +31,6 @@ RUNS = {"ops.runs": 7}
 )
 def test_tables_are_read_at_a_snapshot_and_nothing_else_is_touched(query: str, expected: str) -> None:
     assert at_snapshots(query, "ops", RUNS) == expected
-
-
-def test_another_name_keeps_the_one_by_which_the_query_calls_the_table() -> None:
-    names = {"ops.runs": "`x`"}
-    assert _rename_tables("SELECT runs.id FROM ops.runs", "ops", names) == "SELECT runs.id FROM `x` AS runs"
-    assert _rename_tables("SELECT r.id FROM runs r", "ops", names) == "SELECT r.id FROM `x` r"
-    assert _rename_tables("SELECT 1 FROM runs VERSION AS OF 3", "ops", names) == "SELECT 1 FROM runs VERSION AS OF 3"
 
 
 def test_a_query_that_can_not_be_parsed_is_not_guessed_at() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.builtins.sinks.steps import sink_states
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How, Stability
+from airflow_provider_rfr.builtins.sinks._steps import sink_states
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place
 
@@ -15,11 +15,11 @@ POLICIES: dict[str, Any] = {
     "adopt": frozenset({"ops.theirs"}),
     "accept_data_loss": frozenset({"ops.emptied"}),
 }
-ASIDE = ("ops.gone", "ops.turned", "ops.built")
-"""Names of what is put aside."""
+RETIRED = ("ops.gone", "ops.turned", "ops.built")
+"""Names of retired tables."""
 
 
-def _way(how: How, **expressions: str) -> Any:
+def _way(how: Strategy, **expressions: str) -> Any:
     return migration(contract(*OLD), contract(*NEW), how, **expressions)
 
 
@@ -53,9 +53,9 @@ AFTER = spec(
     table(
         "ops.evolved", "number bigint < n", "id bigint!", "more string", partitioning=("bucket(2, id)",), keys=("id",)
     ),
-    table("ops.rewritten", *NEW, migrations=(_way(How.REWRITE, n="CAST(n * 2 AS string)"),)),
-    table("ops.built", *NEW, migrations=(_way(How.SHADOW, n="CAST(n AS string)"),)),
-    table("ops.emptied", *NEW, migrations=(_way(How.REPLACE_EMPTY),), exportable=True),
+    table("ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 2 AS string)"),)),
+    table("ops.built", *NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n AS string)"),)),
+    table("ops.emptied", *NEW, migrations=(_way(Strategy.REPLACE_EMPTY),), exportable=True),
     table("ops.said", "id int", comment="new", properties={"a": "1"}),
     table("ops.theirs", "id int"),
     view("ops.turned", "SELECT id FROM ops.evolved", stability=Stability.UNSTABLE),
@@ -73,10 +73,12 @@ CORRECTED = replace(
     AFTER,
     objects=tuple(
         {
-            "ops.rewritten": table("ops.rewritten", *NEW, migrations=(_way(How.REWRITE, n="CAST(n * 3 AS string)"),)),
-            "ops.built": table("ops.built", *NEW, migrations=(_way(How.SHADOW, n="CAST(n + 1 AS string)"),)),
+            "ops.rewritten": table(
+                "ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 3 AS string)"),)
+            ),
+            "ops.built": table("ops.built", *NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n + 1 AS string)"),)),
             "ops.emptied": table(
-                "ops.emptied", *NEW, migrations=(_way(How.REWRITE, n="CAST(n AS string)"),), exportable=True
+                "ops.emptied", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n AS string)"),), exportable=True
             ),
             "ops.said": table("ops.said", "id int", comment="corrected"),
             "ops.filled": mview("ops.filled", "SELECT id + 7 AS id FROM ops.evolved", "id bigint"),
@@ -120,7 +122,7 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
     assert {name: markers.pop(name) for name in ours} == ours
     assert markers.pop("bob.mine") is None
     aside = {name.partition("__")[0] for name in markers}
-    assert aside == set(ASIDE) and len(markers) <= len(ASIDE) + 1, markers
+    assert aside == set(RETIRED) and len(markers) <= len(RETIRED) + 1, markers
     live = place.catalog.load_table("ops.evolved")
     assert (len(live.metadata.snapshots), len(place.catalog.load_table("ops.rewritten").metadata.snapshots)) == (1, 2)
     again = place.plan(wanted)

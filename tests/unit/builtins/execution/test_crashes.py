@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, How
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Strategy
 from airflow_provider_rfr.exceptions import StalePlanError, StepError
 from tests.unit.builtins.catalogs import contract, migration, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
@@ -118,7 +118,7 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
 OLD = table("ops.b", "id int", "n int")
 
 
-def rewritten(how: How, **expressions: str) -> Any:
+def rewritten(how: Strategy, **expressions: str) -> Any:
     way = migration(contract("id int", "n int"), contract("id int", "n string"), how, **expressions)
     return table("ops.b", "id int", "n string", migrations=(way,))
 
@@ -140,9 +140,9 @@ def failed(place: Place) -> Callable[..., None]:
     return fail
 
 
-@pytest.mark.parametrize("how", [How.REWRITE, How.SHADOW])
+@pytest.mark.parametrize("how", [Strategy.REWRITE, Strategy.SHADOW])
 def test_an_expression_that_is_corrected_after_a_failed_deploy_is_the_one_that_runs(
-    place: Place, failed: Callable[..., None], how: How
+    place: Place, failed: Callable[..., None], how: Strategy
 ) -> None:
     first = table("ops.a", "id int")
     failed(spec("2.0", first, rewritten(how, n="CAST(n AS string)")))
@@ -156,11 +156,11 @@ def test_a_mechanism_that_is_corrected_after_a_failed_deploy_loses_no_rows(
     place: Place, failed: Callable[..., None]
 ) -> None:
     """The permission to lose them is still given; nothing makes use of it."""
-    way = migration(contract("id int"), contract("id string"), How.REWRITE, id="CAST(id AS string)")
+    way = migration(contract("id int"), contract("id string"), Strategy.REWRITE, id="CAST(id AS string)")
     first, loss = table("ops.a", "id string", migrations=(way,)), frozenset({"ops.b"})
     place.append("ops.a", {"id": 5})
-    failed(spec("2.0", first, rewritten(How.REPLACE_EMPTY)), accept_data_loss=loss)
-    wanted = spec("2.0", first, rewritten(How.REWRITE, n="CAST(n AS string)"))
+    failed(spec("2.0", first, rewritten(Strategy.REPLACE_EMPTY)), accept_data_loss=loss)
+    wanted = spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n AS string)"))
     plan = place.plan(wanted, accept_data_loss=loss)
     done = place.apply(plan, wanted)
     assert [(each.name, each.how) for each in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
@@ -172,7 +172,9 @@ def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> No
     place.append("ops.s", {"score": "7"}, {"score": "x"})
 
     def wanted(cast: str) -> CatalogSpec:
-        way = migration(contract("score string"), contract("score int"), How.REWRITE, score=f"{cast}(score AS int)")
+        way = migration(
+            contract("score string"), contract("score int"), Strategy.REWRITE, score=f"{cast}(score AS int)"
+        )
         return spec("2.0", table("ops.s", "score int", migrations=(way,)))
 
     with pytest.raises(StepError, match="rewrite ops.s"):
@@ -193,7 +195,7 @@ def test_what_reads_a_table_sees_its_new_rows_though_the_deploy_died_between_the
     place.append("ops.b", {"id": 1, "n": 10})
     place.deploy(spec("1.1", OLD, *readers))
     assert place.rows("ops.m") == [{"id": 1, "n": "10"}]
-    wanted = spec("2.0", rewritten(How.REWRITE, n="CAST(n + 1 AS string)"), *readers)
+    wanted = spec("2.0", rewritten(Strategy.REWRITE, n="CAST(n + 1 AS string)"), *readers)
     worlds.record(place, lambda: place.deploy(wanted))
     place.close()
     for number in range(len(worlds.names)):

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_rfr.builtins import Applied, gc
 from airflow_provider_rfr.builtins.execution.maintenance import waiting
-from airflow_provider_rfr.builtins.spec import BuiltinObject, How, Kind, Stability
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Stability, Strategy
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
@@ -133,7 +133,7 @@ NARROW = table("ops.t", "id bigint!", "n int", keys=("id",))
 
 def how(name: str, **expressions: str) -> BuiltinObject:
     """The same change by another mechanism."""
-    way = migration(contract("id bigint", "n int"), contract("id bigint", "n string"), How(name), **expressions)
+    way = migration(contract("id bigint", "n int"), contract("id bigint", "n string"), Strategy(name), **expressions)
     return table("ops.t", "id bigint!", "n string", keys=("id",), migrations=(way,))
 
 
@@ -174,7 +174,7 @@ def test_rows_appended_while_a_table_is_rewritten_are_not_lost(place: Place) -> 
 def test_an_expression_that_leaves_a_required_column_without_a_value_changes_nothing(place: Place) -> None:
     place.deploy(spec("1.0", table("ops.t", "id bigint")))
     place.append("ops.t", {"id": 1})
-    way = migration(contract("id bigint"), contract("id bigint", "n int"), How.REWRITE, n="CAST(NULL AS int)")
+    way = migration(contract("id bigint"), contract("id bigint", "n int"), Strategy.REWRITE, n="CAST(NULL AS int)")
     before = place.snapshots()
     with pytest.raises(StepError, match="n can't be required"):
         place.deploy(spec("1.1", table("ops.t", "id bigint", "n int!", migrations=(way,))))
@@ -215,7 +215,7 @@ def test_a_materialized_view_is_filled_and_computed_anew_when_its_query_changes(
 
 def test_an_evolve_step_for_a_table_that_never_was_creates_it_at_its_newest(place: Place) -> None:
     """Row 21."""
-    way = migration(contract("id bigint"), contract("id bigint", "n int"), How.EVOLVE)
+    way = migration(contract("id bigint"), contract("id bigint", "n int"), Strategy.EVOLVE)
     assert told(place.settle(spec("2.0", table("ops.t", "id bigint", "n int", migrations=(way,))))) == [
         ("create", "ops.t")
     ]
@@ -458,4 +458,4 @@ def test_rows_of_history_that_a_change_of_kind_puts_aside_are_told_of(place: Pla
     place.append("ops.x", {"id": 1})
     found = place.plan(turned)
     assert found.applicable
-    assert found.warnings == ("ops.x: its rows (history) are put aside, and deleted by gc after 7 days",)
+    assert found.warnings == ("ops.x: its rows (history) are retired, and deleted by gc after 7 days",)

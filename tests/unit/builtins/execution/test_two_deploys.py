@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, How, Stability
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Stability, Strategy
 from airflow_provider_rfr.exceptions import DeployBusyError, LeaseLostError, RfrError, StalePlanError
 from airflow_provider_rfr.store.leases import acquire
 from tests.unit.builtins.catalogs import PROJECT, contract, migration, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
 
-WAY = migration(contract("id int"), contract("id string"), How.REWRITE, id="CAST(id AS string)")
+WAY = migration(contract("id int"), contract("id string"), Strategy.REWRITE, id="CAST(id AS string)")
 NAMED, LOOSE = table("ops.named", "id int"), table("ops.gone", "id int", stability=Stability.UNSTABLE)
 BEFORE = spec("1.0", table("ops.wide", "id int"), table("ops.text", "id int"), NAMED, LOOSE)
 AFTER = spec(

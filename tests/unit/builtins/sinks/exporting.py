@@ -18,9 +18,9 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
+from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, sink_states
 from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
-from airflow_provider_rfr.builtins.sinks.steps import apply_sink_step, sink_states
 from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
 from airflow_provider_rfr.builtins.state import SinkState
@@ -52,7 +52,7 @@ def declared(path: str, **more: Any) -> BuiltinObject:
     )
 
 
-def step(how: Verb, obj: BuiltinObject, seq: int = 9, **details: Any) -> Step:
+def step(how: Action, obj: BuiltinObject, seq: int = 9, **details: Any) -> Step:
     said = {"source": str(SOURCE_ID), "columns": [], **details}
     return Step(seq, obj.id, obj.name, Kind.SINK, how, "ops.t is emptied", details=said)
 
@@ -99,7 +99,7 @@ class Scene:
         return self.folder / "out"
 
     def deploy(
-        self, how: Verb, *, deploy_id: str = DEPLOY, now: int | None = None, seq: int = 9, **details: Any
+        self, how: Action, *, deploy_id: str = DEPLOY, now: int | None = None, seq: int = 9, **details: Any
     ) -> None:
         def work(connection: Any) -> None:
             moment = self.store.now(connection) if now is None else now
@@ -108,7 +108,7 @@ class Scene:
         self.store.run(work)
 
     def create(self, *columns: str) -> Scene:
-        self.deploy(Verb.CREATE, columns=list(columns or COLUMNS))
+        self.deploy(Action.CREATE, columns=list(columns or COLUMNS))
         return self
 
     def add(self, *pairs: tuple[int, str | None], **summary: str) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_rfr.builtins.sinks._steps import release_sink
 from airflow_provider_rfr.builtins.sinks.run import SinkRun, run_sink
-from airflow_provider_rfr.builtins.sinks.steps import release_sink
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How, Stability
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
 from airflow_provider_rfr.exceptions import SinkError, SinkHeldError
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table
@@ -22,7 +22,7 @@ from tests.unit.builtins.execution.places import Place
 OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
 
 
-def changed(how: How, **expressions: str) -> BuiltinObject:
+def changed(how: Strategy, **expressions: str) -> BuiltinObject:
     way = migration(contract(*OLD), contract(*NEW), how, **expressions)
     return table("ops.t", *NEW, exportable=True, migrations=(way,))
 
@@ -30,7 +30,7 @@ def changed(how: How, **expressions: str) -> BuiltinObject:
 T = table("ops.t", *OLD, exportable=True)
 EVOLVED = table("ops.t", *OLD, "more string", exportable=True)
 LOSS = {"accept_data_loss": frozenset({"ops.t"})}
-EMPTY = changed(How.REPLACE_EMPTY)
+EMPTY = changed(Strategy.REPLACE_EMPTY)
 CAST = {"n": "CAST(n AS string)"}
 
 
@@ -98,8 +98,8 @@ def deployed(tmp_path: Path) -> Iterator[Deployed]:
     ("wanted", "last"),
     [
         (EVOLVED, 60),
-        (changed(How.REWRITE, **CAST), "60"),
-        (changed(How.SHADOW, **CAST), "60"),
+        (changed(Strategy.REWRITE, **CAST), "60"),
+        (changed(Strategy.SHADOW, **CAST), "60"),
         (replace(EVOLVED, name="ops.renamed"), 60),
     ],
 )
@@ -113,8 +113,8 @@ def test_a_sink_goes_on_across_the_mechanism(deployed: Deployed, wanted: Builtin
     assert deployed.run().rows == 0
 
 
-@pytest.mark.parametrize("how", [How.REWRITE, How.SHADOW])
-def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Deployed, how: How) -> None:
+@pytest.mark.parametrize("how", [Strategy.REWRITE, Strategy.SHADOW])
+def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Deployed, how: Strategy) -> None:
     """And a writer appends meanwhile."""
 
     def meanwhile() -> None:
@@ -131,14 +131,14 @@ def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Dep
 @pytest.mark.parametrize(
     ("how", "policies", "problems"),
     [
-        (How.REWRITE, {}, set()),
-        (How.SHADOW, {}, {"its source ops.t has no table"}),
-        (How.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resume_from_new"}}, set()),
-        (How.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resend"}}, set()),
+        (Strategy.REWRITE, {}, set()),
+        (Strategy.SHADOW, {}, {"its source ops.t has no table"}),
+        (Strategy.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resume_from_new"}}, set()),
+        (Strategy.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resend"}}, set()),
     ],
 )
 def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
-    deployed: Deployed, how: How, policies: Any, problems: set[str]
+    deployed: Deployed, how: Strategy, policies: Any, problems: set[str]
 ) -> None:
     """A run that comes in the middle of a switch of tables waits; where cursors go on is noted before it."""
     found: set[str] = set()
@@ -155,7 +155,7 @@ def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
                 found.add(error.problem.partition(",")[0])
             running = False
 
-    wanted = changed(how, **({} if how is How.REPLACE_EMPTY else CAST))
+    wanted = changed(how, **({} if how is Strategy.REPLACE_EMPTY else CAST))
     with before_each_effect(deployed.place, run):
         deployed.place.deploy(spec("2.0", wanted, deployed.sink()), **policies)
     deployed.add((6, "60"))

@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import select, update
 
-from airflow_provider_rfr.builtins.planning.plan import Verb
+from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
@@ -66,7 +66,7 @@ def test_a_batch_says_what_it_is(posting: Scene, server: Receiver) -> None:
 def test_what_is_sent_once_more_says_so(posting: Scene, server: Receiver) -> None:
     posting.add((1, "a"))
     posting.run()
-    posting.deploy(Verb.RESEND)
+    posting.deploy(Action.RESEND)
     posting.run()
     assert [each.json["resend"] for each in server.received] == [0, 1]
     assert len(set(keys(server))) == 2
@@ -127,7 +127,7 @@ def test_a_netrc_file_does_not_take_the_place_of_the_headers(
 def test_an_address_that_is_none_is_told(posting: Scene) -> None:
     for url in ("ftp://host/x", "http:///x", "host/x"):
         posting.target = HttpTarget(url)
-        with pytest.raises(ConfigurationError, match="its address is no HTTP address"):
+        with pytest.raises(ConfigurationError, match="must be an HTTP address"):
             posting.run()
 
 
@@ -186,7 +186,7 @@ def test_a_run_that_slept_through_its_lease_moves_nothing(posting: Scene, server
 
 def test_a_deploy_that_holds_a_sink_stops_the_run_that_is_at_it(posting: Scene, server: Receiver) -> None:
     def answer(request: Received) -> Reply:
-        posting.deploy(Verb.HOLD)
+        posting.deploy(Action.HOLD)
         return Reply()
 
     server.answers_by(answer)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
-from airflow_provider_rfr.builtins.planning.plan import Verb
+from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.sinks import release_snapshots
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
@@ -74,7 +74,7 @@ def test_the_batch_size_may_change_in_the_middle_of_a_commit(scene: Scene) -> No
     scene.add(*numbers(range(5)))
     scene.run(batches=1)
     scene.redeclare(settings={"path": str(scene.out), "batch_size": 50})
-    scene.deploy(Verb.METADATA)
+    scene.deploy(Action.METADATA)
     scene.run()
     assert scene.ids() == list(range(5))
 
@@ -168,7 +168,7 @@ def test_a_column_that_came_later_is_null_in_earlier_rows_and_one_that_is_gone_s
     with scene.table.update_schema() as update:
         update.add_column("w", StringType())
     scene.redeclare(columns=("w", "id"))
-    scene.deploy(Verb.METADATA)
+    scene.deploy(Action.METADATA)
     scene.run()
     assert scene.sent()[1:] == [{"w": None, "id": 2}]
     with scene.table.update_schema(allow_incompatible_changes=True) as update:
@@ -240,7 +240,10 @@ def test_files_go_to_any_file_system(scene: Scene) -> None:
         ({"to": "http"}, "target: is not a target of a sink to http; an HttpTarget"),
         ({"settings": {"path": "/x", "batch_size": 0}}, "sink.settings.batch_size: 0 is not a number of rows"),
         ({"settings": {"path": "/x", "emit": "all"}}, "sink.settings.emit: 'all' is unknown; one of rows, diff"),
-        ({"settings": {"path": "/x", "emit": "diff"}}, "has no keys to tell changes by; declare keys of the source"),
+        (
+            {"settings": {"path": "/x", "emit": "diff"}},
+            "has no keys to determine changes by; declare keys of the source",
+        ),
         (
             {"settings": {"path": "/x", "format": "csv"}},
             "sink.settings.format: 'csv' is not a format; jsonl or parquet",
@@ -305,7 +308,7 @@ def test_a_sink_of_another_name_holds_once_and_one_that_is_gone_not_at_all(scene
     scene.create()
     scene.add((1, "a"))
     scene.run()
-    scene.deploy(Verb.RENAME, to="ops.other")
+    scene.deploy(Action.RENAME, to="ops.other")
     scene.run()
     holds = {key: value for key, value in scene.table.properties.items() if key.startswith(HOLD)}
     assert list(holds) == [f"{HOLD}sink.ops.other.{scene.sink.id.hex[:8]}"]

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete, select
 
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
-from airflow_provider_rfr.builtins.sinks.steps import apply_sink_step, release_sink, sink_states
-from airflow_provider_rfr.builtins.sinks.windows import Pin, Pins, What, Window, batch_id
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
+from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, release_sink, sink_states
+from airflow_provider_rfr.builtins.sinks._windows import Pin, Pins, What, Window, batch_id
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
 from airflow_provider_rfr.store.engine import ControlStore, open_store
@@ -46,7 +46,7 @@ def store(database: ControlStore) -> ControlStore:
 
 
 def do(
-    store: ControlStore, how: Verb, obj: BuiltinObject | None = OBJ, now: int = 5, deploy: str = "", **more: Any
+    store: ControlStore, how: Action, obj: BuiltinObject | None = OBJ, now: int = 5, deploy: str = "", **more: Any
 ) -> None:
     done = step(how, OBJ, **{"columns": ["id", "v"], **more})
     store.run(lambda each: apply_sink_step(each, done, obj, now, deploy_id=deploy))
@@ -71,10 +71,12 @@ def write(store: ControlStore, **values: Any) -> None:
     store.run(lease.grant.release)
 
 
-@pytest.mark.parametrize("how", [Verb.METADATA, Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND, Verb.RENAME, Verb.REMOVE])
+@pytest.mark.parametrize(
+    "how", [Action.METADATA, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.RENAME, Action.REMOVE]
+)
 @pytest.mark.parametrize("deploy", ["d1", ""])
-def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Verb, deploy: str) -> None:
-    do(store, Verb.CREATE)
+def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Action, deploy: str) -> None:
+    do(store, Action.CREATE)
     write(store, cursor=7, physical="p")
     do(store, how, now=6, deploy=deploy)
     once = kept(store)
@@ -84,41 +86,41 @@ def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Ver
 
 def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: ControlStore) -> None:
     for now in (5, 6):
-        do(store, Verb.CREATE, now=now)
+        do(store, Action.CREATE, now=now)
     with store.read() as connection:
         (state,) = sink_states(connection)
     assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
     assert Pins.loads(row(store).pins) == Pins((Pin("id"), Pin("v")))
     assert row(store).created_at == 5
-    do(store, Verb.REMOVE, obj=None)
+    do(store, Action.REMOVE, obj=None)
     with store.read() as connection:
         assert sink_states(connection) == ()
 
 
 def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
-    do(store, Verb.CREATE)
+    do(store, Action.CREATE)
     write(store, cursor=7, physical="p", window="w")
     sink = SinkSpec("ops.t", "files", {"path": "/x"}, ("V",), on_replace="resend")
-    do(store, Verb.METADATA, obj=BuiltinObject(OBJ.kind, SINK, OBJ.id, sink=sink))
+    do(store, Action.METADATA, obj=BuiltinObject(OBJ.kind, SINK, OBJ.id, sink=sink))
     found = row(store)
     assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
     assert Pins.loads(found.pins) == Pins((Pin("v"),))
 
 
 def test_another_source_ends_the_cursor(store: ControlStore) -> None:
-    do(store, Verb.CREATE)
+    do(store, Action.CREATE)
     write(store, cursor=7, physical="p", window="w")
-    do(store, Verb.METADATA, source=OTHER, columns=["n"])
+    do(store, Action.METADATA, source=OTHER, columns=["n"])
     found = row(store)
     assert (found.source, found.cursor, found.physical, found.window) == (UUID(OTHER), None, None, None)
     assert Pins.loads(found.pins) == Pins((Pin("n"),))
 
 
 def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
-    do(store, Verb.METADATA)
+    do(store, Action.METADATA)
     assert row(store).name == SINK
-    do(store, Verb.REMOVE)
-    for how in (Verb.HOLD, Verb.RESUME_FROM_NEW, Verb.RESEND, Verb.RENAME, Verb.REMOVE):
+    do(store, Action.REMOVE)
+    for how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.RENAME, Action.REMOVE):
         do(store, how)
     assert kept(store) == []
 
@@ -126,27 +128,27 @@ def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
 @pytest.mark.parametrize(
     ("how", "obj", "more", "said"),
     [
-        (Verb.REWRITE, OBJ, {}, "steps: rewrite of ops.k can't be done to a sink"),
-        (Verb.CREATE, None, {}, "ops.k is a sink, and its declaration is missing"),
-        (Verb.CREATE, OBJ, {"source": ""}, "ops.k: details.source is not an id of an object"),
+        (Action.REWRITE, OBJ, {}, "steps: rewrite of ops.k can't be done to a sink"),
+        (Action.CREATE, None, {}, "ops.k is a sink, and its declaration is missing"),
+        (Action.CREATE, OBJ, {"source": ""}, "ops.k: details.source is not an id of an object"),
     ],
 )
 def test_a_step_that_is_none_of_a_sink_is_refused(
-    store: ControlStore, how: Verb, obj: BuiltinObject | None, more: dict[str, Any], said: str
+    store: ControlStore, how: Action, obj: BuiltinObject | None, more: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         do(store, how, obj, **more)
 
 
 def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
-    do(store, Verb.CREATE)
-    do(store, Verb.HOLD)
+    do(store, Action.CREATE)
+    do(store, Action.HOLD)
     with pytest.raises(ConfigurationError, match="choice: 'hold' is unknown; one of resume_from_new, resend"):
         store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
 
 
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
-    do(store, Verb.CREATE)
+    do(store, Action.CREATE)
     first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
     with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
         store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
@@ -167,14 +169,14 @@ def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
 
 
 def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
-    do(store, Verb.CREATE)
+    do(store, Action.CREATE)
     store.run(lambda each: take_sink_lease(each, 10**9, OBJ.id, "one", 5000))
     assert store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "two", 5000)) is not None
 
 
-@pytest.mark.parametrize("how", [Verb.HOLD, Verb.RESEND, Verb.METADATA, Verb.REMOVE])
-def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: Verb) -> None:
-    do(store, Verb.CREATE)
+@pytest.mark.parametrize("how", [Action.HOLD, Action.RESEND, Action.METADATA, Action.REMOVE])
+def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: Action) -> None:
+    do(store, Action.CREATE)
     lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "run", 5000))
     assert lease is not None
     do(store, how)
@@ -199,7 +201,7 @@ def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
 
 def test_a_step_needs_an_id() -> None:
     with pytest.raises(ConfigurationError):
-        apply_sink_step(None, Step(1, None, SINK, OBJ.kind, Verb.HOLD, ""), OBJ, 1)
+        apply_sink_step(None, Step(1, None, SINK, OBJ.kind, Action.HOLD, ""), OBJ, 1)
 
 
 def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:

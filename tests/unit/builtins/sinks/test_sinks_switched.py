@@ -6,8 +6,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from airflow_provider_rfr.builtins.planning.plan import Verb
-from airflow_provider_rfr.builtins.sinks.steps import map_cursor, needed_physicals
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.sinks._steps import map_cursor, needed_physicals
 from airflow_provider_rfr.exceptions import SinkHeldError
 from tests.unit.builtins.sinks.exporting import SCHEMA, SOURCE, SOURCE_ID, Scene, numbers, rows, tag
 
@@ -79,7 +79,7 @@ def test_a_table_that_was_made_anew_is_sent_with_its_own_columns(scene: Scene) -
     scene.catalog.drop_table(SOURCE)
     scene.catalog.create_table(SOURCE, Schema(*SCHEMA.fields[::-1]))
     scene.table.append(rows((2, "two")).select(["v", "id"]))
-    scene.deploy(Verb.RESEND)
+    scene.deploy(Action.RESEND)
     scene.run()
     assert [(row["id"], row["v"]) for row in scene.sent()] == [(1, "one"), (2, "two")]
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_rfr.builtins import Policies, load_objects, plan
 from airflow_provider_rfr.builtins.spark.application import read_document
-from airflow_provider_rfr.builtins.state import Live, Recorded, encode
+from airflow_provider_rfr.builtins.state import ActualState, RegistryState, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError
 
 LAKE = {"name": "lake", "properties": {"type": "sql", "uri": "postgresql://me:hidden@db/lake"}}
@@ -24,7 +24,7 @@ def written(folder: Path, **fields: Any) -> Path:
 
 def test_a_document_says_everything_of_a_deploy(tmp_path: Path) -> None:
     spec = load_objects(project="shop", version="2.0", entry_points=True)
-    wanted = plan(spec, Recorded(), Live(), policies=Policies(user_views="warn"))
+    wanted = plan(spec, RegistryState(), ActualState(), policies=Policies(user_views="warn"))
     supervisor = {"pid": 7, "started": 8, "host": "h"}
     document = read_document(
         written(
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_document_shows_none_of_its_lines(tmp_path: Path) -> N
 
 
 def test_a_plan_that_was_changed_is_refused(tmp_path: Path) -> None:
-    document = plan(load_objects(), Recorded(), Live()).to_json()
+    document = plan(load_objects(), RegistryState(), ActualState()).to_json()
     document["steps"] = document["steps"][1:]
     with pytest.raises(PlanError, match="was changed after it was made"):
         read_document(written(tmp_path, plan=document))

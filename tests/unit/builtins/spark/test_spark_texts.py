@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.spark import engine, session
-from airflow_provider_rfr.builtins.spark.session import _sentence, told, without
+from airflow_provider_rfr.builtins.spark.session import _sentence, spark_errors, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.http.redaction import secrets_in
@@ -92,11 +92,11 @@ def test_what_spark_says_is_told_in_one_sentence_without_its_stack(message: str,
 
 def test_only_sparks_errors_become_ours_and_secrets_are_taken_out() -> None:
     with pytest.raises(SparkJobError, match=r"^view ops.v: can't log in with \*\*\* here$") as caught:
-        with told("view ops.v", ["hunter22"]):
+        with spark_errors("view ops.v", ["hunter22"]):
             raise _OfSpark("can't log in with hunter22 here")
     assert caught.value.__cause__ is None
     with pytest.raises(KeyError):
-        with told("view ops.v"):
+        with spark_errors("view ops.v"):
             raise KeyError("x")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_rfr.builtins.spark.compute import _MAX_BYTES, _cut, _remaining
+from airflow_provider_rfr.builtins.spark._compute import _MAX_BYTES, _cut, _remaining
 from airflow_provider_rfr.lake.data_files import FinishedUnit
 from airflow_provider_rfr.lake.files import InputFile
 

@@ -1,24 +1,17 @@
-"""A table that is built beside the live one, and takes its name when it is complete.
+"""Steps that rename tables: rename, retire (rename out of the way, to be collected later), and switch to a shadow.
 
-The switch is two renames, between which nobody has the name; a run that dies there is gone on with. What the live
-table got in the meantime is computed before the switch, and in a SQL catalog the rename itself asks whether that is so.
-
-Tables that get another name, or are put aside. Nothing is deleted here.
-
-Switches from an old table to the new one beside it, of which only the first half is done.
-
-Then nobody has the name. What was put aside gets it back before the next deploy looks at anything; the new table stays
-where it is, and takes the name if that deploy comes to the same step.
-"""
+A shadow is built beside the live table and takes its name when it is complete. The switch is two renames, between
+which nothing has the name. After a crash there the next deploy first gives the old table its name back; the shadow
+stays, and takes the name if that deploy comes to the same step. Nothing is deleted here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.execution.tables import (
+from airflow_provider_rfr.builtins.execution._tables import (
     evidence_of,
     existing,
     family,
@@ -29,9 +22,9 @@ from airflow_provider_rfr.builtins.execution.tables import (
     summary,
 )
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.sinks import map_cursor
-from airflow_provider_rfr.builtins.state import ASIDE, MARKER, SHADOW, STEP
+from airflow_provider_rfr.builtins.state import MARKER, RETIRED, SHADOW, STEP
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import list_tables
@@ -51,26 +44,36 @@ _BUILT_FROM = "rfr.built-from"
 
 
 def probe_shadow(work: Work, step: Step) -> Probe:
-    """How far the step is: the shadow carries its mark before it takes the name."""
+    """How far the step is. The shadow carries its mark before it takes the name."""
     if work.table(step.name) is not None:
         return probe(work, step)
-    if work.table(work.aside(step.name)) is None or work.table(_beside(step)) is None:
+    if work.table(work.retired_name(step.name)) is None or work.table(_beside(step)) is None:
         raise StepError(step.name, step.how.value, "it is gone from the catalog", "plan again")
     return Probe.PARTIAL
 
 
 def shadow(work: Work, step: Step) -> None:
-    """Build, catch up, switch; a table that an earlier deploy built for the same change is used."""
+    """Build, catch up, switch. A shadow that an earlier deploy built for the same change is used."""
     live = work.table(step.name)
     if live is not None:
-        if _built_from(work.table(_beside(step))) != str(live.snapshot_id):
+        begun = work.table(_beside(step))
+        if begun is None or begun.properties.get(_BUILT_FROM) != str(live.snapshot_id):
             live = _build(work, step, _beside(step))
         built = _built(work, step)
         if not work.is_marked(built.properties, step):
             built.alter(TableChange(properties=work.properties(step)))
-        _map_cursors(work, step, live, built)
+        # The cursors are mapped before the switch: after it, a crash would leave sinks on a table of another name, and
+        # nothing would come back to map them.
+        identity, before, after = step.uuid, live.snapshot_id, built.snapshot_id
+        old, new, retired = live.entry.uuid, built.entry.uuid, work.retired_name(step.name)
+        assert identity is not None
+        work.lease.write(
+            lambda connection, now: map_cursor(
+                connection, identity, old, before, new, after, old_name=retired, now_ms=now
+            )
+        )
         work.lease.ensure()
-        live.rename(work.aside(step.name))
+        live.rename(work.retired_name(step.name))
     work.lease.ensure()
     _built(work, step).rename(step.name)
 
@@ -84,20 +87,6 @@ def _built(work: Work, step: Step) -> MigratedTable:
     if built is None or built.properties.get(MARKER) != str(step.uuid):
         raise StepError(step.name, step.how.value, f"{_beside(step)} is gone", "plan again")
     return built
-
-
-def _map_cursors(work: Work, step: Step, live: MigratedTable, built: MigratedTable) -> None:
-    """Before the switch, for nobody may come back after it; until the names change hands nobody asks for it."""
-    identity, before, after = step.uuid, live.snapshot_id, built.snapshot_id
-    old, new, aside = live.entry.uuid, built.entry.uuid, work.aside(step.name)
-    assert identity is not None
-    work.lease.write(
-        lambda connection, now: map_cursor(connection, identity, old, before, new, after, old_name=aside, now_ms=now)
-    )
-
-
-def _built_from(table: MigratedTable | None) -> str | None:
-    return None if table is None else table.properties.get(_BUILT_FROM)
 
 
 def _build(work: Work, step: Step, beside: str) -> MigratedTable:
@@ -121,7 +110,10 @@ def _build(work: Work, step: Step, beside: str) -> MigratedTable:
 
 
 def verify_shadow(work: Work, step: Step) -> Done:
-    """The new table."""
+    """The new table has the name.
+
+    :raises StepError: it has not
+    """
     table = existing(work, step)
     if not work.is_marked(table.properties, step):
         raise StepError(step.name, step.how.value, "the new table did not take the name", "plan again")
@@ -130,9 +122,10 @@ def verify_shadow(work: Work, step: Step) -> Done:
 
 def probe_rename(work: Work, step: Step) -> Probe:
     """It carries the step's mark, and has the new name or one that a later step gave it."""
-    if any(
-        table is not None and work.is_marked(table.properties, step) for table in map(work.table, _names(work, step))
-    ):
+    # Some tables go by a name in between, so a later step may have renamed it already.
+    later = (each for each in work.plan.steps if each.uuid == step.uuid and each.seq >= step.seq)
+    names = [str(each.details["to"]) for each in later if each.how is Action.RENAME]
+    if any(table is not None and work.is_marked(table.properties, step) for table in map(work.table, names)):
         return Probe.DONE
     table = work.table(step.name)
     if table is None or table.properties.get(MARKER) != str(step.uuid):
@@ -140,14 +133,8 @@ def probe_rename(work: Work, step: Step) -> Probe:
     return Probe.NOT_DONE
 
 
-def _names(work: Work, step: Step) -> Iterator[str]:
-    """Names that it may have once it is renamed: some go by a name in between."""
-    later = (each for each in work.plan.steps if each.uuid == step.uuid and each.seq >= step.seq)
-    return (str(each.details["to"]) for each in later if each.how is Verb.RENAME)
-
-
 def rename(work: Work, step: Step) -> None:
-    """Mark it, then rename it: a rename is no commit, and can carry nothing."""
+    """Mark the table, then rename it: a rename is not a commit, so it can't carry the mark."""
     table = existing(work, step)
     if not work.is_marked(table.properties, step):
         table.alter(TableChange(properties=work.marks(step)))
@@ -157,9 +144,9 @@ def rename(work: Work, step: Step) -> None:
 
 
 def verify_rename(work: Work, step: Step) -> Done:
-    """It has its new name. What was put aside and got its name back is no garbage.
+    """The table has its new name; if it was retired before, it leaves the garbage queue.
 
-    :raises StepError: it is not there
+    :raises StepError: it has not
     """
     if probe_rename(work, step) is not Probe.DONE:
         raise StepError(step.name, step.how.value, f"{step.details['to']} is not there", "plan again")
@@ -170,38 +157,38 @@ def verify_rename(work: Work, step: Step) -> Done:
     return Done({"to": step.details["to"]}, settle)
 
 
-def aside_names(work: Work, step: Step) -> tuple[str, ...]:
-    """What a step leaves beside the object: to be collected when its time has come."""
-    return (work.aside(step.name),)
+def retired_names(work: Work, step: Step) -> tuple[str, ...]:
+    """The name under which the step leaves a table, to be collected later."""
+    return (work.retired_name(step.name),)
 
 
-def probe_aside(work: Work, step: Step) -> Probe:
-    """It is under the name that says so, or gone, or has come back already."""
-    aside = work.table(work.aside(step.name))
-    if aside is not None and aside.properties.get(MARKER) == str(step.uuid):
+def probe_retire(work: Work, step: Step) -> Probe:
+    """Whether the table has its retired name, is deleted, or exists again already."""
+    retired = work.table(work.retired_name(step.name))
+    if retired is not None and retired.properties.get(MARKER) == str(step.uuid):
         return Probe.DONE
     table = work.table(step.name)
     if table is None or work.is_marked(table.properties, step):
         return Probe.DONE
     if table.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, "it does not carry our marker: somebody else made it", "plan again")
+        raise StepError(step.name, step.how.value, "it does not carry our marker: no deploy made it", "plan again")
     return Probe.NOT_DONE
 
 
-def put_aside(work: Work, step: Step) -> None:
-    """Rename it; its properties stay what they were."""
-    existing(work, step).rename(work.aside(step.name))
+def retire(work: Work, step: Step) -> None:
+    """Rename the table out of the way; its properties stay."""
+    existing(work, step).rename(work.retired_name(step.name))
 
 
-def verify_aside(work: Work, step: Step) -> Done:
-    """It is out of the way.
+def verify_retire(work: Work, step: Step) -> Done:
+    """The table has its retired name.
 
-    :raises StepError: it is not
+    :raises StepError: it still has the object's name
     """
-    if probe_aside(work, step) is not Probe.DONE:
+    if probe_retire(work, step) is not Probe.DONE:
         raise StepError(step.name, step.how.value, "it still has its name", "plan again")
-    aside: MigratedTable | None = work.table(work.aside(step.name))
-    return Done({"aside": aside.name, "table": aside.entry.uuid} if aside is not None else {})
+    retired: MigratedTable | None = work.table(work.retired_name(step.name))
+    return Done({"aside": retired.name, "table": retired.entry.uuid} if retired is not None else {})
 
 
 class _Table(Protocol):
@@ -213,33 +200,33 @@ class _Table(Protocol):
 
 
 def half_switched(begun: Iterable[JournalStep], tables: Iterable[_Table]) -> list[tuple[str, str]]:
-    """Names of tables that were put aside for one that has not taken their name yet, with that name.
+    """Retired tables whose shadow has not taken their name yet: (retired name, name).
 
     :param begun: steps of unfinished deploys
     """
     markers = {each.name.casefold(): each.properties.get(MARKER) for each in tables}
     found = []
     for step in begun:
-        name, aside = step.name, f"{step.name}{ASIDE}{step.deploy_id[:8]}"
-        if step.action != Verb.SHADOW.value or step.uuid is None or name.casefold() in markers:
+        name, retired = step.name, f"{step.name}{RETIRED}{step.deploy_id[:8]}"
+        if step.action != Action.SHADOW.value or step.uuid is None or name.casefold() in markers:
             continue
         ours = [key for key, marker in markers.items() if marker == step.uuid]
-        if aside.casefold() in ours and any(key.startswith(f"{name.casefold()}{SHADOW}") for key in ours):
-            found.append((aside, name))
+        if retired.casefold() in ours and any(key.startswith(f"{name.casefold()}{SHADOW}") for key in ours):
+            found.append((retired, name))
     return found
 
 
 def undo_switches(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
-    """Give the names back. Only what the journal says was begun is looked at.
+    """Give retired tables of half-done switches their names back. Only steps that the journal knows are considered.
 
     :raises LeaseLostError: another deploy took over
     """
     with store.read() as connection:
-        begun = [each for each in begun_steps(connection, lease.name) if each.action == Verb.SHADOW.value]
+        begun = [each for each in begun_steps(connection, lease.name) if each.action == Action.SHADOW.value]
     if not begun:
         return
-    for aside, name in half_switched(begun, list_tables(catalog)):
-        table = MigratedTable.load(catalog, aside)
+    for retired, name in half_switched(begun, list_tables(catalog)):
+        table = MigratedTable.load(catalog, retired)
         if table is None:
             continue
         lease.ensure()

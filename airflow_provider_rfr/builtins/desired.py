@@ -1,22 +1,16 @@
-"""What is wanted: every declared object with its final name, its fingerprints and what it reads.
+"""The desired state: each declared object with its final name, its fingerprints and its reads, and the graph of reads.
 
-Which object reads which, and the orders that follow: what is read comes before its readers.
-
-Orders are the same for the same edges whatever order they were given in; ties are broken by a rank.
-
-Objects that are generated, one for each instance: their ids come from the instance's id, their names are made once.
-
-A generated name takes a number until it is unique among everything that exists, is written to the registry before the
-object is made, and is kept from then on, also when the instance gets another name.
+Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
+are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
@@ -29,7 +23,14 @@ from airflow_provider_rfr.builtins.spec import (
     Kind,
     available_name,
 )
-from airflow_provider_rfr.builtins.state import Dependency, Live, LiveKind, LiveObject, Recorded, RecordedObject
+from airflow_provider_rfr.builtins.state import (
+    ActualState,
+    Dependency,
+    LiveKind,
+    LiveObject,
+    RecordedObject,
+    RegistryState,
+)
 
 Node = TypeVar("Node", bound=Hashable)
 
@@ -62,7 +63,7 @@ class Graph(Generic[Node]):
                 self._readers[read].append(number)
 
     def readers_of(self, roots: Iterable[Node]) -> frozenset[Node]:
-        """The roots, whoever reads them, whoever reads those, and so on."""
+        """The roots and all direct and indirect readers of them."""
         found = {number for root in roots if (number := self._numbers.get(root)) is not None}
         waiting = list(found)
         while waiting:
@@ -108,41 +109,8 @@ class Graph(Generic[Node]):
         return [self._nodes[number] for number in circle[first:] + circle[:first]]
 
 
-ColumnsOf = Callable[[str], tuple[str, ...] | None]
-
-
-class _Reading(Protocol):
-    """A name and the columns of it that a query uses."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def columns(self) -> Sequence[str] | None: ...
-
-
-@dataclass(frozen=True)
-class Tools:
-    """Whatever reads declarations and SQL, given, so that a plan is a function of values alone.
-
-    :ivar canonicalizer: names what writes canonical SQL; another one, and texts can't be compared
-    :ivar fingerprints: of an object of a catalog
-    :ivar reads: what an object reads, given the names that are known
-    :ivar expand: an object's query with its stars written out, given the columns of what it reads
-    :ivar outputs: the columns of its result, likewise
-    :ivar same_logic: whether a recorded object's query, written by another canonicalizer, is the one that is wanted
-    """
-
-    canonicalizer: str
-    fingerprints: Callable[[BuiltinObject, CatalogSpec], Fingerprints]
-    reads: Callable[[BuiltinObject, Container[str]], Iterable[_Reading]]
-    expand: Callable[[BuiltinObject, ColumnsOf], str]
-    outputs: Callable[[BuiltinObject, ColumnsOf], tuple[str, ...]]
-    same_logic: Callable[[BuiltinObject, RecordedObject], bool]
-
-
 @dataclass(frozen=True, slots=True)
-class Want:
+class DesiredObject:
     """One object as it should be, beside what is recorded and what is there.
 
     :ivar obj: with its final name and id
@@ -178,18 +146,18 @@ class Want:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Everything that is wanted.
+class DesiredState:
+    """The desired state of all objects.
 
-    :ivar wants: by id, what is read before its readers
+    :ivar objects: by id, what is read before its readers
     :ivar graph: of what is read now
     :ivar removed: tombstones by id
-    :ivar problems: by id, in words
-    :ivar kept: ids that are recorded, not wanted and not to be touched
-    :ivar unlisted: what is one object for each instance, where nobody says which there are
+    :ivar problems: sentences, by id
+    :ivar kept: ids that are recorded and not declared, and not to be touched
+    :ivar unlisted: templates whose instances are not listed
     """
 
-    wants: Mapping[UUID, Want]
+    objects: Mapping[UUID, DesiredObject]
     graph: Graph[UUID]
     removed: Mapping[UUID, BuiltinObject] = field(default_factory=dict)
     problems: Mapping[UUID, Sequence[str]] = field(default_factory=dict)
@@ -204,21 +172,15 @@ def relation(kind: Kind) -> LiveKind | None:
     return LiveKind.VIEW if kind is Kind.VIEW else None
 
 
-def rank(want: Want) -> tuple[int, str]:
+def rank(desired: DesiredObject) -> tuple[int, str]:
     """Among objects that could come next: tables before views before sinks, then by name."""
-    return (2 if want.kind is Kind.SINK else int(want.kind is Kind.VIEW), want.key)
+    return (2 if desired.kind is Kind.SINK else int(desired.kind is Kind.VIEW), desired.key)
 
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version. What follows them is left out: a development version is of the release it leads to."""
-    numbers: list[int] = []
-    for part in version.removeprefix("v").split("+")[0].split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
+    found = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", version)
+    numbers = [int(part) for part in found.group(1).split(".")] if found is not None else []
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers)
@@ -238,32 +200,20 @@ def instance_id(template: UUID, instance: str) -> UUID:
     return uuid5(template, instance)
 
 
-class _Taken(Container[str]):
-    """Names, compared without case."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = {name.casefold() for name in names}
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.casefold() in self._names
-
-    def add(self, *names: str) -> None:
-        self._names.update(name.casefold() for name in names)
-
-
 class Generator:
     """Makes the objects of one plan.
 
     :param declared: those that are not gone
     """
 
-    def __init__(self, spec: CatalogSpec, declared: Iterable[BuiltinObject], recorded: Recorded, live: Live) -> None:
+    def __init__(
+        self, spec: CatalogSpec, declared: Iterable[BuiltinObject], recorded: RegistryState, live: ActualState
+    ) -> None:
         self._instances = spec.instances
         self._recorded = recorded
-        self._made = {each.marker: each.name for each in live.objects.values() if each.marker and not each.aside}
-        self._taken = _Taken(live.objects)
-        self._taken.add(*(each.name for each in declared), *(each.name for each in recorded.objects))
-        self._taken.add(*(each.name for each in live.user_views))
+        self._made = {each.marker: each.name for each in live.objects.values() if each.marker and not each.is_retired}
+        self._taken = {*live.objects, *(each.key for each in declared), *(each.key for each in recorded.objects)}
+        self._taken.update(each.key for each in live.user_views)
 
     def objects(self, template: BuiltinObject) -> Iterator[tuple[BuiltinObject, str]]:
         """The objects of a template, with the ids of their instances."""
@@ -280,11 +230,11 @@ class Generator:
         room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
         ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
         name = available_name(f"{template.name}_{ending}", self._taken)
-        self._taken.add(name)
+        self._taken.add(name.casefold())
         return name
 
     def kept(self, unlisted: Iterable[BuiltinObject]) -> frozenset[UUID]:
-        """Recorded objects of templates of whose instances there is no list: unknown is not gone."""
+        """Recorded objects of templates without a list of instances: an unknown instance is not a removed one."""
         unknown = [each.id for each in unlisted]
         return frozenset(
             each.uuid

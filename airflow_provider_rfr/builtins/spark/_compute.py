@@ -1,16 +1,8 @@
-"""The rows of a query as data files that no commit names yet: cut into units where that can be, else as a whole.
+"""The rows of a query as data files that no commit names yet.
 
-What runs in Spark's tasks: data files to rows, and rows of a query to data files.
-
-One piece of work, and the way of a query's rows into data files.
-
-Work on a table's data files cut into units: as much as a killed run may lose of what it has begun.
-
-Queries of which each row comes from one row of a table, computed data file by data file.
-
-What a killed run has finished is taken as it is, so it is noted with each unit. The proof that a query can be cut is in
-Spark's plan: where there are only projections, and no other query is asked, a row depends on one row alone.
-"""
+A query of which each row comes from one row of a table is computed data file by data file, in units; a unit that a
+killed run finished is used again. The proof that a query can be divided is in Spark's plan: where there are only
+projections, and no subquery, a row depends on one row alone. Any other query is computed as a whole."""
 
 from __future__ import annotations
 
@@ -27,9 +19,9 @@ import pyarrow as pa
 
 from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.spark import session
-from airflow_provider_rfr.builtins.spark.session import of_spark, told, use_namespace
+from airflow_provider_rfr.builtins.spark.session import of_spark, spark_errors, use_namespace
 from airflow_provider_rfr.builtins.spec import namespace_of
-from airflow_provider_rfr.builtins.sql.scopes import NamedTable, at_snapshots, replace_tables
+from airflow_provider_rfr.builtins.sql._scopes import NamedTable, at_snapshots, replace_tables
 from airflow_provider_rfr.exceptions import DeployError, QueryError, RfrError, SchemaError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder, conform
@@ -80,16 +72,13 @@ class _ReadUnits:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for file in self.units[number].inputs:
-                    yield from self._read(file)
-
-    def _read(self, file: InputFile) -> Iterator[pa.RecordBatch]:
-        for batch in self.reader.read(file):
-            yield from conform(pa.Table.from_batches([batch]), self.columns).to_batches()
+                    for rows in self.reader.read(file):
+                        yield from conform(pa.Table.from_batches([rows]), self.columns).to_batches()
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteRows:
-    """Rows to data files, which are sent back; an error of ours is no reason to run the task again, and is sent too.
+    """Rows to data files, which are sent back. So is an error of ours, so that Spark does not repeat the task.
 
     :ivar units: of each of Spark's partitions; empty where they have none
     """
@@ -100,19 +89,16 @@ class _WriteRows:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             files = [file for rows in _gathered(batches) for file in self.work.write(rows)]
-            self._note(files)
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            if self.units and context is not None:
+                unit = self.units[context.partitionId()]
+                self.work.note(unit.name, unit.identities, files)
         except RfrError as error:
             yield _results([None], [str(error)])
             return
         yield _results([pickle.dumps(each) for each in files], [None] * len(files))
-
-    def _note(self, files: list[StoredFile]) -> None:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if self.units and context is not None:
-            unit = self.units[context.partitionId()]
-            self.work.note(unit.name, unit.identities, files)
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -169,7 +155,7 @@ class Job:
         return found
 
     def real_name(self, name: str) -> str:
-        """A table's name as the query writes it, for catalogs tell upper and lower case apart."""
+        """A table's name as the query writes it, since catalogs are case-sensitive."""
         return self._written.get(name.casefold(), name)
 
     def work(self, *inputs: str) -> WorkFolder:
@@ -191,7 +177,7 @@ class Job:
         :raises SchemaError: a value does not fit its column
         :raises SparkJobError: Spark could not finish
         """
-        with told(self.table, self.secrets):
+        with spark_errors(self.table, self.secrets):
             results = rows.mapInArrow(_WriteRows(work, units), _RESULT).collect()
         errors = [each["error"] for each in results if each["error"] is not None]
         if errors:
@@ -231,7 +217,7 @@ class _Remaining:
 
 
 def _remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> _Remaining:
-    """Keep the finished units whose inputs are all still there, each input once; cut the rest anew."""
+    """Keep the finished units whose inputs are all still there, each input once; divide the rest again."""
     left = {each.identity: each for each in inputs}
     kept = []
     for unit in noted:
@@ -289,15 +275,11 @@ def _by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | No
         if computed is None:
             return None
         files += computed
-    _check(job.table, inputs, files)
-    return files
-
-
-def _check(table: str, inputs: tuple[InputFile, ...], files: tuple[StoredFile, ...]) -> None:
     counts = [each.rows for each in inputs if each.rows is not None]
     rows = sum(each.rows for each in files)
     if len(counts) == len(inputs) and sum(counts) != rows:
-        raise SchemaError(f"{table}: {sum(counts)} rows were read and {rows} were made of them; nothing is changed")
+        raise SchemaError(f"{job.table}: {sum(counts)} rows were read and {rows} were made of them; nothing is changed")
+    return files
 
 
 def _compute(
@@ -310,7 +292,7 @@ def _compute(
     if query is None:
         return None
     session = job.session
-    with told(table, job.secrets):
+    with spark_errors(table, job.secrets):
         columns = session.table(session.table_name(table, job.lake)).schema
     read = _ReadUnits(reader, units, to_arrow_schema(columns))
     session.range(0, len(units), 1, len(units)).mapInArrow(read, columns).createOrReplaceTempView(view)
@@ -321,7 +303,7 @@ def _compute(
     except Exception as error:
         if not of_spark(error):
             raise
-        # Computed as a whole it fails as well, or it names the table in a way that no other name can stand for.
+        # Computed as a whole it fails as well, or it names the table in a way that can't be replaced.
         return None
     else:
         return job.run(_matched(rows, job.target.layout, job.table, complete=False), work, units)
@@ -330,7 +312,7 @@ def _compute(
 
 
 def _over(query: str, namespace: str, table: str, view: str) -> str | None:
-    """The query over the view in the table's place; None unless the table stands there exactly once."""
+    """The query over the view in the table's place; None unless it names the table exactly once."""
     found = []
 
     def other(each: NamedTable) -> str | None:
@@ -363,7 +345,7 @@ def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> Computed
     :raises SparkJobError: Spark can't run the query
     :raises DeployError: a table that is read is written to all the time
     """
-    with told(job.table, job.secrets):
+    with spark_errors(job.table, job.secrets):
         use_namespace(job.session, job.lake, job.namespace)
     files: tuple[StoredFile, ...] | None = None
     if row_wise is not None:
@@ -379,23 +361,22 @@ def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[
     """
     for _ in range(_TRIES):
         pinned, loose = _pins(job, read)
-        with told(job.table, job.secrets):
-            rows = job.session.sql(session.query(_pinned(job, pinned)))
+        query = job.query
+        with suppress(QueryError):
+            query = at_snapshots(query, job.namespace, pinned)
+        with spark_errors(job.table, job.secrets):
+            rows = job.session.sql(session.query(query))
         files = job.run(_matched(rows, job.target.layout, job.table, complete=complete), job.work())
-        now = {name: _current(job, name) for name in loose}
+        now: dict[str, int | None] = {}
+        for name in loose:
+            current = load_table(job.catalog, job.real_name(name))
+            now[name] = None if current is None else current.metadata.current_snapshot_id
         if now == loose:
             return files, read
         read = {**read, **{name: snapshot for name, snapshot in now.items() if snapshot is not None}}
     raise DeployError(
         f"{job.table}: {', '.join(sorted(loose))} is written to all the time; deploy again when it is not"
     )
-
-
-def _pinned(job: Job, snapshots: Mapping[str, int]) -> str:
-    try:
-        return at_snapshots(job.query, job.namespace, snapshots)
-    except QueryError:
-        return job.query
 
 
 def _pins(job: Job, read: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
@@ -408,8 +389,3 @@ def _pins(job: Job, read: Mapping[str, int]) -> tuple[dict[str, int], dict[str, 
         same = table is not None and snapshot is not None and snapshot.schema_id == table.metadata.current_schema_id
         (pinned if same else loose)[name] = snapshot_id
     return pinned, loose
-
-
-def _current(job: Job, name: str) -> int | None:
-    table = load_table(job.catalog, job.real_name(name))
-    return None if table is None else table.metadata.current_snapshot_id

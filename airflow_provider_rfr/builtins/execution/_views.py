@@ -1,12 +1,11 @@
-"""Views: made, replaced, rebound, renamed, dropped, each with its marks in the same statement.
+"""Steps on views: create, replace, rebind, rename, drop, each with its marks in the same statement.
 
-Where the catalog holds no views there is nothing to look at, and each run makes them anew in its session.
-"""
+Where the catalog can't hold views there is nothing to probe, and each deploy creates them again in its session."""
 
 from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.work import Done, Probe, Work
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import COMMENT
@@ -20,13 +19,13 @@ def probe_view(work: Work, step: Step) -> Probe:
     if work.is_marked(view.properties, step):
         return Probe.DONE
     marker = view.properties.get(MARKER)
-    if marker != str(step.uuid) and not (marker is None and step.how is Verb.ADOPT):
+    if marker != str(step.uuid) and not (marker is None and step.how is Action.ADOPT):
         raise StepError(step.name, step.how.value, "a view that is not ours has the name", "plan again")
     return Probe.NOT_DONE
 
 
 def define(work: Work, step: Step) -> None:
-    """Make it, or give it its text and everything that is said about it."""
+    """Create or replace the view with its text, properties and comments."""
     record = work.record(step)
     properties = {name: value for name, value in work.properties(step).items() if name != COMMENT}
     work.engine(step).create_view(
@@ -35,14 +34,14 @@ def define(work: Work, step: Step) -> None:
         properties=properties,
         comment=record.comment,
         columns=record.columns,
-        replace=step.how is not Verb.CREATE or work.view(step.name) is not None,
+        replace=step.how is not Action.CREATE or work.view(step.name) is not None,
     )
 
 
 def describe(work: Work, step: Step) -> None:
-    """What is said about it; its text stays, unless its columns are declared, for their comments are a part of it."""
+    """Write properties and comment; a view with declared columns is defined again, for their comments."""
     record = work.record(step)
-    if record.columns and step.how is not Verb.ADOPT:
+    if record.columns and step.how is not Action.ADOPT:
         define(work, step)
         return
     properties = {name: value for name, value in work.properties(step).items() if name != COMMENT}
@@ -51,7 +50,7 @@ def describe(work: Work, step: Step) -> None:
 
 
 def rebind_users(work: Work, step: Step) -> None:
-    """Give a user's view its own text once more; what is said about it stays, and it does not become ours."""
+    """Define a user's view again with its own text, properties and comment; it does not become ours."""
     view = work.view(step.name)
     if view is not None and view.properties.get(MARKER) is not None:
         raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
@@ -67,9 +66,9 @@ def rebind_users(work: Work, step: Step) -> None:
 
 
 def verify_view(work: Work, step: Step) -> Done:
-    """It is there, with the mark.
+    """The view has the step's mark.
 
-    :raises StepError: it is not
+    :raises StepError: it has not
     """
     if not step.user and work.views() is not None and probe_view(work, step) is not Probe.DONE:
         raise StepError(step.name, step.how.value, "the view is not as it was left", "plan again")
@@ -82,16 +81,13 @@ def probe_rename(work: Work, step: Step) -> Probe:
     if view is not None and view.properties.get(MARKER) == str(step.uuid):
         return Probe.DONE if work.is_marked(view.properties, step) else Probe.PARTIAL
     there = work.view(step.name)
-    if there is None and work.views() is not None and _later(work, step):
+    # Some views go by a name in between, so a later step may have renamed it already.
+    later = (each for each in work.plan.steps if each.uuid == step.uuid and each.seq > step.seq)
+    names = [str(each.details["to"]) for each in later if each.how is Action.RENAME]
+    found = [view for view in map(work.view, names) if view is not None] if there is None else []
+    if work.views() is not None and any(work.is_marked(each.properties, step) for each in found):
         return Probe.DONE
     return Probe.NOT_DONE
-
-
-def _later(work: Work, step: Step) -> bool:
-    """Whether it has a name already that a later step gives it."""
-    later = (each for each in work.plan.steps if each.uuid == step.uuid and each.seq > step.seq)
-    names = (str(each.details["to"]) for each in later if each.how is Verb.RENAME)
-    return any(view is not None and work.is_marked(view.properties, step) for view in map(work.view, names))
 
 
 def rename(work: Work, step: Step) -> None:
@@ -104,7 +100,7 @@ def rename(work: Work, step: Step) -> None:
 
 
 def verify_rename(work: Work, step: Step) -> Done:
-    """It has its new name.
+    """The view has its new name.
 
     :raises StepError: it has not
     """
@@ -114,7 +110,7 @@ def verify_rename(work: Work, step: Step) -> Done:
 
 
 def probe_drop(work: Work, step: Step) -> Probe:
-    """Whether it is gone, or has come back already."""
+    """Whether the view is dropped, or exists again already."""
     view = work.view(step.name)
     if view is None:
         return Probe.NOT_DONE if work.views() is None else Probe.DONE
@@ -126,14 +122,14 @@ def probe_drop(work: Work, step: Step) -> Probe:
 
 
 def drop(work: Work, step: Step) -> None:
-    """Drop it: it holds nothing."""
+    """Drop the view."""
     work.engine(step).drop_view(step.name)
 
 
 def verify_drop(work: Work, step: Step) -> Done:
-    """It is gone.
+    """The view does not exist.
 
-    :raises StepError: it is not
+    :raises StepError: it does
     """
     if work.views() is not None and probe_drop(work, step) is not Probe.DONE:
         raise StepError(step.name, step.how.value, "it is still there", "plan again")

@@ -1,18 +1,13 @@
-"""Tables that come, and tables of which everything but the rows changes.
+"""Steps on tables: create, alter, rewrite, recompute, empty. Columns, rows and marks change in one Iceberg commit.
 
-Rows about the declared objects, for tables that list them: made here, without Spark.
-
-Tables whose rows change: rewritten, computed anew, or emptied; columns, rows and marks in one Iceberg commit.
-
-A writer that commits while rows are computed makes the commit fail; then what it added is computed as well. So no row
-is lost, and no reader ever sees columns without their rows.
-"""
+If another writer commits while rows are computed, the commit fails and what that writer added is computed as well. So
+no row is lost, and no reader ever sees columns without their rows."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +21,7 @@ from airflow_provider_rfr.builtins.execution.work import (
     change_of,
     rewriting_query,
 )
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import CatalogSpec
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, STEP, RecordedObject
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
@@ -37,19 +32,19 @@ from airflow_provider_rfr.lake.schema_changes import TableChange
 
 
 def probe(work: Work, step: Step) -> Probe:
-    """How far the step is; the marks are in the same commit as the change."""
+    """How far the step is. The marks are in the same commit as the change."""
     table = work.table(step.name)
     if table is None:
-        if step.how is Verb.CREATE:
+        if step.how is Action.CREATE:
             return Probe.NOT_DONE
         raise StepError(step.name, step.how.value, "it is gone from the catalog", "plan again")
     if work.is_marked(table.properties, step):
         return Probe.DONE
     marker = table.properties.get(MARKER)
-    if step.how is Verb.CREATE:
+    if step.how is Action.CREATE:
         raise StepError(step.name, step.how.value, "something has that name already", "plan again")
-    if marker != str(step.uuid) and not (marker is None and step.how is Verb.ADOPT):
-        raise StepError(step.name, step.how.value, "it does not carry our marker: somebody else made it", "plan again")
+    if marker != str(step.uuid) and not (marker is None and step.how is Action.ADOPT):
+        raise StepError(step.name, step.how.value, "it does not carry our marker: no deploy made it", "plan again")
     return Probe.NOT_DONE
 
 
@@ -61,7 +56,7 @@ def create(work: Work, step: Step) -> None:
 def make(work: Work, step: Step, name: str, properties: dict[str, str]) -> MigratedTable:
     """The table of the step's object under this name, if it is not there yet.
 
-    :raises StepError: somebody else made another one at the same moment
+    :raises StepError: another writer created one at the same moment
     """
     record = work.record(step)
     found = work.table(name)
@@ -82,7 +77,7 @@ def make(work: Work, step: Step, name: str, properties: dict[str, str]) -> Migra
 
 
 def _undo_if_late(work: Work, table: MigratedTable) -> None:
-    """There was no table yet by which another deploy could have kept this one out: who comes too late tidies up.
+    """Drop the new table if the lease was lost meanwhile: before there was a table, nothing could fence this deploy.
 
     :raises LeaseLostError: it came too late
     """
@@ -106,7 +101,7 @@ def alter(work: Work, step: Step) -> None:
 
 
 def _source_of(column: str, step: Step) -> str:
-    """What a coming column is called now."""
+    """The present name of a column, by its name after the updates."""
     for batch in reversed(step.details.get("updates", ())):
         renamed = (each["column"] for each in batch if each["op"] == "rename" and each["to"] == column)
         column = str(next(renamed, column))
@@ -114,9 +109,9 @@ def _source_of(column: str, step: Step) -> str:
 
 
 def refuse_nulls(step: Step, columns: list[str]) -> None:
-    """A required column has a value in every row.
+    """Refuse to make columns required that hold NULLs.
 
-    :raises StepError: these have not
+    :raises StepError: there are such columns
     """
     if columns:
         raise StepError(
@@ -130,7 +125,7 @@ def refuse_nulls(step: Step, columns: list[str]) -> None:
 def existing(work: Work, step: Step) -> MigratedTable:
     """The step's table.
 
-    :raises StepError: it is gone
+    :raises StepError: there is none
     """
     table = work.table(step.name)
     if table is None:
@@ -139,9 +134,9 @@ def existing(work: Work, step: Step) -> MigratedTable:
 
 
 def verify(work: Work, step: Step) -> Done:
-    """What the table is now.
+    """Evidence of the table after the step.
 
-    :raises StepError: it is not as the step leaves it
+    :raises StepError: the step did not do its last change
     """
     table = existing(work, step)
     if not work.is_marked(table.properties, step):
@@ -155,18 +150,6 @@ def evidence_of(work: Work, step: Step, table: MigratedTable) -> dict[str, Any]:
     snapshot = table.tagged_snapshot(MIGRATION_TAG, work.work_id(step))
     found = {"table": table.entry.uuid, "rows": table.entry.rows, "snapshot_after": snapshot}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _generated_files(work: Work, step: Step, target: FileTarget) -> list[StoredFile]:
-    """One row for each object as the registry is going to hold it, in the table's columns as far as they are known."""
-    return _write_rows(_object_rows(work), target)
-
-
-def _write_rows(rows: Iterable[dict[str, Any]], target: FileTarget) -> list[StoredFile]:
-    """The rows in files of the target; columns that a row lacks are NULL."""
-    schema = pa.schema([field.remove_metadata() for field in target.rows])
-    table = pa.Table.from_pylist(list(rows), schema=schema)
-    return [file for file, _ in target.write(table)]
 
 
 def _object_rows(work: Work) -> Iterator[dict[str, Any]]:
@@ -214,12 +197,12 @@ log = logging.getLogger(__name__)
 
 
 def family(step: Step, since: str) -> str:
-    """What names of the step's files begin with.
+    """The prefix of the step's file names.
 
-    The same for each deploy that tries, until one of them commits: what a dead one computed is used again or collected,
-    and no file of a commit ever is.
+    It is the same for each deploy that tries, until one commits. So files of a dead deploy are used again or collected,
+    and files of a commit never are.
 
-    :param since: what is another one after the commit
+    :param since: a value that changes with the commit
     """
     return f"rfr-{hashlib.sha256(f'{step.uuid}/{since}'.encode()).hexdigest()[:32]}-"
 
@@ -229,7 +212,7 @@ def _target(table: MigratedTable, step: Step, change: TableChange) -> FileTarget
 
 
 def summary(work: Work, step: Step) -> Mapping[str, str]:
-    """What the step's snapshots say of themselves; sinks leave them out."""
+    """Summary properties of the step's snapshots; sinks skip these snapshots."""
     return {MIGRATION_TAG: work.work_id(step)}
 
 
@@ -262,7 +245,10 @@ def recompute(work: Work, step: Step) -> None:
 def _result(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
     sql = step.details.get("sql")
     if sql is None:
-        return _generated_files(work, step, target)
+        rows = _object_rows(work)
+        schema = pa.schema([field.remove_metadata() for field in target.rows])
+        table = pa.Table.from_pylist(list(rows), schema=schema)
+        return [file for file, _ in target.write(table)]
     engine = work.engine(step)
     return engine.compute(query=str(sql), table=step.name, target=target, work_id=work.work_id(step)).files
 
@@ -317,11 +303,6 @@ def replace(
     refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
     work.lease.ensure()
     table.replace_rows(change, files, target, summary(work, step))
-    _collect(target, files)
-
-
-def _collect(target: FileTarget, files: Sequence[StoredFile]) -> None:
-    """Delete what killed runs of the same step left beside the files of the commit; what can't be deleted stays."""
     try:
         target.collect(files)
     except OSError as error:

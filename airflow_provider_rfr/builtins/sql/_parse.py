@@ -1,12 +1,7 @@
-"""One query, parsed; whatever is not one query is refused.
+"""Parsing one query or expression, its canonical text for comparisons, and composing expressions.
 
-A query as a row of words: what is left of it when only its meaning counts.
-
-Words come from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way, and the result
-hardly depends on sqlglot's version.
-
-Expressions put in the place of the columns that other expressions read, in the author's own text.
-"""
+The canonical text comes from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way,
+and the result hardly depends on sqlglot's version."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ _DIALECT: Final = "spark"
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
-"""Who wrote a canonical text; texts of two writers are never compared."""
+"""Names the writer of a canonical text; texts of two writers are never compared."""
 _AS_WRITTEN = frozenset(
     {
         TokenType.STRING,
@@ -116,7 +111,7 @@ def _keywords() -> frozenset[str]:
 
 
 def identifier(name: str) -> str:
-    """The name as it is written in a query: in backticks, unless nobody could take it for a keyword."""
+    """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
     if is_plain(name) and name.upper() not in _keywords():
         return name
     return "`" + name.replace("`", "``") + "`"
@@ -135,7 +130,7 @@ _NO_SELECT = {TokenType.VALUES: "VALUES", TokenType.TABLE: "TABLE"}
 def parse_query(query: str) -> exp.Query:
     """The query, with identifiers as Spark compares them. It is shared: look at it, don't touch it.
 
-    :raises QueryError: it is something else, or more than one, or not complete without somebody's values
+    :raises QueryError: it is something else, or more than one, or has parameters
     :raises UnreadableQueryError: it can't be parsed here, though Spark may be able to
     """
     try:
@@ -143,14 +138,14 @@ def parse_query(query: str) -> exp.Query:
         _check_words(query, words)
         found = Dialect.get_or_raise(_DIALECT).parser().parse(words, _without_comments(query))
     except ParseError as error:
-        raise UnreadableQueryError(_told(error)) from None
+        raise UnreadableQueryError(_parse_problem(error)) from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
         raise UnreadableQueryError("it is nested too deeply") from None
     tree = found[0] if len(found) == 1 else None
     if not isinstance(tree, exp.Query):
-        raise QueryError("it is no SELECT", _ONE_SELECT)
+        raise QueryError("it is not a SELECT", _ONE_SELECT)
     _check_tree(tree)
     for each in tree.find_all(exp.Identifier):
         each.meta[WRITTEN] = each.name
@@ -159,7 +154,7 @@ def parse_query(query: str) -> exp.Query:
 
 
 def check_expression(expression: str) -> None:
-    """Refuse what is no expression over the columns of one table.
+    """Refuse what is not an expression over the columns of one table.
 
     :raises QueryError: what is wrong with it
     """
@@ -168,7 +163,7 @@ def check_expression(expression: str) -> None:
     tree = parse_query(f"SELECT {expression}\nAS x")
     one = isinstance(tree, exp.Select) and len(tree.expressions) == 1 and not tree.args.get("from_")
     if not one or tree.find(exp.Star) is not None or len(list(tree.find_all(exp.Query))) > 1:
-        raise QueryError("it is no single expression over columns")
+        raise QueryError("it must be a single expression over columns")
 
 
 def _check_words(query: str, words: list[Token]) -> None:
@@ -202,7 +197,7 @@ def _check_tree(tree: exp.Query) -> None:
             raise QueryError("a SELECT names no columns", "name them")
 
 
-def _told(error: ParseError) -> str:
+def _parse_problem(error: ParseError) -> str:
     first = error.errors[0] if error.errors else {}
     line, column = first.get("line"), first.get("col")
     where = f"line {line}, column {column}: " if line else ""
@@ -216,7 +211,7 @@ def _column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
 
-    :raises ValueError: it is no expression that can be read
+    :raises ValueError: it can't be parsed as an expression
     """
     try:
         tree = sqlglot.parse_one(expression, read="spark")

@@ -1,12 +1,7 @@
-"""YAML documents with the line of everything in them, and with fewer surprises than usual.
+"""Declarations in YAML: documents with the line of everything in them, their fields, and the objects they make.
 
-Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`; aliases are
-refused: an object says everything itself, and nothing can grow out of a few lines. Nothing here recurses.
-
-Reads the fields of a YAML mapping, each as the type it has to be, and notes all that are not.
-
-From a YAML document to an object, with the places of its fields.
-"""
+Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
+everything itself, and a few lines can't expand without bounds. Nothing here recurses while it parses."""
 
 from __future__ import annotations
 
@@ -23,13 +18,13 @@ from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     Column,
     Contents,
-    How,
     Kind,
     Migration,
     Place,
     Removal,
     SinkSpec,
     Stability,
+    Strategy,
     nearest,
     stable_id,
 )
@@ -97,17 +92,14 @@ def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
-        raise YamlProblem(line, str(error.problem or error.context), _hint(text, line)) from None
+        near = "".join(text.splitlines()[max(line - 2, 0) : line])
+        remedy = "indent with spaces: YAML takes no tabs" if "\t" in near else ""
+        raise YamlProblem(line, str(error.problem or error.context), remedy) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
     except yaml.YAMLError:
         raise YamlProblem(1, "the file is not YAML") from None
-
-
-def _hint(text: str, line: int) -> str:
-    near = "".join(text.splitlines()[max(line - 2, 0) : line])
-    return "indent with spaces: YAML takes no tabs" if "\t" in near else ""
 
 
 class _Composer:
@@ -121,7 +113,8 @@ class _Composer:
         if kind is yaml.ScalarEvent:
             line = event.start_mark.line + 1
             self._check_tag(event, line, "str")
-            return self._put(_scalar(event, line))
+            is_text = not event.implicit[0] or event.tag == _PREFIX + "str"
+            return self._put(Node(line, event.value if is_text else plain_value(event.value), event.value))
         if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
             return self._put(self._open.pop().node)
         if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
@@ -171,13 +164,6 @@ class _Composer:
         return key
 
 
-def _scalar(event: Any, line: int) -> Node:
-    text = event.value
-    if not event.implicit[0] or event.tag == _PREFIX + "str":
-        return Node(line, text, text)
-    return Node(line, plain_value(text), text)
-
-
 Choice = TypeVar("Choice", bound=Enum)
 _SHOWN = 40
 
@@ -196,7 +182,7 @@ class Fields:
             self._refuse(node, path.rstrip(".") or "the document", "a mapping")
 
     def only(self, known: Collection[str]) -> None:
-        """Note the fields that nobody knows."""
+        """Note unknown fields."""
         for name, node in self._nodes.items():
             if name not in known:
                 self._flaws.append(Flaw(node.line, f"{self._path}{name} is not a field", nearest(name, known, show=12)))
@@ -369,7 +355,7 @@ def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bo
         follow_star=fields.flag("follow_star"),
         source=fields.anything("source"),
         sink=_sink(fields),
-        migrations=_migrations(fields),
+        migrations=tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None),
         removed=_removal(fields),
         place=Place(file, node.line),
     )
@@ -397,7 +383,7 @@ def _id(fields: Fields) -> uuid.UUID | None:
     try:
         return uuid.UUID(text)
     except ValueError:
-        fields.wrong("id", f"{text!r} is no UUID", "leave it out to have one made from the name")
+        fields.wrong("id", f"{text!r} is not a UUID", "leave it out to have one made from the name")
         return None
 
 
@@ -429,15 +415,11 @@ def _sink(fields: Fields) -> SinkSpec | None:
     )
 
 
-def _migrations(fields: Fields) -> tuple[Migration, ...]:
-    return tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None)
-
-
 def _migration(each: Fields) -> Migration | None:
     each.only(("from", "to", "how", "expressions", "note"))
     complete = each.needs("from", "to", "how")
     before, after = each.written("from"), each.written("to")
-    how = each.choice("how", How, How.EVOLVE)
+    how = each.choice("how", Strategy, Strategy.EVOLVE)
     if not complete or before is None or after is None:
         return None
     return Migration(before, after, how, each.mapping("expressions"), each.text("note"))
@@ -452,6 +434,6 @@ def _removal(fields: Fields) -> Removal | None:
     return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
 
 
-def told(flaws: Sequence[Flaw], file: str, name: str) -> list[DeclarationProblem]:
+def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[DeclarationProblem]:
     """What is wrong in a document, with its place."""
     return [DeclarationProblem(str(Place(file, each.line)), name, each.problem, each.remedy) for each in flaws]

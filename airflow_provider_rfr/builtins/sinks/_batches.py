@@ -1,9 +1,7 @@
-"""The batches of a window: the same rows in the same batches, whoever asks and whenever.
+"""The batches of a window: the same rows in the same batches on every run.
 
-What differs between two states of a table, by key: the rows that came or are others now, and the keys that are gone.
-
-In memory are the keys of the earlier state with a digest of each row, about 400 bytes a row.
-"""
+For an export of changes two states of the table are compared by key. The keys of the earlier state are held in memory
+with a digest of each row, about 400 bytes a row."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_rfr.builtins.sinks._windows import Pins, What, Window
 from airflow_provider_rfr.builtins.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
-from airflow_provider_rfr.builtins.sinks.windows import Pins, What, Window
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.increments import Brings, SourceTable
 
@@ -24,7 +22,7 @@ class Changes:
     """The comparison of two states.
 
     :ivar shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
-        that a column which only has another type now is no difference
+        that a column of another type is not a difference by itself
     """
 
     def __init__(self, sink: str, keys: Sequence[str], shape: pa.Schema) -> None:
@@ -39,7 +37,8 @@ class Changes:
         :raises SinkError: two rows have one key
         """
         for batch in before:
-            shaped = _as(batch, self._shape)
+            columns = [_cast(batch.column(field.name), field.type) for field in self._shape]
+            shaped = pa.RecordBatch.from_arrays(columns, names=self._shape.names)
             values = zip(*(shaped.column(name).to_pylist() for name in self._keys), strict=True)
             for (key, digest), raw in zip(self._digests(shaped), values, strict=True):
                 if key in self._known:
@@ -47,7 +46,7 @@ class Changes:
                 self._known[key] = (digest, raw)
         for batch in after:
             changed = [self._differs(key, digest) for key, digest in self._digests(batch)]
-            yield _told(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
+            yield _with_op(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
         yield self._gone()
 
     def _digests(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
@@ -70,10 +69,10 @@ class Changes:
             at = self._keys.index(field.name) if field.name in self._keys else None
             values = [None] * len(left) if at is None else [raw[at] for raw in left]
             columns.append(pa.array(values, field.type))
-        return _told(pa.RecordBatch.from_arrays(columns, schema=self._shape), DELETE)
+        return _with_op(pa.RecordBatch.from_arrays(columns, schema=self._shape), DELETE)
 
     def _twice(self) -> SinkError:
-        problem = f"several rows have the same {', '.join(self._keys)}, so changes can't be told"
+        problem = f"several rows have the same {', '.join(self._keys)}, so changes can't be determined"
         return SinkError(self._sink, problem, "name columns in settings.keys that tell rows apart")
 
 
@@ -81,20 +80,10 @@ def _digest(value: Any) -> bytes:
     return blake2b(dumps(value), digest_size=16).digest()
 
 
-def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows that came, as changes."""
-    return (_told(each, UPSERT) for each in batches)
-
-
-def _told(batch: pa.RecordBatch, op: str) -> pa.RecordBatch:
+def _with_op(batch: pa.RecordBatch, op: str) -> pa.RecordBatch:
     ops = pa.array([op] * batch.num_rows, pa.string())
     fields = [pa.field(OP, pa.string()), *batch.schema]
     return pa.RecordBatch.from_arrays([ops, *batch.columns], schema=pa.schema(fields))
-
-
-def _as(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
-    columns = [_cast(batch.column(field.name), field.type) for field in shape]
-    return pa.RecordBatch.from_arrays(columns, names=shape.names)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -149,13 +138,13 @@ def _batches(window: Window, table: SourceTable, sink: str, alive: Callable[[], 
     tasks, skip = table.skip(tasks, skip)
     rows = _kept(table.read(tasks, table.projection(window.columns, window.schema_id)), alive)
     rows = _without_first(rows, skip)
-    return told(rows) if window.keys else rows
+    return (_with_op(each, UPSERT) for each in rows) if window.keys else rows
 
 
 def _changes(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
     assert window.before is not None
     earlier = table.schema_at(window.before)
-    # By the ids where they are, by the names where a migration made columns anew.
+    # By id where the ids exist, by name where a migration dropped and added columns again.
     pins = Pins.of_columns(window.columns).resolve(table.columns(earlier), table.columns(window.schema_id), sink)
     before = table.read(table.contents(window.before), table.projection(pins, earlier))
     wanted = table.projection(window.columns, window.schema_id)

@@ -1,23 +1,17 @@
-"""How two lists of columns differ, and what the differences ask of a table's storage.
+"""The difference between two lists of columns: what it asks of a table's storage, and what it means for readers.
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
 declaration says what it was called before.
 
-The updates of a table's schema that lead from one list of columns to another, all in one transaction.
+A schema update of Iceberg can't rename a column to a name that another one still has, nor add a column under a name
+that is being given up. So the way to a list of columns takes up to three updates, one after the other, in one
+transaction:
 
-A schema update can't rename a column to a name that another one still has, nor add a column under a name that is being
-given up, so a list of columns takes up to three updates, one after the other, in the same transaction:
-
-1. columns go, get wider or optional, and take new names; a name that is not free yet is taken in the second update;
+1. columns are dropped, widened, made optional, and renamed; a name that is not free yet is taken in the second update;
 2. columns take names that were given up;
 3. columns move to their places, and their comments are written.
 
-``tighten`` is what can be asked only of finished rows.
-
-The instruction to paste: what a plan prints for an object that it can't migrate by itself.
-
-What a change of one object means for those who read it, column by column.
-"""
+``tighten`` is what can be asked only of finished rows."""
 
 from __future__ import annotations
 
@@ -27,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from airflow_provider_rfr.builtins.spec import Column, How, is_plain, quoted
+from airflow_provider_rfr.builtins.spec import Column, Strategy, is_plain, quoted
 from airflow_provider_rfr.lake.types import TypeChange, classify
 
 
@@ -46,17 +40,17 @@ class Change(str, Enum):
     COMMENT = "comment"
 
 
-_NEEDS: Final[Mapping[Change, How]] = {
-    Change.ADD: How.EVOLVE,
-    Change.ADD_REQUIRED: How.REWRITE,
-    Change.DROP: How.EVOLVE,
-    Change.RENAME: How.EVOLVE,
-    Change.WIDEN: How.EVOLVE,
-    Change.RETYPE: How.REWRITE,
-    Change.REORDER: How.EVOLVE,
-    Change.RELAX: How.EVOLVE,
-    Change.REQUIRE: How.EVOLVE,
-    Change.COMMENT: How.METADATA,
+_NEEDS: Final[Mapping[Change, Strategy]] = {
+    Change.ADD: Strategy.EVOLVE,
+    Change.ADD_REQUIRED: Strategy.REWRITE,
+    Change.DROP: Strategy.EVOLVE,
+    Change.RENAME: Strategy.EVOLVE,
+    Change.WIDEN: Strategy.EVOLVE,
+    Change.RETYPE: Strategy.REWRITE,
+    Change.REORDER: Strategy.EVOLVE,
+    Change.RELAX: Strategy.EVOLVE,
+    Change.REQUIRE: Strategy.EVOLVE,
+    Change.COMMENT: Strategy.METADATA,
 }
 """The gentlest mechanism that can do each of them; a table in Iceberg's format 2."""
 _BREAKS_READERS: Final = frozenset({Change.DROP, Change.RENAME, Change.WIDEN, Change.RETYPE})
@@ -168,21 +162,25 @@ def _changes(old: Column, new: Column) -> Iterable[ColumnChange]:
         yield ColumnChange(Change.COMMENT, new.name, old.comment or "", new.comment or "")
 
 
-def gentlest(changes: Iterable[ColumnChange]) -> How | None:
+def gentlest(changes: Iterable[ColumnChange]) -> Strategy | None:
     """The gentlest mechanism that can do all of them; None for none of them."""
-    order = (How.METADATA, How.EVOLVE, How.REWRITE)
+    order = (Strategy.METADATA, Strategy.EVOLVE, Strategy.REWRITE)
     return max((_NEEDS[each.what] for each in changes), key=order.index, default=None)
 
 
-def rename_hints(changes: Sequence[ColumnChange]) -> list[str]:
-    """For columns that go while others of the same type come."""
+def possible_renames(changes: Iterable[ColumnChange]) -> list[tuple[str, str]]:
+    """Pairs (old, new) of a dropped and an added column of the same type: perhaps one column under a new name."""
+    changes = tuple(changes)
     dropped = [each for each in changes if each.what is Change.DROP]
     added = [each for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)]
+    return [(old.column, new.column) for new in added for old in dropped if new.after == old.before]
+
+
+def rename_hints(changes: Iterable[ColumnChange]) -> list[str]:
+    """A sentence for each of the possible renames."""
     return [
-        f"if {new.column} is {old.column} under a new name, declare it with renamed_from: {old.column}"
-        for new in added
-        for old in dropped
-        if new.after == old.before
+        f"if {new} is {old} under a new name, declare it with renamed_from: {old}"
+        for old, new in possible_renames(changes)
     ]
 
 
@@ -329,23 +327,21 @@ def instruction(before: str, after: str, changes: Sequence[ColumnChange]) -> str
     """An entry for ``migrations``, with an expression for each column whose values are not simply there."""
     called = {each.column: each.before for each in changes if each.what is Change.RENAME}
     needed = {each.column: _expression(each, called) for each in changes if each.what in NEEDS_VALUES}
-    how = How.REWRITE if needed else How.EVOLVE
+    how = Strategy.REWRITE if needed else Strategy.EVOLVE
     if needed:
-        # Who skips a version learns from the instructions alone what a column was called in between.
+        # A deploy that skips a version learns only from the instructions what a column was called in between.
         needed = {**{name: quoted(before) for name, before in called.items()}, **needed}
     entry = f"from: {json.dumps(short(before))}, to: {json.dumps(short(after))}, how: {how.value}"
     if needed:
-        pairs = ", ".join(f"{_key(name)}: {json.dumps(text, ensure_ascii=False)}" for name, text in needed.items())
+        # JSON is YAML: texts in double quotes, and names that need them.
+        keys = {name: name if is_plain(name) else json.dumps(name, ensure_ascii=False) for name in needed}
+        pairs = ", ".join(f"{keys[name]}: {json.dumps(text, ensure_ascii=False)}" for name, text in needed.items())
         entry += f", expressions: {{{pairs}}}"
     return f"- {{{entry}}}"
 
 
-def _key(name: str) -> str:
-    return name if is_plain(name) else json.dumps(name, ensure_ascii=False)
-
-
 def _expression(change: ColumnChange, called: Mapping[str, str]) -> str:
-    """A first idea: whoever pastes it has to look whether it is meant so.
+    """A first proposal, to be checked by its reader.
 
     :param called: old names of renamed columns
     """
@@ -358,7 +354,7 @@ def _expression(change: ColumnChange, called: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ColumnSet:
     """Columns, or all of them, as they are compared."""
 
     columns: frozenset[str] = frozenset()
@@ -367,32 +363,32 @@ class Touched:
     def __bool__(self) -> bool:
         return self.all or bool(self.columns)
 
-    def __or__(self, other: Touched) -> Touched:
-        return Touched(self.columns | other.columns, self.all or other.all)
+    def __or__(self, other: ColumnSet) -> ColumnSet:
+        return ColumnSet(self.columns | other.columns, self.all or other.all)
 
-    def met(self, used: Sequence[str] | None) -> list[str]:
-        """Those among the used ones; what they are called when that can't be told: ``*``."""
+    def intersection(self, used: Sequence[str] | None) -> list[str]:
+        """Those among the used columns; ``["*"]`` if the used ones are unknown or all are touched."""
         if used is None or self.all:
             return ["*"] if self else []
         return sorted(self.columns.intersection(used))
 
 
-NOTHING = Touched()
-EVERYTHING = Touched(all=True)
+NOTHING = ColumnSet()
+EVERYTHING = ColumnSet(all=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
     """What readers of an object notice.
 
-    :ivar shape: columns of another type or name than before, or gone. A column that came is none of them: nobody reads
-        it yet
+    :ivar shape: columns of another type or name than before, or dropped; an added one has no reader
+        yet
     :ivar contents: columns whose values may be others than before, or of which there may be other rows
-    :ivar gone: old names that are not there any more, with what a column is called now ("" if it is no more)
+    :ivar gone: old names that no longer exist, with the present name ("" for a dropped column)
     """
 
-    shape: Touched = NOTHING
-    contents: Touched = NOTHING
+    shape: ColumnSet = NOTHING
+    contents: ColumnSet = NOTHING
     gone: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
@@ -406,7 +402,7 @@ class Effects:
 NO_EFFECTS = Effects()
 
 
-def shape_of(changes: Iterable[ColumnChange]) -> Touched:
+def shape_of(changes: Iterable[ColumnChange]) -> ColumnSet:
     """Columns that readers see changed, by their old and their new names."""
     found: set[str] = set()
     for each in changes:
@@ -414,7 +410,7 @@ def shape_of(changes: Iterable[ColumnChange]) -> Touched:
             found.add(each.column.casefold())
             if each.what is Change.RENAME:
                 found.add(each.before.casefold())
-    return Touched(frozenset(found))
+    return ColumnSet(frozenset(found))
 
 
 def gone_of(

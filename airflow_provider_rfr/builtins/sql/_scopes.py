@@ -1,9 +1,4 @@
-"""Who is who inside a query: its scopes, and what the names in them mean.
-
-The columns that come out of queries and of what they read, as far as declarations tell.
-
-Names of tables in a query, followed or replaced by something else in the author's own text.
-"""
+"""The scopes of a query: what its names refer to, which columns come out, and replacing table names in its text."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from airflow_provider_rfr.builtins.spec import quoted
-from airflow_provider_rfr.builtins.sql.parse import WRITTEN, identifier, parse_query
+from airflow_provider_rfr.builtins.sql._parse import WRITTEN, identifier, parse_query
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 STAR = "*"
@@ -27,7 +22,7 @@ STAR = "*"
 class Mention:
     """A name in an expression, from left to right; a star is its last part.
 
-    :ivar inner: aliases of queries inside, in which the name stands
+    :ivar inner: aliases of queries inside, around the name
     """
 
     parts: tuple[str, ...]
@@ -73,16 +68,10 @@ def tables_of(scope: Scope) -> Iterator[tuple[str, exp.Table]]:
 
 
 def sources_of(scope: Scope) -> dict[str, exp.Table | Scope]:
-    """What stands in FROM and JOIN, by alias; for a LATERAL, what stands before it."""
+    """The sources in FROM and JOIN, by alias; for a LATERAL, those before it."""
     if isinstance(scope.expression, exp.Lateral):
         return dict(scope.sources)
     return {name: scope.sources[name] for name, _ in scope.references if name in scope.sources}
-
-
-def _made_by_laterals(scope: Scope) -> frozenset[str]:
-    """Columns that the scope's lateral views make; no table beside them has one of the same name."""
-    found = (each.args.get("alias") for each in scope.expression.args.get("laterals") or ())
-    return frozenset(name.name for alias in found if isinstance(alias, exp.TableAlias) for name in alias.columns)
 
 
 def mentions(scope: Scope) -> Iterator[Mention]:
@@ -127,7 +116,9 @@ def column_of(mention: Mention, alias: str, table: exp.Table, scope: Scope) -> s
     length = _prefix(parts, alias, table)
     if length:
         return parts[length]
-    if parts[0] in _made_by_laterals(scope):
+    aliases = (each.args.get("alias") for each in scope.expression.args.get("laterals") or ())
+    if any(parts[0] == name.name for each in aliases if isinstance(each, exp.TableAlias) for name in each.columns):
+        # A lateral view makes it; no table beside the view has a column of the same name.
         return None
     others = (each for each in sources_of(scope).items() if each[0] != alias)
     return None if any(_prefix(parts, name, source) for name, source in others) else parts[0]
@@ -187,31 +178,24 @@ class _Row:
         """Take in the columns of one more source."""
         using = [written(each) for each in join.args.get("using") or ()] if join is not None else []
         if join is not None and join.method.upper() == "NATURAL":
-            self._refuse_natural(right)
+            theirs = {each.key for each in right}
+            both = [identifier(each.name) for each in self.items if each.key in theirs]
+            problem = "NATURAL JOIN joins by whatever columns both sides happen to have"
+            self.items += right
+            raise self.refusal(problem, f"write USING ({', '.join(both)})" if both else "write USING and the columns")
         if join is not None and join.kind.upper() in ("SEMI", "ANTI"):
             right = []
         if using and not self.unknown:
-            self._merge(right, using)
+            keys = [name.casefold() for name in using]
+            first = [Item(None, each.name) for key in keys for each in self.items if each.key == key]
+            if len(first) != len(keys):
+                raise QueryError(f"USING ({', '.join(using)}) needs one column of each name on each side")
+            self.items = [*first, *(each for each in (*self.items, *right) if each.key not in keys)]
         else:
             self.items += right
 
-    def _merge(self, right: list[Item], using: list[str]) -> None:
-        """As Spark has it: the columns that both sides are joined by come first, and once."""
-        keys = [name.casefold() for name in using]
-        first = [Item(None, each.name) for key in keys for each in self.items if each.key == key]
-        if len(first) != len(keys):
-            raise QueryError(f"USING ({', '.join(using)}) needs one column of each name on each side")
-        self.items = [*first, *(each for each in (*self.items, *right) if each.key not in keys)]
-
-    def _refuse_natural(self, right: list[Item]) -> None:
-        theirs = {each.key for each in right}
-        both = [identifier(each.name) for each in self.items if each.key in theirs]
-        problem = "NATURAL JOIN joins by whatever columns both sides happen to have"
-        self.items += right
-        raise self.refusal(problem, f"write USING ({', '.join(both)})" if both else "write USING and the columns")
-
     def refusal(self, problem: str, remedy: str) -> QueryError:
-        """Another error where nothing is known: then it is none of our business, perhaps."""
+        """The error, as a :class:`UnknownColumnsError` where no column is known: the tables may all be others'."""
         return QueryError(problem, remedy) if self.items else UnknownColumnsError(problem, remedy)
 
     def list(self) -> str:
@@ -269,7 +253,7 @@ class Outputs:
     def star(self, scope: Scope, star: exp.Star) -> list[Item]:
         """The columns that a star without a table's name stands for, in Spark's order.
 
-        :raises QueryError: they can't be told
+        :raises QueryError: they are not known
         """
         return _without_excepted(self.items(scope), star)
 
@@ -286,7 +270,7 @@ class Outputs:
         """The columns of all sources.
 
         :raises UnknownColumnsError: not one of them is known
-        :raises QueryError: not all of them are known, or they can't be told apart
+        :raises QueryError: not all of them are known, or two have one name
         """
         nodes = _nodes(scope)
         if not isinstance(scope.expression, exp.Select) or not nodes:
@@ -294,20 +278,18 @@ class Outputs:
         row = _Row()
         for node in nodes:
             join = node.parent if isinstance(node.parent, exp.Join) else None
-            row.join(self._items_of(scope, node, row), join)
+            try:
+                found = [Item(_written_alias(node) or None, name) for name in self.columns(scope, node)]
+            except UnknownColumnsError as error:
+                row.unknown.append(error)
+                found = []
+            row.join(found, join)
         if row.unknown:
             raise row.refusal(row.unknown[0].problem, row.unknown[0].remedy + row.list())
         keys = [each.key for each in row.items]
         if any(each.source is None and keys.count(each.key) > 1 for each in row.items):
             raise QueryError("a star stands for two columns of one name", f"write them out{row.list()}")
         return [Item(None, each.name) for each in row.items] if len(nodes) == 1 else row.items
-
-    def _items_of(self, scope: Scope, node: exp.Expr, row: _Row) -> list[Item]:
-        try:
-            return [Item(_written_alias(node) or None, name) for name in self.columns(scope, node)]
-        except UnknownColumnsError as error:
-            row.unknown.append(error)
-            return []
 
     def columns(self, scope: Scope, node: exp.Expr) -> tuple[str, ...]:
         """The columns of one source.
@@ -441,18 +423,15 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
             first, last = table.parts[0].meta, table.parts[-1].meta
             if "start" in first and "end" in last:
                 span = (int(first["start"]), int(last["end"]) + 1)
-                places[span] = _named(table, query[slice(*span)], namespace)
+                written = query[slice(*span)]
+                parts = table_parts(table)
+                fixed = bool(table.args.get("version") or table.args.get("when"))
+                places[span] = NamedTable(full_name(parts, namespace), written, parts, bool(table.alias), fixed)
     for (start, end), named in sorted(places.items(), key=lambda each: each[0], reverse=True):
         put = replace(named)
         if put is not None:
             query = query[:start] + put + query[end:]
     return query
-
-
-def _named(table: exp.Table, written: str, namespace: str) -> NamedTable:
-    parts = table_parts(table)
-    fixed = bool(table.args.get("version") or table.args.get("when"))
-    return NamedTable(full_name(parts, namespace), written, parts, bool(table.alias), fixed)
 
 
 def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> str:
@@ -466,18 +445,3 @@ def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> st
         return None if snapshot is None or table.fixed else f"{table.written} VERSION AS OF {snapshot}"
 
     return replace_tables(query, namespace, pinned)
-
-
-def _rename_tables(query: str, namespace: str, names: Mapping[str, str]) -> str:
-    """The query, which reads something else in the place of these tables, under the same alias.
-
-    :param names: what is read instead, quoted, by the table's name as it is compared
-    """
-
-    def renamed(table: NamedTable) -> str | None:
-        other = names.get(table.name)
-        if other is None or table.fixed:
-            return None
-        return other if table.aliased else f"{other} AS {quoted(table.parts[-1])}"
-
-    return replace_tables(query, namespace, renamed)

@@ -1,13 +1,8 @@
-"""The order of a plan's steps.
+"""The order of a plan's steps: removals, renames, and what happens to users' views.
 
-What leaves goes readers first, by what was read when it was recorded. What comes or changes goes what is read first, by
-what is read now. Both at once, for edges may turn round. What leaves for good waits until the end, so that nothing that
-still reads it is left alone, unless something else needs its name.
-
-Objects that are recorded and no longer wanted, and what a deploy made that was then given up.
-
-Views that others made over our objects: found, and rebound, or the deploy stops, or they are warned of.
-"""
+What leaves goes readers first, by the reads in the registry. What is created or changed goes inputs first, by the
+reads of now. A deploy needs both orders, because an edge may have turned round. What leaves for good waits until the
+end, so that nothing loses an input too early, unless something else needs its name."""
 
 from __future__ import annotations
 
@@ -15,20 +10,20 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.decision import Decision, Decisions, reads
-from airflow_provider_rfr.builtins.planning.drift import whose
-from airflow_provider_rfr.builtins.planning.plan import Blocked, Dependent, Policies, Verb
-from airflow_provider_rfr.builtins.spec import Contents, Kind, Stability
+from airflow_provider_rfr.builtins.desired import CycleError, DesiredState, Graph, relation
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, reads
+from airflow_provider_rfr.builtins.planning._drift import whose
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Contents, Kind, Stability
 from airflow_provider_rfr.builtins.state import (
-    Live,
+    ActualState,
     LiveKind,
     LiveObject,
-    Recorded,
     RecordedObject,
+    RegistryState,
     SinkState,
     UserView,
 )
-from airflow_provider_rfr.builtins.wanted import CycleError, Graph, Wanted, relation
 from airflow_provider_rfr.exceptions import PlanError
 
 
@@ -50,95 +45,102 @@ class Removals:
     warnings: list[str] = field(default_factory=list)
 
 
-def removals(wanted: Wanted, recorded: Recorded, live: Live, version: str, downgrade: str | None) -> Removals:
+def removals(
+    desired_state: DesiredState, recorded: RegistryState, live: ActualState, version: str, downgrade: str | None
+) -> Removals:
     """What leaves for good.
 
     :param downgrade: why nothing may be removed
     """
     found = Removals()
-    known_ids = recorded.by_uuid.keys() | wanted.wants.keys() | live.unfinished
-    sinks = [each for each in recorded.sinks if each.uuid in wanted.wants or each.uuid not in known_ids]
+    known_ids = recorded.by_uuid.keys() | desired_state.objects.keys() | live.unfinished
+    sinks = [each for each in recorded.sinks if each.uuid in desired_state.objects or each.uuid not in known_ids]
     for known in sorted(recorded.objects, key=lambda each: each.key):
-        if known.uuid in wanted.wants or known.uuid in wanted.kept:
+        if known.uuid in desired_state.objects or known.uuid in desired_state.kept:
             continue
-        if known.instance is not None and not _may_go(known):
+        worthless = known.stability is Stability.UNSTABLE or known.contents is Contents.DERIVABLE
+        if known.instance is not None and (known.protect is not None or not worthless):
             found.warnings.append(f"{known.name}: its instance is gone; it stays, for its rows are history")
             continue
         there = _there(known, live, known_ids)
         exported = [each.name for each in sinks if each.source == known.uuid]
-        problems = list(_problems(wanted, known, there, exported))
-        if downgrade is not None:
-            problems = [downgrade]
-        if problems:
-            paste = _tombstone(version) if problems[0].startswith("removal must") else None
-            found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, instruction=paste))
+        tombstone = desired_state.removed.get(known.uuid)
+        blocked = Blocked(known.name, known.kind, (downgrade,), known.uuid) if downgrade is not None else None
+        if blocked is None:
+            blocked = _blocked(known, tombstone, there, exported, version)
+        if blocked is not None:
+            found.blocked.append(blocked)
             continue
         found.leaving[known.uuid] = known
-        found.reasons[known.uuid] = _reason(wanted, known)
+        found.reasons[known.uuid] = _reason(known, tombstone)
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
-        found.leftovers = _leftovers(found, wanted, live)
-        ours = recorded.by_uuid.keys() | wanted.wants.keys()
+        found.leftovers = _leftovers(found, desired_state, live)
+        ours = recorded.by_uuid.keys() | desired_state.objects.keys()
         found.leftover_sinks = tuple(
             each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours
         )
     return found
 
 
-def _leftovers(found: Removals, wanted: Wanted, live: Live) -> dict[str, LiveObject]:
-    """What a deploy made that did not finish, and that is no part of anything now. Only its journal says so: a marker
-    alone may be another registry's."""
-    used = {(each.uuid, each.live.key) for each in wanted.wants.values() if each.live is not None}
+def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) -> dict[str, LiveObject]:
+    """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may be
+    that of another registry."""
+    used = {(each.uuid, each.live.key) for each in desired_state.objects.values() if each.live is not None}
     used |= {(identity, each.key) for identity, each in found.there.items()}
     return {
         each.key: each
         for identity in sorted(live.unfinished)
         for each in live.by_marker.get(identity, ())
-        if not each.aside and (identity, each.key) not in used
+        if not each.is_retired and (identity, each.key) not in used
     }
 
 
-def _there(known: RecordedObject, live: Live, known_ids: Container[UUID]) -> LiveObject | None:
+def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
     """What holds the object; under another name, if a deploy that did not finish renamed it. What has its name is no
     trace of it, if it is another object of ours."""
     if relation(known.kind) is None:
         return None
-    ours = [each for each in live.by_marker.get(known.uuid, ()) if not each.aside and each.kind is relation(known.kind)]
+    ours = [
+        each for each in live.by_marker.get(known.uuid, ()) if not each.is_retired and each.kind is relation(known.kind)
+    ]
     named = live.objects.get(known.key)
     if named is not None and (named.marker == known.uuid or named.marker is None or named.marker not in known_ids):
         return named
     return ours[0] if len(ours) == 1 else None
 
 
-def _may_go(known: RecordedObject) -> bool:
-    return known.protect is None and (known.stability is Stability.UNSTABLE or known.contents is Contents.DERIVABLE)
-
-
-def _problems(wanted: Wanted, known: RecordedObject, there: LiveObject | None, exported: list[str]) -> Iterable[str]:
-    tombstone = wanted.removed.get(known.uuid)
+def _blocked(
+    known: RecordedObject,
+    tombstone: BuiltinObject | None,
+    there: LiveObject | None,
+    exported: list[str],
+    version: str,
+) -> Blocked | None:
+    """What stops the removal of an object; None: nothing does."""
+    problems, instruction = [], None
     if known.stability is Stability.STABLE and tombstone is None and known.instance is None:
-        yield "removal must be declared (deprecated_since, removed_in): it is stable, and users may build on it"
+        why = "it is stable, and users may build on it"
+        problems.append(f"removal must be declared (deprecated_since, removed_in): {why}")
+        instruction = f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
     protect = known.protect or (tombstone.protect if tombstone is not None else None)
     if protect is not None:
-        yield f"protected: {protect}; it is not removed. Forget it, and its rows stay where they are"
+        problems.append(f"protected: {protect}; it is not removed. Forget it, and its rows stay where they are")
     if there is not None and there.marker != known.uuid:
-        yield f"it is not dropped: {whose(there, known.uuid)}. Forget {known.name} ({known.uuid}) instead"
-    for name in exported:
-        yield f"the sink {name} exports it"
+        problems.append(f"it is not dropped: {whose(there, known.uuid)}. Forget {known.name} ({known.uuid}) instead")
+    problems += [f"the sink {name} exports it" for name in exported]
+    if not problems:
+        return None
+    return Blocked(known.name, known.kind, tuple(problems), known.uuid, instruction=instruction)
 
 
-def _reason(wanted: Wanted, known: RecordedObject) -> str:
-    tombstone = wanted.removed.get(known.uuid)
+def _reason(known: RecordedObject, tombstone: BuiltinObject | None) -> str:
     if tombstone is not None and tombstone.removed is not None:
         return f"deprecated since {tombstone.removed.deprecated_since}, removed in {tombstone.removed.removed_in}"
     if known.instance is not None:
         return "its instance is gone"
     return f"{known.stability.value}, no longer declared"
-
-
-def _tombstone(version: str) -> str:
-    return f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
 
 
 @dataclass(frozen=True)
@@ -164,17 +166,21 @@ class Leaving:
     leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
-def leaving(decisions: Decisions, removed: Removals, recorded: Recorded, policies: Policies) -> Leaving:
+def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, policies: Policies) -> Leaving:
     """What leaves.
 
     :raises PlanError: the registry says that objects read each other in a circle
     """
-    needed = {each.want.key for each in decisions.values() if each.how is Verb.CREATE or each.renamed}
+    needed = {each.desired.key for each in decisions.values() if each.how is Action.CREATE or each.renamed}
     gone = {identity: there.key for identity, there in removed.there.items()}
     early = {identity for identity, each in decisions.items() if each.leaves}
     early |= {identity for identity, key in gone.items() if key in needed}
     if not policies.replace_views:
-        early |= {identity for identity, each in decisions.items() if _is_replaced(each)}
+        early |= {
+            identity
+            for identity, each in decisions.items()
+            if (each.desired.kind is Kind.VIEW and each.how in (Action.REPLACE, Action.REBIND))
+        }
     # Nobody wrote down what leftovers read; views may read tables.
     left = sorted(removed.leftovers, key=lambda key: (removed.leftovers[key].kind is LiveKind.TABLE, key))
     leftovers = tuple(key for key in left if key in needed), tuple(key for key in left if key not in needed)
@@ -183,7 +189,12 @@ def leaving(decisions: Decisions, removed: Removals, recorded: Recorded, policie
     graph = Graph({each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects})
     # A removed reader of something that leaves early leaves before it.
     early |= gone.keys() & graph.readers_of(early)
-    order = _readers_first(graph, recorded)
+    keys = {each.uuid: each.key for each in recorded.objects}
+    try:
+        order = graph.order(lambda identity: (keys[identity], str(identity)))[::-1]
+    except CycleError as error:
+        names = CycleError(keys[each] for each in error.cycle)
+        raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
     return Leaving(
         tuple(each for each in order if each in early),
         tuple(each for each in order if each in gone and each not in early),
@@ -191,30 +202,17 @@ def leaving(decisions: Decisions, removed: Removals, recorded: Recorded, policie
     )
 
 
-def _readers_first(graph: Graph[UUID], recorded: Recorded) -> tuple[UUID, ...]:
-    keys = {each.uuid: each.key for each in recorded.objects}
-    try:
-        return graph.order(lambda identity: (keys[identity], str(identity)))[::-1]
-    except CycleError as error:
-        names = CycleError(keys[each] for each in error.cycle)
-        raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
-
-
-def _is_replaced(decision: Decision) -> bool:
-    return decision.want.kind is Kind.VIEW and decision.how in (Verb.REPLACE, Verb.REBIND)
-
-
 def renames(decisions: Iterable[Decision]) -> list[_Rename]:
     """Renames in an order in which each new name is free; those that go round in a circle go by a name in between."""
     waiting = {
-        each.want.live.key: each
-        for each in sorted(decisions, key=lambda each: each.want.key)
-        if each.renamed and each.want.live is not None
+        each.desired.live.key: each
+        for each in sorted(decisions, key=lambda each: each.desired.key)
+        if each.renamed and each.desired.live is not None
     }
     found: list[_Rename] = []
     last: list[_Rename] = []
     while waiting:
-        free = [key for key, each in waiting.items() if each.want.key not in waiting]
+        free = [key for key, each in waiting.items() if each.desired.key not in waiting]
         if free:
             found += [_rename(waiting.pop(key)) for key in free]
             continue
@@ -227,8 +225,8 @@ def renames(decisions: Iterable[Decision]) -> list[_Rename]:
 
 
 def _rename(decision: Decision) -> _Rename:
-    assert decision.want.live is not None
-    return _Rename(decision.want.uuid, decision.want.live.name, decision.want.obj.name)
+    assert decision.desired.live is not None
+    return _Rename(decision.desired.uuid, decision.desired.live.name, decision.desired.obj.name)
 
 
 _REMEDY = "change the view, or let it break with user_views: warn"
@@ -249,14 +247,14 @@ class UserViews:
 
 @dataclass
 class _Noticed:
-    """By one view: what it can't do without, and what it has to see anew; by id of the object."""
+    """Impact on one user view, by object id: reads that break, and reads whose columns changed."""
 
     broken: dict[UUID, str] = field(default_factory=dict)
     changed: dict[UUID, str] = field(default_factory=dict)
 
 
 def user_views(
-    decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: Live, policies: Policies
+    decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
 ) -> UserViews:
     """What the changes mean for users' views, those over other users' views too."""
     return _Finder(decisions, removed, live, policies).find()
@@ -264,7 +262,7 @@ def user_views(
 
 class _Finder:
     def __init__(
-        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: Live, policies: Policies
+        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
     ) -> None:
         self._decisions = decisions
         self._removed = removed
@@ -272,7 +270,7 @@ class _Finder:
         self._views = {each.key: each for each in live.user_views}
         self._ours = {each.key: identity for identity, each in removed.items()}
         for identity, decision in decisions.items():
-            self._ours[(decision.want.recorded or decision.want).key] = identity
+            self._ours[(decision.desired.recorded or decision.desired).key] = identity
         self._changed: dict[str, _Noticed] = {}
         self._found = UserViews()
 
@@ -316,23 +314,23 @@ class _Finder:
             if decision.effects.gone or decision.renamed:
                 found.broken[identity] = f"can't be read, so it may read {self._old_name(decision)} as it was"
             elif decision.effects.shape:
-                found.changed[identity] = f"can't be read, so it may read {decision.want.obj.name}"
+                found.changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
 
     def _notice(self, found: _Noticed, decision: Decision, columns: tuple[str, ...] | None) -> None:
-        identity, name = decision.want.uuid, self._old_name(decision)
+        identity, name = decision.desired.uuid, self._old_name(decision)
         if decision.renamed:
-            found.broken[identity] = f"reads {name}, which is called {decision.want.obj.name} now"
+            found.broken[identity] = f"reads {name}, which is called {decision.desired.obj.name} now"
         for old, now in decision.effects.gone:
             if columns is None or old in columns:
                 may = "may read" if columns is None else "reads"
                 found.broken[identity] = f"{may} {name}.{old}, which is {f'called {now}' if now else 'gone'} now"
-        if identity not in found.broken and (met := decision.effects.shape.met(columns)):
+        if identity not in found.broken and (met := decision.effects.shape.intersection(columns)):
             found.changed[identity] = reads(name, met)
 
     @staticmethod
     def _old_name(decision: Decision) -> str:
-        known = decision.want.recorded
-        return known.name if known is not None else decision.want.obj.name
+        known = decision.desired.recorded
+        return known.name if known is not None else decision.desired.obj.name
 
     def _decide(self, view: UserView, noticed: _Noticed) -> None:
         policy = self._policies.user_views

@@ -1,11 +1,4 @@
-"""What has to hold of each object by itself, whether it comes from YAML or from Python.
-
-What an object may read.
-
-What a query has to be so that it can be kept up to date: its columns named, its stars written out.
-
-What has to hold among objects: names and ids of their own, and reads that lead somewhere and not in a circle.
-"""
+"""Validation of declarations: each object by itself, its query, and all objects together."""
 
 from __future__ import annotations
 
@@ -17,7 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any
 
-from airflow_provider_rfr.builtins.declaration.document import Declared
+from airflow_provider_rfr.builtins.declaration._document import Declared
+from airflow_provider_rfr.builtins.desired import is_gone, release
 from airflow_provider_rfr.builtins.fingerprint import (
     Finding,
     canonical_columns,
@@ -33,17 +27,18 @@ from airflow_provider_rfr.builtins.spec import (
     STORED,
     BuiltinObject,
     Contents,
-    How,
     Kind,
     Migration,
-    Removal,
     SinkSpec,
     Stability,
+    Strategy,
     is_plain,
     name_problem,
     namespace_of,
     nearest,
 )
+from airflow_provider_rfr.builtins.sql._parse import check_expression
+from airflow_provider_rfr.builtins.sql._scopes import ColumnsOf
 from airflow_provider_rfr.builtins.sql.facts import (
     Reads,
     declared_columns,
@@ -53,9 +48,6 @@ from airflow_provider_rfr.builtins.sql.facts import (
     unknown_columns,
     unqualified,
 )
-from airflow_provider_rfr.builtins.sql.parse import check_expression
-from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
-from airflow_provider_rfr.builtins.wanted import is_gone, release
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationProblem, QueryError, UnreadableQueryError
 
 _QUERY = ("query", "depends_on", "follow_star")
@@ -77,7 +69,7 @@ _NEEDED: dict[Kind, Sequence[str]] = {
     Kind.VIEW: ("query",),
     Kind.SINK: ("sink",),
 }
-_INSTRUCTIONS = (How.EVOLVE, How.REWRITE, How.SHADOW, How.RECOMPUTE, How.REPLACE_EMPTY)
+_INSTRUCTIONS = (Strategy.EVOLVE, Strategy.REWRITE, Strategy.SHADOW, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY)
 """Mechanisms that can lead from one contract to another."""
 _ON_REPLACE = ("hold", "resume_from_new", "resend")
 _FILLED = ("rfr.generated", "objects")
@@ -110,12 +102,17 @@ def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 def findings(obj: BuiltinObject, version: str) -> Iterator[Finding]:
     """What is wrong with one object.
 
-    :param version: of the project; what is gone in it needs nothing but its name
+    :param version: of the project; a removed object needs nothing but its name
     """
     if problem := name_problem(obj.name):
         yield Finding("name", problem, "write namespace.name")
     if obj.removed is not None:
-        yield from _removal(obj.removed)
+        if not obj.removed.deprecated_since.strip() or not obj.removed.removed_in.strip():
+            yield Finding("removed", "a removal says deprecated_since and removed_in, two versions")
+        elif release(obj.removed.deprecated_since) > release(obj.removed.removed_in):
+            yield Finding(
+                "removed", f"it is removed in {obj.removed.removed_in}, before {obj.removed.deprecated_since}"
+            )
     if not is_gone(obj, version):
         yield from _shape(obj)
         yield from column_findings(obj.columns)
@@ -154,21 +151,21 @@ def _storage(obj: BuiltinObject) -> Iterator[Finding]:
 def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
     for path, digest in (("from", each.before), ("to", each.after)):
         if not _DIGEST.fullmatch(digest):
-            yield Finding(path, f"{digest!r} is no contract fingerprint", "write c1: and at least 8 of its digits")
+            yield Finding(path, f"{digest!r} is not a contract fingerprint", "write c1: and at least 8 of its digits")
     if each.before == each.after:
         yield Finding("to", f"it leads from {each.before} to itself")
     if each.how not in _INSTRUCTIONS:
         allowed = ", ".join(how.value for how in _INSTRUCTIONS)
         yield Finding("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
-    if each.how is How.REPLACE_EMPTY and obj.protect is not None:
+    if each.how is Strategy.REPLACE_EMPTY and obj.protect is not None:
         yield Finding("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
-    if each.how is How.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
+    if each.how is Strategy.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
         yield Finding("how", "recompute needs a query, or contents: derivable", "write rewrite")
     yield from _expressions(each, obj)
 
 
 def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
-    if each.expressions and each.how not in (How.REWRITE, How.SHADOW):
+    if each.expressions and each.how not in (Strategy.REWRITE, Strategy.SHADOW):
         yield Finding("expressions", f"{each.how.value} computes nothing", "write rewrite")
     names = {column.name.casefold() for column in obj.columns}
     last = instructions.names(each.after, _contract(obj)) if _DIGEST.fullmatch(each.after) else False
@@ -187,13 +184,6 @@ def _contract(obj: BuiltinObject) -> str:
         return contract_of(obj.columns).digest
     except ConfigurationError:
         return ""
-
-
-def _removal(removed: Removal) -> Iterator[Finding]:
-    if not removed.deprecated_since.strip() or not removed.removed_in.strip():
-        yield Finding("removed", "a removal says deprecated_since and removed_in, two versions")
-    elif release(removed.deprecated_since) > release(removed.removed_in):
-        yield Finding("removed", f"it is removed in {removed.removed_in}, before {removed.deprecated_since}")
 
 
 def _sink(sink: SinkSpec) -> Iterator[Finding]:
@@ -245,9 +235,9 @@ def _read_problems(reader: Declared, reads: Sequence[Reads], known: _Known) -> I
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
     for each in reads:
         found = known.alive.get(each.name)
-        told = _missing(reader, each.name, known) if found is None else _refused(obj, found.obj)
-        if told is not None:
-            yield reader.problem(path, *told)
+        problem = _missing(reader, each.name, known) if found is None else _refused(obj, found.obj)
+        if problem is not None:
+            yield reader.problem(path, *problem)
     if obj.sink is not None and obj.sink.source.casefold() in known.alive:
         source = known.alive[obj.sink.source.casefold()].obj
         for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
@@ -267,7 +257,7 @@ def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | No
         return None
     beside = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
     close = nearest(name.rpartition(".")[2], beside, show=0)
-    hint = "declare it, or name it in depends_on if somebody else makes it"
+    hint = "declare it, or name it in depends_on if it is not a built-in object"
     if reader.obj.sink is not None:
         hint = "declare it, e.g. as a source"
     return f"it reads {name}, which is not declared", " ".join(part for part in (close, hint) if part)
@@ -308,14 +298,7 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Declarati
     except QueryError as error:
         yield each.problem("query", error.problem, error.remedy)
         return
-    yield from _result_problems(each, names, starred and not obj.follow_star)
-
-
-def _result_problems(each: Declared, names: Sequence[str], kept: bool) -> Iterator[DeclarationProblem]:
-    """What is wrong with the columns of the result.
-
-    :param kept: its stars may have been written out when what it reads had fewer columns: that is for the plan to see
-    """
+    kept = starred and not obj.follow_star
     found = [name.casefold() for name in names]
     for name, count in Counter(found).items():
         if count > 1:
@@ -325,8 +308,8 @@ def _result_problems(each: Declared, names: Sequence[str], kept: bool) -> Iterat
     if kept and all(name in rest for name in declared):
         return
     if columns and declared != found:
-        told = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
-        yield each.problem("columns", told, "write them alike, in the same order")
+        problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
+        yield each.problem("columns", problem, "write them alike, in the same order")
 
 
 _OURS = "rfr_system"
@@ -352,7 +335,10 @@ def catalog_problems(
         try:
             reads[key] = object_reads(each.obj, known=alive.keys()) if _reads(each.obj) else ()
         except QueryError as error:
-            yield each.problem("query", error.problem, _remedy(error))
+            remedy = error.remedy
+            if isinstance(error, UnreadableQueryError):
+                remedy = "correct it; if Spark understands it, list what it reads in depends_on"
+            yield each.problem("query", error.problem, remedy)
             continue
         yield from _read_problems(each, reads[key], known) if _reads(each.obj) else ()
     order, circles = _order({key: [read.name for read in found if read.name in alive] for key, found in reads.items()})
@@ -369,14 +355,8 @@ def catalog_problems(
 
 
 def _reads(obj: BuiltinObject) -> bool:
-    """Whether it has what its kind reads by; what is missing or strange was told before."""
+    """Whether it has what its kind reads by; what is missing or strange was problem before."""
     return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
-
-
-def _remedy(error: QueryError) -> str:
-    if isinstance(error, UnreadableQueryError):
-        return "correct it; if Spark understands it, list what it reads in depends_on"
-    return error.remedy
 
 
 def _same(declared: Sequence[Declared], what: str, of: Callable[[Declared], str]) -> Iterator[DeclarationProblem]:
@@ -388,8 +368,10 @@ def _same(declared: Sequence[Declared], what: str, of: Callable[[Declared], str]
             if what == "name":
                 yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
             else:
-                told = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-                yield each.problem("id", told, "ids are made from first names; give the newer object an id of its own")
+                problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+                yield each.problem(
+                    "id", problem, "ids are made from first names; give the newer object an id of its own"
+                )
 
 
 def _namespaces(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
@@ -399,8 +381,8 @@ def _namespaces(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
         parts = each.obj.key.split(".")
         inside = next((found for end in range(2, len(parts)) if (found := ".".join(parts[:end])) in by_key), None)
         if inside is not None:
-            told = f"its namespace {inside} is an object: {by_key[inside].obj.place}"
-            yield each.problem("name", told, "names below a table are those of its metadata")
+            problem = f"its namespace {inside} is an object: {by_key[inside].obj.place}"
+            yield each.problem("name", problem, "names below a table are those of its metadata")
         if closed and not each.ours and parts[0] == _OURS:
             yield each.problem("name", f"the namespace {_OURS} is this package's own", "take another namespace")
 

@@ -1,27 +1,18 @@
 """What a sink does next, decided from its row and its source alone.
 
-Snapshots that bring rows are sent; those of migrations, compactions and deletions are passed. A snapshot that replaces
-rows (a full refresh, an overwrite, a merge, a deletion of everything) has among its rows some that were sent before.
-An export of changes, ``emit: diff``, sends what differs by the keys; any other does what ``on_replace`` says: it stops
-(``hold``), goes on behind that snapshot (``resume_from_new``), or sends all that the table holds once more, declared as
-a duplicate (``resend``).
+Snapshots that bring rows are sent; those of migrations, compactions and deletions are skipped. A snapshot that
+replaces rows (a full refresh, an overwrite, a merge, a deletion of everything) may contain rows that were sent
+before. An export of changes, ``emit: diff``, sends what differs by the keys; any other does what ``on_replace`` says:
+it stops (``hold``), continues behind that snapshot (``resume_from_new``), or sends all rows again, declared as
+duplicates (``resend``).
 
-A window: the snapshots that a sink is sending, and how they are cut into batches.
+A *window* is the snapshots that a sink is sending. It is stored before its first batch is sent and holds all that its
+division into batches depends on, so that the next run makes the same batches with the same ids after a crash,
+whatever was declared or appended meanwhile.
 
-It is written down before its first batch is sent and holds all that the cut depends on, so that whoever goes on after a
-crash makes the same batches with the same ids, whatever was declared or appended meanwhile.
-
-The columns that a sink sends: those that were registered when it was made, whatever its source becomes.
-
-A pin holds the column's name as the payload says it, and its field id once a table was seen: a column that the source
-renames goes on under its first name, and one that a migration made anew under the same name is followed by the name.
-Ids are one table's own: in a table that took its place the same id is another column, so there names count again.
-
-The snapshots that a sink still has to read, as its source's table says it: an expiry asks nobody else.
-
-Written before a run sends anything and after it ended, so what the table says is never later than the truth. In a table
-that has just taken the place of another one, everything is kept until the sink has come to it.
-"""
+A *pin* is a sent column: its name in the payload and, once a table was seen, its field id. A column that the source
+renames keeps its first name; one that a migration dropped and added again is found by its name. Ids belong to one
+table, so in a table that took its place only names count."""
 
 from __future__ import annotations
 
@@ -31,7 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from itertools import takewhile
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
@@ -94,7 +84,7 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
     """The id of the window's next batch: the same for the same rows, and later batches sort behind earlier ones.
 
     :param ordinal: how many batches of the sink were acknowledged before
-    :param again: how often everything was sent anew: a declared duplicate is no repetition
+    :param again: how often everything was sent again: a declared duplicate is a batch of its own
     """
     said = f"{physical}/{window.before}/{window.after}/{window.part}/{again}"
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
@@ -184,7 +174,7 @@ class Pins:
         return json.dumps({"columns": columns, "follow": self.follow, "table": self.table})
 
     def seen(self, now: _Columns, table: str) -> Pins:
-        """With the ids and the spelling of the table's columns; one that was made anew under its name has a new id.
+        """With the ids and the spelling of the table's columns; one that was dropped and added again has a new id.
 
         :param table: its uuid
         """
@@ -219,7 +209,7 @@ def _seen(pin: Pin, names: Mapping[int, str], now: _Columns) -> Pin:
 
 
 def _resolved(pin: Pin, then: _Columns, now: _Columns, sink: str) -> int:
-    # In rows from before a column was made anew, its name stood for the one that it replaced. A column that only came
+    # In rows from before a column was dropped and added again, its name means the earlier one. A column that only came
     # later has no value in them.
     for columns in (then, now):
         if pin.field_id is not None and pin.field_id in {number for _, number in columns.values()}:
@@ -235,16 +225,12 @@ _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 _HARMLESS: Final = frozenset({Brings.ROWS, Brings.NOTHING})
 
 
-def _none() -> Mapping[str, Any]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send a window. ``values`` are written with it."""
 
     window: Window
-    values: Mapping[str, Any] = field(default_factory=_none)
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +242,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Stop until somebody decides.
+    """Stop until the sink is released.
 
     :ivar behind: where to go on without what came so far
     :ivar lasting: whether it stays stopped; else the next run looks again
@@ -268,7 +254,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class SinkOptions:
     """How a sink is declared to export.
 
     :ivar size: rows in a batch
@@ -280,8 +266,8 @@ class Manner:
     on_replace: str
 
     @classmethod
-    def of(cls, spec: SinkSpec, table: SourceTable) -> Manner:
-        """The manner of a declaration.
+    def of(cls, spec: SinkSpec, table: SourceTable) -> SinkOptions:
+        """The options of a declaration.
 
         :raises ConfigurationError: it is wrong
         """
@@ -295,11 +281,13 @@ class Manner:
         keys = (named,) if isinstance(named, str) else tuple(map(str, named))
         if emit == "diff" and not keys:
             remedy = "declare keys of the source, or settings.keys of the sink"
-            raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to tell changes by", remedy)
+            raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to determine changes by", remedy)
         return cls(size, keys if emit == "diff" else (), spec.on_replace)
 
 
-def next_move(row: SinkRow, table: SourceTable, manner: Manner, until: int | None = None) -> Send | Move | Hold | None:
+def next_move(
+    row: SinkRow, table: SourceTable, options: SinkOptions, until: int | None = None
+) -> Send | Move | Hold | None:
     """What to do next; None when everything is sent.
 
     :param until: the last snapshot to look at; None: the current one
@@ -308,14 +296,14 @@ def next_move(row: SinkRow, table: SourceTable, manner: Manner, until: int | Non
     """
     if row.window is not None:
         return Send(Window.loads(row.window))
-    cut = _Cut(row, table, manner, until)
+    cut = _Cut(row, table, options, until)
     last = table.head if until is None else until
     if row.cursor is None:
         return None if last is None else cut.everything(last, table.schema_id if until is None else None)
     line = table.increments(row.cursor, until, row.sequence)
     if not line:
         return None
-    return cut.changes(line) if manner.keys else cut.rows(line)
+    return cut.changes(line) if options.keys else cut.rows(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,20 +312,20 @@ class _Cut:
 
     row: SinkRow
     table: SourceTable
-    manner: Manner
+    options: SinkOptions
     until: int | None
 
     def rows(self, line: Sequence[Increment]) -> Send | Move | Hold:
         quiet = list(takewhile(lambda each: each.brings is not Brings.OTHERS, line))
         if quiet:
             return self._added(quiet)
-        if self.manner.on_replace == "resume_from_new":
+        if self.options.on_replace == "resume_from_new":
             return Move({"cursor": line[0].snapshot_id})
-        if self.manner.on_replace == "resend":
+        if self.options.on_replace == "resend":
             last = [each for each in line if each.brings is Brings.OTHERS][-1]
             return self.everything(last.snapshot_id, None, round=self.row.round + 1)
         at = line[0].snapshot_id
-        return Hold(f"snapshot {at} replaced the rows of its source, and on_replace is {self.manner.on_replace}", at)
+        return Hold(f"snapshot {at} replaced the rows of its source, and on_replace is {self.options.on_replace}", at)
 
     def changes(self, line: Sequence[Increment]) -> Send | Move:
         quiet = list(takewhile(lambda each: each.brings in _HARMLESS, line))
@@ -355,7 +343,7 @@ class _Cut:
         passed = list(takewhile(lambda each: each.brings is not Brings.ROWS, quiet))
         if passed:
             return Move({"cursor": passed[-1].snapshot_id})
-        taken = _first_added(quiet, self.manner.size)
+        taken = _first_added(quiet, self.options.size)
         schema_id = taken[0].schema_id
         schema_id = self.table.schema_id if schema_id is None else schema_id
         return self._send(What.ADDED, self.row.cursor, taken[-1].snapshot_id, schema_id)
@@ -365,12 +353,12 @@ class _Cut:
         pins = Pins.loads(self.row.pins).seen(now, self.table.uuid)
         columns = pins.resolve(self.table.columns(schema_id), now, self.row.name)
         spelled = {name.casefold(): name for name, _ in columns}
-        missing = [key for key in self.manner.keys if key.casefold() not in spelled]
+        missing = [key for key in self.options.keys if key.casefold() not in spelled]
         if missing:
             problem = f"the key {', '.join(missing)} is not among the sent columns"
-            raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are told by them")
-        keys = tuple(spelled[key.casefold()] for key in self.manner.keys)
-        window = Window(what, before, after, schema_id, columns, keys, self.manner.size, self.row.sequence)
+            raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
+        keys = tuple(spelled[key.casefold()] for key in self.options.keys)
+        window = Window(what, before, after, schema_id, columns, keys, self.options.size, self.row.sequence)
         return Send(window, {"physical": self.table.uuid, "pins": pins.dumps(), **values})
 
 

@@ -1,8 +1,7 @@
-"""What was changed by hand, and where a change starts from: what is there, or what is recorded.
+"""Drift, and the origin of a change: what is in the catalog, or what is recorded.
 
-A deploy that did not finish leaves objects that are not as recorded either; they say so in their properties, which are
-written in the same commit as the change. That is no drift, and the next deploy starts from what they are.
-"""
+Objects that an unfinished deploy left are not as recorded either. They say so in their properties, written in the
+same commit as the change. That is not drift, and the next deploy starts from what they are."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning.diff import Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.desired import DesiredObject, relation
+from airflow_provider_rfr.builtins.planning._diff import Change, ColumnChange, diff_columns, folded
 from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
-from airflow_provider_rfr.builtins.wanted import Want, relation
 
 _FORMAT = "format-version"
 """Property that REST catalogs take as a table is made, and do not keep as one."""
@@ -56,8 +55,8 @@ class Found:
     :ivar origin: None: there is nothing, the object is to be made
     :ivar drift: what was changed by hand, in words
     :ivar conflicts: what stops any change of it
-    :ivar adopted: it was somebody else's and becomes ours
-    :ivar rewrite_text: a view's text is neither what is recorded nor what is wanted, and is to be put back
+    :ivar adopted: it becomes ours
+    :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
     """
 
     origin: Origin | None = None
@@ -72,79 +71,86 @@ def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
     return [each.casefold() for each in old] == [each.casefold() for each in new]
 
 
-def find(want: Want, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()) -> Found:
+def find(
+    desired: DesiredObject, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()
+) -> Found:
     """How the object is found.
 
     :param leaving: ids of objects that give up their names in the same deploy
     :param unfinished: ids of objects that an unfinished deploy began to change
     """
-    if want.recorded is None:
-        return Found() if want.live is not None and want.live.marker in leaving else _unrecorded(want, policies)
-    return _recorded(want, want.recorded, policies, want.uuid in unfinished)
+    if desired.recorded is None:
+        if desired.live is not None and desired.live.marker in leaving:
+            return Found()
+        live = desired.live
+        if live is None or relation(desired.kind) is None:
+            return Found()
+        if live.marker == desired.uuid:
+            note = "it is there with our marker, though not recorded"
+            return Found(_from_live(desired, live, note)) if live.kind is relation(desired.kind) else Found()
+        if live.marker is not None or desired.key not in policies.adopt:
+            return Found(conflicts=(_taken(desired, live),))
+        problems = list(_not_as_declared(desired, live))
+        if problems:
+            return Found(conflicts=(f"{live.name} can't be adopted: {'; '.join(problems)}",))
+        return Found(_from_live(desired, live, None), adopted=True)
+    return _recorded(desired, desired.recorded, policies, desired.uuid in unfinished)
 
 
-def whose(live: LiveObject, wanted: UUID) -> str:
-    """Who made a live object that is not the wanted one, in words."""
+def whose(live: LiveObject, expected: UUID) -> str:
+    """A sentence that says whose object it is, if not the expected one."""
     if live.marker is None:
-        return f"the {live.kind.value} {live.name} is there and lacks our marker: somebody else made it"
-    return f"the {live.kind.value} {live.name} is there and carries the marker of {live.marker}, not of {wanted}"
+        return f"the {live.kind.value} {live.name} is there and lacks our marker: no deploy made it"
+    return f"the {live.kind.value} {live.name} is there and carries the marker of {live.marker}, not of {expected}"
 
 
-def _unrecorded(want: Want, policies: Policies) -> Found:
-    live = want.live
-    if live is None or relation(want.kind) is None:
-        return Found()
-    if live.marker == want.uuid:
-        note = "it is there with our marker, though not recorded"
-        return Found(_from_live(want, live, note)) if live.kind is relation(want.kind) else Found()
-    if live.marker is not None or want.key not in policies.adopt:
-        return Found(conflicts=(_taken(want, live),))
-    problems = list(_not_as_declared(want, live))
-    if problems:
-        return Found(conflicts=(f"{live.name} can't be adopted: {'; '.join(problems)}",))
-    return Found(_from_live(want, live, None), adopted=True)
-
-
-def _taken(want: Want, live: LiveObject) -> str:
+def _taken(desired: DesiredObject, live: LiveObject) -> str:
     remedy = ""
     if live.marker is None:
-        remedy = f"; rename one of the two, or adopt {want.obj.name} if it is what is declared"
-    return f"the name of the {want.kind.value} {want.obj.name} is taken: {whose(live, want.uuid)}{remedy}"
+        remedy = f"; rename one of the two, or adopt {desired.obj.name} if it is what is declared"
+    return f"the name of the {desired.kind.value} {desired.obj.name} is taken: {whose(live, desired.uuid)}{remedy}"
 
 
-def _not_as_declared(want: Want, live: LiveObject) -> Iterator[str]:
-    if live.kind is not relation(want.kind):
-        yield f"it is a {live.kind.value}, declared is a {want.kind.value}"
-    elif live.name != want.obj.name:
+def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[str]:
+    if live.kind is not relation(desired.kind):
+        yield f"it is a {live.kind.value}, declared is a {desired.kind.value}"
+    elif live.name != desired.obj.name:
         yield f"its name is written {live.name}; declare it so"
-    elif want.obj.columns:
-        yield from _words(diff_columns(want.obj.columns, live.columns))
+    elif desired.obj.columns:
+        yield from _words(diff_columns(desired.obj.columns, live.columns))
 
 
-def _recorded(want: Want, known: RecordedObject, policies: Policies, unfinished: bool) -> Found:
-    live, was = want.live, relation(known.kind)
+def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies, unfinished: bool) -> Found:
+    live, was = desired.live, relation(known.kind)
     if was is None:
         return Found(_from_record(known))
     if live is None:
-        # A table that is nowhere took its rows along: that is for somebody to look at, whoever did it.
+        # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
         return Found() if unfinished and was is LiveKind.VIEW else _missing(policies)
-    if live.marker != want.uuid:
-        if live.marker is None and want.key in policies.adopt and not list(_not_as_declared(want, live)):
-            return Found(_from_live(want, live, None), adopted=True)
-        return Found(_from_record(known), (whose(live, want.uuid),), (whose(live, want.uuid),))
-    drift = tuple(_drift(want, known, live))
-    # What has neither name may be a copy that somebody made, with its properties: of those only the journal tells.
-    at_home = live.key in (known.key, want.key)
+    if live.marker != desired.uuid:
+        if live.marker is None and desired.key in policies.adopt and not list(_not_as_declared(desired, live)):
+            return Found(_from_live(desired, live, None), adopted=True)
+        return Found(_from_record(known), (whose(live, desired.uuid),), (whose(live, desired.uuid),))
+    drift = tuple(_drift(desired, known, live))
+    # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
+    at_home = live.key in (known.key, desired.key)
     if drift and (unfinished or (at_home and is_unfinished(known, live))):
-        return _continued(want, known, live)
+        deploy = live.properties.get(DEPLOY, "an earlier one")
+        note = f"deploy {deploy} did not finish; continuing from what it left"
+        if live.kind is not relation(known.kind):
+            return Found(None if live.kind is not relation(desired.kind) else _from_live(desired, live, note))
+        text = (
+            live.kind is LiveKind.VIEW and desired.sql is not None and (live.query or "").split() != desired.sql.split()
+        )
+        return Found(_from_live(desired, live, note), rewrite_text=text)
     if not drift or policies.drift == "fail":
         return Found(_from_record(known), drift)
-    if live.key not in (known.key, want.key) and policies.drift == "adopt":
+    if live.key not in (known.key, desired.key) and policies.drift == "adopt":
         return Found(_from_record(known), drift, (f"it is called {live.name} now: declare that name, or repair it",))
     if was is LiveKind.VIEW:
         origin = replace(_from_record(known), note="changed by hand")
         return Found(origin, drift, rewrite_text=policies.drift == "repair")
-    return _decided(want, known, live, drift, policies)
+    return _decided(desired, known, live, drift, policies)
 
 
 def _missing(policies: Policies) -> Found:
@@ -156,37 +162,30 @@ def _missing(policies: Policies) -> Found:
     return Found(drift=drift)
 
 
-def _continued(want: Want, known: RecordedObject, live: LiveObject) -> Found:
-    deploy = live.properties.get(DEPLOY, "an earlier one")
-    note = f"deploy {deploy} did not finish; going on from what it left"
-    if live.kind is not relation(known.kind):
-        return Found(None if live.kind is not relation(want.kind) else _from_live(want, live, note))
-    text = live.kind is LiveKind.VIEW and want.sql is not None and (live.query or "").split() != want.sql.split()
-    return Found(_from_live(want, live, note), rewrite_text=text)
-
-
-def _decided(want: Want, known: RecordedObject, live: LiveObject, drift: tuple[str, ...], policies: Policies) -> Found:
-    """A table that was changed by hand, and somebody decided what is right."""
+def _decided(
+    desired: DesiredObject, known: RecordedObject, live: LiveObject, drift: tuple[str, ...], policies: Policies
+) -> Found:
+    """A table that was changed by hand, under the policy adopt or repair."""
     changes = diff_columns(known.columns, live.columns) if live.columns else ()
-    origin = replace(_from_live(want, live, "changed by hand"), contract=known.fingerprints.contract.digest)
+    origin = replace(_from_live(desired, live, "changed by hand"), contract=known.fingerprints.contract.digest)
     if policies.drift == "repair":
         return Found(origin, drift)
     added = {each.column.casefold() for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)}
-    wanted = folded(want.obj.columns)
+    wanted = folded(desired.obj.columns)
     left = tuple(each for each in live.columns if each.name.casefold() in added - set(wanted))
-    against = [f"{words} by hand" for each in changes if _contradicts(each, want, live) for words in _words([each])]
-    against += _rest(live, want.obj.partitioning, want.obj.keys, _kept(known, want.obj.properties))
+    against = [f"{words} by hand" for each in changes if _contradicts(each, desired, live) for words in _words([each])]
+    against += _rest(
+        live,
+        desired.obj.partitioning,
+        desired.obj.keys,
+        {name: desired.obj.properties[name] for name in known.properties if name in desired.obj.properties},
+    )
     conflicts = tuple(f"{each}, and adopting that means to declare it so" for each in against if each in drift)
     return Found(replace(origin, left=left), drift, conflicts)
 
 
-def _kept(known: RecordedObject, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The recorded properties as they are declared now."""
-    return {name: wanted[name] for name in known.properties if name in wanted}
-
-
-def _contradicts(change: ColumnChange, want: Want, live: LiveObject) -> bool:
-    wanted, there = folded(want.obj.columns), folded(live.columns)
+def _contradicts(change: ColumnChange, desired: DesiredObject, live: LiveObject) -> bool:
+    wanted, there = folded(desired.obj.columns), folded(live.columns)
     if change.what is Change.REORDER:
         return [each for each in there if each in wanted] != [each for each in wanted if each in there]
     declared, now = wanted.get(change.column.casefold()), there.get(change.column.casefold())
@@ -203,17 +202,17 @@ def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     return live.stamp is not None and live.stamp != known.fingerprints.contract.digest
 
 
-def _drift(want: Want, known: RecordedObject, live: LiveObject) -> Iterator[str]:
+def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[str]:
     if live.kind is not relation(known.kind):
         yield f"it is a {live.kind.value}, not a {known.kind.value}"
         return
-    if live.key not in (known.key, want.key):
+    if live.key not in (known.key, desired.key):
         yield f"it is called {live.name} now"
     if live.kind is LiveKind.TABLE and live.columns:
         yield from (f"{each} by hand" for each in _words(diff_columns(known.columns, live.columns)))
     yield from _rest(live, known.partitioning, known.keys, known.properties)
-    if live.query is not None and live.query not in (known.sql, want.sql):
-        texts = [each.split() for each in (known.sql, want.sql) if each is not None]
+    if live.query is not None and live.query not in (known.sql, desired.sql):
+        texts = [each.split() for each in (known.sql, desired.sql) if each is not None]
         if texts and live.query.split() not in texts:
             yield "its text was changed by hand"
 
@@ -245,17 +244,17 @@ def _from_record(known: RecordedObject) -> Origin:
     return Origin(known.columns, known.fingerprints.contract.digest, known.partitioning, known.keys)
 
 
-def _from_live(want: Want, live: LiveObject, note: str | None) -> Origin:
-    known = want.recorded
+def _from_live(desired: DesiredObject, live: LiveObject, note: str | None) -> Origin:
+    known = desired.recorded
     said = folded(known.columns) if known is not None else {}
     columns = tuple(
         replace(each, renamed_from=before.renamed_from, comment=before.comment)
         if (before := said.get(each.name.casefold())) is not None
         else each
         for each in live.columns
-    ) or (known.columns if known is not None else want.obj.columns)
-    partitioning = known.partitioning if known is not None else want.obj.partitioning
-    keys = known.keys if known is not None else want.obj.keys
+    ) or (known.columns if known is not None else desired.obj.columns)
+    partitioning = known.partitioning if known is not None else desired.obj.partitioning
+    keys = known.keys if known is not None else desired.obj.keys
     if live.constraints is not None:
         partitioning, keys = live.constraints.partitioning, live.constraints.keys
     fallback = known.fingerprints.contract.digest if known is not None else ""

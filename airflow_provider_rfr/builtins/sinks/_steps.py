@@ -1,4 +1,4 @@
-"""What a deploy does to sinks, in the transactions in which it notes its own progress; nothing is sent here."""
+"""What a deploy does to sinks, in the transactions in which it writes its journal. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.planning.plan import Step, Verb
-from airflow_provider_rfr.builtins.sinks.windows import Pins
+from airflow_provider_rfr.builtins.planning.plan import Action, Step
+from airflow_provider_rfr.builtins.sinks._windows import Pins
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -171,9 +171,9 @@ def _mark(step: Step, deploy_id: str) -> str | None:
     return f"{deploy_id}/{step.how.value}" if deploy_id else None
 
 
-def _is_pending(row: SinkRow, how: Verb) -> bool:
+def _is_pending(row: SinkRow, how: Action) -> bool:
     """Whether the same was decided before, and nothing was sent since."""
-    if how is Verb.RESUME_FROM_NEW:
+    if how is Action.RESUME_FROM_NEW:
         return row.start == "new"
     return row.round > 0 and row.cursor is None and row.window is None
 
@@ -184,14 +184,14 @@ def _remove(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
 
 
 _Do = Callable[[Connection, Step, "BuiltinObject | None", int, str], None]
-_VERBS: Final[dict[Verb, _Do]] = {
-    Verb.CREATE: _create,
-    Verb.METADATA: _metadata,
-    Verb.RENAME: _rename,
-    Verb.HOLD: _hold,
-    Verb.RESUME_FROM_NEW: _decide,
-    Verb.RESEND: _decide,
-    Verb.REMOVE: _remove,
+_VERBS: Final[dict[Action, _Do]] = {
+    Action.CREATE: _create,
+    Action.METADATA: _metadata,
+    Action.RENAME: _rename,
+    Action.HOLD: _hold,
+    Action.RESUME_FROM_NEW: _decide,
+    Action.RESEND: _decide,
+    Action.REMOVE: _remove,
 }
 
 

@@ -1,0 +1,203 @@
+"""The decision about one object: how it differs from its record, what is done to it, and what its readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.fingerprint import same_logic
+from airflow_provider_rfr.builtins.planning._diff import (
+    EVERYTHING,
+    NO_EFFECTS,
+    ColumnSet,
+    Effects,
+    diff_columns,
+    gone_of,
+    pending_renames,
+    shape_of,
+)
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.state import RecordedObject
+
+
+class Difference(Enum):
+    """How an object can differ from its record."""
+
+    KIND = "kind"
+    NAME = "name"
+    CONTRACT = "contract"
+    CONSTRAINTS = "constraints"
+    LOGIC = "logic"
+    DEFINITION = "definition"
+    STAR = "star"
+    METADATA = "metadata"
+
+
+@dataclass(slots=True)
+class Decision:
+    """One object's part of a plan, while it is made.
+
+    :ivar how: None: nothing is done to it
+    :ivar differences: from its record, each with its sentence; those are among ``reasons``, too
+    :ivar words: changes field by field, for display
+    :ivar leaves: its table or view is dropped before it is created as another kind
+    :ivar instructed: an instruction leads from what is recorded to what is declared
+    :ivar invents_values: a change of its columns needs values that no row has
+    :ivar input_reasons: reasons that come from what it reads, by the id of that
+    :ivar done: a deploy that did not finish has done it
+    """
+
+    desired: DesiredObject
+    how: Action | None = None
+    differences: Mapping[Difference, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+    loses: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    paste: str | None = None
+    effects: Effects = NO_EFFECTS
+    leaves: bool = False
+    renamed: bool = False
+    instructed: bool = False
+    invents_values: bool = False
+    drift: tuple[str, ...] = ()
+    input_reasons: dict[UUID, str] = field(default_factory=dict)
+    done: bool = False
+
+    def note_differences(self) -> None:
+        """Compare the object with its record."""
+        if self.desired.recorded is not None:
+            self.differences = dict(_differences(self.desired, self.desired.recorded))
+            self.reasons += self.differences.values()
+
+    def note_metadata(self) -> None:
+        """Note what a step has to write, and to take away, where the metadata changed."""
+        known = self.desired.recorded
+        if known is not None and Difference.METADATA in self.differences:
+            self.words += metadata_words(self.desired, known)
+            if gone := sorted(set(known.properties) - set(self.desired.obj.properties)):
+                self.details["unset"] = gone
+
+    def nothing_left(self) -> None:
+        """Everything that was decided has been done already; its effects on readers stay."""
+        self.how, self.details, self.words, self.loses, self.input_reasons = None, {}, [], (), {}
+        self.done = True
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything is done to it."""
+        return self.how is not None or self.renamed or self.leaves
+
+
+Decisions = Mapping[UUID, Decision]
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What an object notices of the changes of what it reads.
+
+    :ivar shape: id -> words, of inputs of which it reads a column that has another type or name
+    :ivar contents: likewise, of which it reads rows that may be others
+    :ivar gone: what it reads and won't find, in words
+    """
+
+    shape: dict[UUID, str] = field(default_factory=dict)
+    contents: dict[UUID, str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+
+
+def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
+    """What the object notices; everything that it reads is decided already."""
+    found = Inputs()
+    before = {each.name: each.uuid for each in desired.recorded.deps} if desired.recorded is not None else {}
+    for each in desired.reads:
+        read = decisions.get(each.uuid) if each.uuid is not None else None
+        if read is None or each.uuid is None:
+            continue
+        name = read.desired.obj.name
+        if before.get(each.name) not in (None, each.uuid):
+            found.shape[each.uuid] = found.contents[each.uuid] = f"reads {name}, which is another object now"
+            continue
+        if read.effects is NO_EFFECTS:
+            continue
+        if columns := read.effects.shape.intersection(each.columns):
+            found.shape[each.uuid] = reads(name, columns)
+        if columns := read.effects.contents.intersection(each.columns):
+            found.contents[each.uuid] = reads(name, columns)
+        for old, now in read.effects.gone:
+            if old in (each.columns or ()):
+                found.gone.append(f"reads {name}.{old}, which is {f'called {now}' if now else 'gone'} now")
+    return found
+
+
+def reads(name: str, columns: list[str]) -> str:
+    """In words."""
+    return f"reads {name}" if columns == ["*"] else f"reads {', '.join(f'{name}.{each}' for each in columns)}"
+
+
+def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet = EVERYTHING) -> Effects:
+    """Effects of an object that is created again under its name: all contents, and those columns that changed."""
+    if not known.columns or not desired.obj.columns:
+        return Effects(EVERYTHING, contents)
+    renames = pending_renames(known.columns, desired.obj.columns)
+    changes = diff_columns(known.columns, desired.obj.columns, renames)
+    return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
+
+
+def _differences(desired: DesiredObject, known: RecordedObject) -> Iterator[tuple[Difference, str]]:
+    """Differences from the record. Full texts are compared, not hashes."""
+    ours, theirs = desired.fingerprints, known.fingerprints
+    if desired.kind is not known.kind:
+        yield Difference.KIND, f"kind: {known.kind.value} -> {desired.kind.value}"
+    if desired.key != known.key:
+        yield Difference.NAME, f"renamed from {known.name}"
+    if ours.contract.text != theirs.contract.text:
+        yield Difference.CONTRACT, "contract changed"
+    if ours.constraints.text != theirs.constraints.text:
+        yield Difference.CONSTRAINTS, "constraints changed"
+    if not _is_same_logic(desired, known):
+        if desired.obj.query is not None:
+            yield Difference.LOGIC, "query changed"
+        else:
+            yield Difference.DEFINITION, "definition changed"
+    elif (
+        desired.sql is not None
+        and known.sql is not None
+        and desired.sql != known.sql
+        and desired.obj.query == known.raw_sql
+    ):
+        yield Difference.STAR, "star expanded again"
+    if ours.meta.text != theirs.meta.text:
+        yield Difference.METADATA, "metadata changed"
+
+
+def _is_same_logic(desired: DesiredObject, known: RecordedObject) -> bool:
+    """Whether the query, or the definition of a source or a sink, is the recorded one."""
+    if desired.fingerprints.logic.text == known.fingerprints.logic.text:
+        return True
+    # Canonical texts of two canonicalizers differ for equal queries: only then is the raw text worth a look.
+    if known.canonicalizer == CANONICALIZER or desired.obj.query is None:
+        return False
+    return desired.obj.query == known.raw_sql or same_logic(desired.obj, known)
+
+
+def metadata_words(desired: DesiredObject, known: RecordedObject) -> Iterator[str]:
+    """What is said about the object and changed, but its columns' comments."""
+    for name in ("comment", "owner"):
+        before, after = getattr(known, name), getattr(desired.obj, name)
+        if before != after:
+            yield f"~ {name}: {_text(before)} -> {_text(after)}"
+    for name in sorted({*known.properties, *desired.obj.properties}):
+        before, after = known.properties.get(name), desired.obj.properties.get(name)
+        if before != after:
+            yield f"~ property {name}: {_text(before)} -> {_text(after)}"
+
+
+def _text(value: str | None) -> str:
+    return "nothing" if value is None else repr(value)
