@@ -65,7 +65,7 @@ def measure(shape: Shape, workers: int, concurrency: int, folder: Path) -> Figur
 
 def submit(master: str, config: Path, folder: Path) -> Usage:
     """Run the application by spark-submit, the package by ``--py-files``."""
-    from airflow_provider_rfr.operators._submit import zip_package
+    from airflow_provider_rfr.operators.submit import zip_package
 
     settings = {
         "spark.executor.memory": "512m",

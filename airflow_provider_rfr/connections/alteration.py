@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.connections._draft import Change, Draft, broken_rules, changes_between, draft, rotated
+from airflow_provider_rfr.connections._journal import Journal
+from airflow_provider_rfr.connections._restart import restart
 from airflow_provider_rfr.connections.dependents import Dependent, Verdict, cycle, judge, paths_to, references_of
-from airflow_provider_rfr.connections.draft import Change, Draft, broken_rules, changes_between, draft, rotated
-from airflow_provider_rfr.connections.journal import Journal
 from airflow_provider_rfr.connections.ports import Services
-from airflow_provider_rfr.connections.restart import restart
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
 from airflow_provider_rfr.exceptions import (

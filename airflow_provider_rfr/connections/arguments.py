@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.connections.parser import parse_statement
+from airflow_provider_rfr.connections._parser import parse_statement
 from airflow_provider_rfr.connections.statement import (
     DRAIN_SECONDS,
     Action,

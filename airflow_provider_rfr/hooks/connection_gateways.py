@@ -31,9 +31,8 @@ from airflow_provider_rfr.exceptions import (
     ConnectionShadowedError,
     ConnectionValidationError,
 )
-from airflow_provider_rfr.hooks.common import read_connection
-from airflow_provider_rfr.hooks.connection_checks import masked
-from airflow_provider_rfr.hooks.connection_sources import (
+from airflow_provider_rfr.hooks._connection_checks import masked
+from airflow_provider_rfr.hooks._connection_sources import (
     Origin,
     definition_of,
     find_definition,
@@ -42,6 +41,7 @@ from airflow_provider_rfr.hooks.connection_sources import (
     server_backends,
     worker_backends,
 )
+from airflow_provider_rfr.hooks.common import read_connection
 
 if TYPE_CHECKING:
     from requests import Response

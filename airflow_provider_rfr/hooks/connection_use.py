@@ -13,8 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from airflow_provider_rfr.connections.dependents import closure
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
-from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
-from airflow_provider_rfr.hooks.connection_sources import as_connection, content_hash, find_definition
+from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
+from airflow_provider_rfr.hooks._connection_sources import as_connection, content_hash, find_definition
 from airflow_provider_rfr.store import connections as uses
 from airflow_provider_rfr.store.connection_audit import ConnectionNotes
 

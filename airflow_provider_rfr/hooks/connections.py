@@ -76,8 +76,8 @@ class ConnectionsHook(BaseHook):
     def _services(self) -> Iterator[Services]:
         from airflow_provider_rfr.connections.ports import Services
         from airflow_provider_rfr.hooks import connection_gateways as gateways
-        from airflow_provider_rfr.hooks.connection_checks import HookValidator
-        from airflow_provider_rfr.hooks.connection_sources import SecretReader, content_hash
+        from airflow_provider_rfr.hooks._connection_checks import HookValidator
+        from airflow_provider_rfr.hooks._connection_sources import SecretReader, content_hash
 
         api = gateways.AirflowApi(self._airflow_api_conn_id)
         at_database = self._at_database

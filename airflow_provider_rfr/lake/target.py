@@ -19,6 +19,13 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.lake._schema_evolution import (
+    EvolutionPlan,
+    Policy,
+    apply_evolution,
+    pinned_columns,
+    plan_evolution,
+)
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
@@ -34,13 +41,6 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 from airflow_provider_rfr.lake.expiry import TABLE_PROPERTIES
-from airflow_provider_rfr.lake.schema_evolution import (
-    EvolutionPlan,
-    Policy,
-    apply_evolution,
-    pinned_columns,
-    plan_evolution,
-)
 from airflow_provider_rfr.lake.schemas import target_schema
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import SOURCES, add_source_events
 from airflow_provider_rfr.operators._outcome import final_errors
-from airflow_provider_rfr.operators._submit import SparkApplicationOperator, load_migration, private_folder
+from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_migration, private_folder
 from airflow_provider_rfr.preflight import check_machine
 
 if TYPE_CHECKING:

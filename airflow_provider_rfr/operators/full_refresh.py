@@ -27,7 +27,6 @@ from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, l
 from airflow_provider_rfr.operators._lineage import Lineage, LineageMixin, add_table_events, outlets_of, source_name
 from airflow_provider_rfr.operators._outcome import figures_by_table, final_errors, result_of, result_of_ledger
 from airflow_provider_rfr.operators._progress import LedgerReader, ProgressMonitor
-from airflow_provider_rfr.operators._submit import SparkApplicationOperator, load_application, private_folder
 from airflow_provider_rfr.operators.arguments import (
     check_arguments,
     check_streams,
@@ -36,6 +35,7 @@ from airflow_provider_rfr.operators.arguments import (
     stream_names,
     tables_of,
 )
+from airflow_provider_rfr.operators.submit import SparkApplicationOperator, load_application, private_folder
 from airflow_provider_rfr.preflight import check_machine
 from airflow_provider_rfr.refresh.config import parse_config, parse_options
 from airflow_provider_rfr.triggers.refresh import DeferredRefresh, Ending, RefreshTrigger

@@ -16,9 +16,9 @@ from posixpath import basename
 import pyarrow as pa
 
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.chains import seen_marks
+from airflow_provider_rfr.refresh._chains import seen_marks
+from airflow_provider_rfr.refresh._messages import Cursor, PartitionProgress, RoundTask, TaskFigures, TaskResult
 from airflow_provider_rfr.refresh.flush import FlushLabel
-from airflow_provider_rfr.refresh.messages import Cursor, PartitionProgress, RoundTask, TaskFigures, TaskResult
 
 CURSOR_COLUMNS = ("partition_ordinal", "chain", "page", "token_in", "token_out", "complete", "record_count", "checksum")
 

@@ -91,8 +91,8 @@ class Application:
     def _refresh(self, stream: str) -> None:
         # Here, because the imports of the first stream take a second, in which Spark starts already.
         from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
+        from airflow_provider_rfr.refresh._history import record_attempt
         from airflow_provider_rfr.refresh.engine import Refresh
-        from airflow_provider_rfr.refresh.history import record_attempt
 
         lake = self._config.lake
         catalog = open_catalog(LakeSettings(lake.name, lake.plain_properties()))

@@ -236,7 +236,7 @@ def _spark_error(error: BaseException) -> BaseException:
 
 
 def _import_task_modules(item: int) -> None:
-    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
+    from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 
 
 def _each(function: Callable[[_T], _R]) -> Callable[[Iterator[_T]], Iterator[_R | _TaskFailure]]:

@@ -21,17 +21,9 @@ from airflow_provider_rfr.exceptions import (
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.target import TargetTable, check_filter, part_of
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
-from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import RefreshConfig
-from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
-from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.maintenance import maintain
-from airflow_provider_rfr.refresh.messages import RefreshFigures, TaskFigures
-from airflow_provider_rfr.refresh.partitions import PartitionBook
-from airflow_provider_rfr.refresh.publish import Publisher, PublishOutcome, outcome_of
-from airflow_provider_rfr.refresh.resume_policy import (
+from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
+from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
+from airflow_provider_rfr.refresh._resume_policy import (
     Fingerprints,
     Opening,
     OtherRun,
@@ -40,7 +32,15 @@ from airflow_provider_rfr.refresh.resume_policy import (
     fingerprints_of,
     heartbeat,
 )
-from airflow_provider_rfr.refresh.rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh._rounds import RoundReport, Rounds
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import RefreshConfig
+from airflow_provider_rfr.refresh.errors import redact, refuses_generation, secrets_of
+from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.maintenance import maintain
+from airflow_provider_rfr.refresh.partitions import PartitionBook
 from airflow_provider_rfr.streams.core import unique_slices
 from airflow_provider_rfr.streams.loader import inline_source, load_stream
 from airflow_provider_rfr.streams.paged import PagedStream, as_paged

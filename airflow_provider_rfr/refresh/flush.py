@@ -19,7 +19,7 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.refresh.pages import PageRow, write_rows
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.refresh.chains import Scheduler
+    from airflow_provider_rfr.refresh._chains import Scheduler
 
 
 @dataclass(frozen=True, slots=True)

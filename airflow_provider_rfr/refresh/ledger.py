@@ -22,9 +22,9 @@ from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh._messages import Cursor
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, LeftFile, choose, left_files
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.messages import Cursor
 from airflow_provider_rfr.refresh.pages import opening_rows, write_rows
 from airflow_provider_rfr.refresh.partitions import PartitionBook, cursors_of, open_book
 

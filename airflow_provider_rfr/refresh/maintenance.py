@@ -13,9 +13,9 @@ from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
+from airflow_provider_rfr.refresh._messages import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, RefreshState, read_header
-from airflow_provider_rfr.refresh.messages import RefreshFigures
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from airflow_provider_rfr.exceptions import LedgerError, ReconciliationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.chains import seen_marks
-from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork
+from airflow_provider_rfr.refresh._chains import seen_marks
+from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork
 
 
 @dataclass(slots=True)

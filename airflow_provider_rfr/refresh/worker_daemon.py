@@ -13,7 +13,7 @@ def _preload() -> None:
     """Import what the publish's tasks need: a short refresh, read while Spark started, has no others."""
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
-    from airflow_provider_rfr.refresh import publish_task  # noqa: F401
+    from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from airflow_provider_rfr.store._tables import ALTERATIONS, IDENTITIES, LEASES, MOVES, SECRETS, SETTINGS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import LeaseKind
-from airflow_provider_rfr.store.tables import ALTERATIONS, IDENTITIES, LEASES, MOVES, SECRETS, SETTINGS
 
 _A: Final = ALTERATIONS.c
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
-from airflow_provider_rfr.store.tables import USE_HASHES, USES
+from airflow_provider_rfr.store._tables import USE_HASHES, USES
 
 RUNNING: Final = "running"
 DEFERRED: Final = "deferred"

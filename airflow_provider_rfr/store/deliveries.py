@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, delete, func, or_, select, tuple_, update
 
+from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import insert_missing
-from airflow_provider_rfr.store.tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 
 _A: Final = ATTEMPTS.c
 _D, _E = DELIVERIES.c, ENDPOINTS.c

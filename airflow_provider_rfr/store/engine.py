@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.store.tables import METADATA, SCHEMA_VERSION, SETTINGS
+from airflow_provider_rfr.store._tables import METADATA, SCHEMA_VERSION, SETTINGS
 
 
 class Clock(Protocol):

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.streams.core import Stream
-from airflow_provider_rfr.streams.rest._build import build_streams
-from airflow_provider_rfr.streams.rest._document import read_document, whole_definition
+from airflow_provider_rfr.streams.rest.build import build_streams
+from airflow_provider_rfr.streams.rest.document import read_document, whole_definition
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 _ORIGINS: Final = ("class", "file", "definition")

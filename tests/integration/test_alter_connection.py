@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import ConnectionValidationError
-from airflow_provider_rfr.hooks.connection_checks import HookValidator, masked
+from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
 from airflow_provider_rfr.store.connections import TaskRef, Use
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
@@ -206,7 +206,7 @@ def test_who_is_killed_leaves_everything_or_nothing_and_the_same_statement_finis
     bench.shelf.states["load/run/refresh/-1"] = "running"
     bench.obey("load")
     # The dead one's lock ends with its lease, which nobody here has the time to wait for.
-    from airflow_provider_rfr.store.tables import LEASES
+    from airflow_provider_rfr.store._tables import LEASES
 
     bench.store.run(lambda connection: connection.execute(LEASES.update().values(until=1)))
     outcome = bench.alter("ALTER CONNECTION api SET (host = 'http://two')")

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins import Kind, apply, load_objects, plan
 from airflow_provider_rfr.builtins.execution.observe import observe
 from airflow_provider_rfr.lake.catalog import open_catalog
-from airflow_provider_rfr.refresh.history import _COMMITS, _REFRESHES
+from airflow_provider_rfr.refresh._history import _COMMITS, _REFRESHES
 from airflow_provider_rfr.store.engine import open_store
 from demo.sample_api.client import SampleApi
 from tests.integration.conftest import Lake, Runner, shop

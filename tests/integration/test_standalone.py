@@ -18,7 +18,7 @@ from airflow.exceptions import AirflowFailException
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from airflow_provider_rfr.operators import ResumableFullRefreshOperator
-from airflow_provider_rfr.operators._submit import zip_package
+from airflow_provider_rfr.operators.submit import zip_package
 from demo.sample_api.client import SampleApi
 from demo.sample_api.dataset import Sizes
 from tests.integration.conftest import CRASHING_APP, SHOP, Lake, Runner, figures_of, is_alive, kill_group

@@ -110,6 +110,23 @@ def test_modules_are_short() -> None:
     assert not {module: lines for module, lines in lengths.items() if lines > LONGEST_MODULE}
 
 
+def test_a_module_with_an_underscore_is_imported_by_its_own_folder_alone() -> None:
+    internal = [module for module in MODULES if Path(module).name.startswith("_") and not module.endswith("__.py")]
+    assert internal
+    outside = {
+        module: strangers
+        for module in internal
+        if (
+            strangers := [
+                each
+                for each in importers(module.removesuffix(".py").replace("/", "."))
+                if Path(each).parent != Path(module).parent
+            ]
+        )
+    }
+    assert not outside
+
+
 def test_functions_are_short() -> None:
     lengths = {
         f"{module}:{each.lineno} {each.name}": length(module, each) for module in MODULES for each in functions(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import _masked
-from airflow_provider_rfr.builtins.spark.session import without
+from airflow_provider_rfr.builtins.spark._session import without
 from airflow_provider_rfr.http.redaction import Masker, is_secret, secrets_in
 from airflow_provider_rfr.refresh.errors import redact
 

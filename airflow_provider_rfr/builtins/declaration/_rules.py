@@ -37,8 +37,6 @@ from airflow_provider_rfr.builtins.spec import (
     namespace_of,
     nearest,
 )
-from airflow_provider_rfr.builtins.sql._parse import check_expression
-from airflow_provider_rfr.builtins.sql._scopes import ColumnsOf
 from airflow_provider_rfr.builtins.sql.facts import (
     Reads,
     declared_columns,
@@ -48,6 +46,8 @@ from airflow_provider_rfr.builtins.sql.facts import (
     unknown_columns,
     unqualified,
 )
+from airflow_provider_rfr.builtins.sql.parse import check_expression
+from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationProblem, QueryError, UnreadableQueryError
 
 _QUERY = ("query", "depends_on", "follow_star")

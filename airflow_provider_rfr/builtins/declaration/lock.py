@@ -14,7 +14,7 @@ from typing import Any, Final
 from airflow_provider_rfr.builtins.desired import is_gone
 from airflow_provider_rfr.builtins.fingerprint import Fingerprint, Fingerprints, fingerprints, same_logic
 from airflow_provider_rfr.builtins.planning import instructions
-from airflow_provider_rfr.builtins.planning._diff import (
+from airflow_provider_rfr.builtins.planning.diff import (
     NEEDS_VALUES,
     Change,
     diff_columns,
@@ -24,7 +24,7 @@ from airflow_provider_rfr.builtins.planning._diff import (
     short,
 )
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Contents, Kind, Stability
-from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError, DeclarationProblem
 
 LOCK_FILE: Final = "builtins.lock.json"

@@ -21,7 +21,9 @@ from airflow_provider_rfr.builtins.planning._decision import (
     inputs_of,
     metadata_words,
 )
-from airflow_provider_rfr.builtins.planning._diff import (
+from airflow_provider_rfr.builtins.planning._drift import Found, Origin, find, is_unfinished, whose
+from airflow_provider_rfr.builtins.planning._mechanisms import Choice, choose
+from airflow_provider_rfr.builtins.planning.diff import (
     EVERYTHING,
     NO_EFFECTS,
     NOTHING,
@@ -30,8 +32,6 @@ from airflow_provider_rfr.builtins.planning._diff import (
     gone_of,
     shape_of,
 )
-from airflow_provider_rfr.builtins.planning._drift import Found, Origin, find, is_unfinished, whose
-from airflow_provider_rfr.builtins.planning._mechanisms import Choice, choose
 from airflow_provider_rfr.builtins.planning.plan import SINKS, VERB_OF, Action, Dependent, Load, Policies
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Contents, Kind, Strategy
 from airflow_provider_rfr.builtins.state import (

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject
 from airflow_provider_rfr.builtins.fingerprint import same_logic
-from airflow_provider_rfr.builtins.planning._diff import (
+from airflow_provider_rfr.builtins.planning.diff import (
     EVERYTHING,
     NO_EFFECTS,
     ColumnSet,
@@ -21,7 +21,7 @@ from airflow_provider_rfr.builtins.planning._diff import (
     shape_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import RecordedObject
 
 

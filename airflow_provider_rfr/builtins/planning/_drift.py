@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning._diff import Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.planning.diff import Change, ColumnChange, diff_columns, folded
 from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject

@@ -9,7 +9,8 @@ from typing import Any
 
 from airflow_provider_rfr.builtins.desired import DesiredObject
 from airflow_provider_rfr.builtins.planning import instructions
-from airflow_provider_rfr.builtins.planning._diff import (
+from airflow_provider_rfr.builtins.planning._drift import Origin, same_names
+from airflow_provider_rfr.builtins.planning.diff import (
     NEEDS_VALUES,
     Change,
     ColumnChange,
@@ -23,10 +24,9 @@ from airflow_provider_rfr.builtins.planning._diff import (
     schema_updates,
     short,
 )
-from airflow_provider_rfr.builtins.planning._drift import Origin, same_names
 from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.spec import Column, Contents, Kind, Strategy
-from airflow_provider_rfr.builtins.sql._parse import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
 from airflow_provider_rfr.builtins.state import SHADOW, dumps
 
 _ORDER = tuple(Strategy)

@@ -19,8 +19,8 @@ from airflow_provider_rfr.builtins.desired import (
 )
 from airflow_provider_rfr.builtins.fingerprint import fingerprints
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, CatalogSpec, SinkSpec, namespace_of
-from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import ActualState, Dependency, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, RfrError
 

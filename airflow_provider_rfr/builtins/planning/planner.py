@@ -11,7 +11,6 @@ from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, r
 from airflow_provider_rfr.builtins.planning import instructions
 from airflow_provider_rfr.builtins.planning._decide import Decider, Exports, exports
 from airflow_provider_rfr.builtins.planning._decision import Decision
-from airflow_provider_rfr.builtins.planning._diff import short
 from airflow_provider_rfr.builtins.planning._order import (
     Leaving,
     Removals,
@@ -22,6 +21,7 @@ from airflow_provider_rfr.builtins.planning._order import (
     user_views,
 )
 from airflow_provider_rfr.builtins.planning._resolve import resolve
+from airflow_provider_rfr.builtins.planning.diff import short
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
@@ -31,7 +31,7 @@ from airflow_provider_rfr.builtins.spec import (
     Kind,
     Stability,
 )
-from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark.engine import RegisteredView, SparkSqlEngine, register_views
-    from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
+    from airflow_provider_rfr.builtins.spark._engine import RegisteredView, SparkSqlEngine, register_views
+    from airflow_provider_rfr.builtins.spark._session import SparkSettings, open_session
 
 __all__ = ["RegisteredView", "SparkSettings", "SparkSqlEngine", "open_session", "register_views"]
 

@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_provider_rfr.builtins.execution.work import ComputedFiles
-from airflow_provider_rfr.builtins.spark import session
-from airflow_provider_rfr.builtins.spark.session import of_spark, spark_errors, use_namespace
+from airflow_provider_rfr.builtins.spark._session import (
+    as_subquery,
+    identifier,
+    of_spark,
+    spark_errors,
+    table_name,
+    use_namespace,
+)
 from airflow_provider_rfr.builtins.spec import namespace_of
-from airflow_provider_rfr.builtins.sql._scopes import NamedTable, at_snapshots, replace_tables
+from airflow_provider_rfr.builtins.sql.scopes import NamedTable, at_snapshots, replace_tables
 from airflow_provider_rfr.exceptions import DeployError, QueryError, RfrError, SchemaError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder, conform
@@ -293,11 +299,11 @@ def _compute(
         return None
     session = job.session
     with spark_errors(table, job.secrets):
-        columns = session.table(session.table_name(table, job.lake)).schema
+        columns = session.table(table_name(table, job.lake)).schema
     read = _ReadUnits(reader, units, to_arrow_schema(columns))
     session.range(0, len(units), 1, len(units)).mapInArrow(read, columns).createOrReplaceTempView(view)
     try:
-        rows = session.sql(session.query(query))
+        rows = session.sql(as_subquery(query))
         if not _stays_in_place(rows):
             return None
     except Exception as error:
@@ -319,7 +325,7 @@ def _over(query: str, namespace: str, table: str, view: str) -> str | None:
         if each.name != table.casefold():
             return None
         found.append(each)
-        return view if each.aliased else f"{view} AS {session.identifier(each.parts[-1])}"
+        return view if each.aliased else f"{view} AS {identifier(each.parts[-1])}"
 
     try:
         text = replace_tables(query, namespace, other)
@@ -365,7 +371,7 @@ def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[
         with suppress(QueryError):
             query = at_snapshots(query, job.namespace, pinned)
         with spark_errors(job.table, job.secrets):
-            rows = job.session.sql(session.query(query))
+            rows = job.session.sql(as_subquery(query))
         files = job.run(_matched(rows, job.target.layout, job.table, complete=complete), job.work())
         now: dict[str, int | None] = {}
         for name in loose:

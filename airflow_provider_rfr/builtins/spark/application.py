@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_rfr.builtins.spark.engine import RegisteredView
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, without
+from airflow_provider_rfr.builtins.spark._engine import RegisteredView
+from airflow_provider_rfr.builtins.spark._session import SparkSettings, without
 from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import decode
 from airflow_provider_rfr.documents import read_yaml
@@ -187,7 +187,7 @@ def _deploy(document: _MigrationDocument) -> Applied:
     from airflow_provider_rfr.builtins.execution.deploy import apply
     from airflow_provider_rfr.builtins.execution.observe import observe
     from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
     from airflow_provider_rfr.lake.catalog import open_catalog
     from airflow_provider_rfr.store.engine import open_store
 

@@ -19,8 +19,8 @@ from sqlglot import TokenType, exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql._parse import canonical_sql, identifier, parse_query, tokens
-from airflow_provider_rfr.builtins.sql._scopes import (
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier, parse_query, tokens
+from airflow_provider_rfr.builtins.sql.scopes import (
     STAR,
     ColumnsOf,
     Mention,

@@ -75,7 +75,7 @@ class RestStream(PagedStream):
 
         :raises SourceDefinitionError: the definition is wrong, or has no such stream
         """
-        from airflow_provider_rfr.streams.rest._build import build_stream
+        from airflow_provider_rfr.streams.rest.build import build_stream
 
         return build_stream(definition, name, dict(config or {}), dict(secrets or {}))
 

@@ -18,7 +18,7 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
     Path,
     Subject,
 )
-from airflow_provider_rfr.webhooks.handlebars._values import WHITESPACE, Problem
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, Problem
 
 _MAX_TEMPLATE = 64 * 1024
 

@@ -15,9 +15,16 @@ from typing import Any
 
 from airflow_provider_rfr.webhooks.handlebars._blocks import Block, Mustache, Program, Text
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Argument, Arguments, Missing
-from airflow_provider_rfr.webhooks.handlebars._json import JsonText, copied, quoted, quoted_size, scalar, well_formed
 from airflow_provider_rfr.webhooks.handlebars._parser import Expression, Literal, Path
-from airflow_provider_rfr.webhooks.handlebars._values import (
+from airflow_provider_rfr.webhooks.handlebars.json_mode import (
+    JsonText,
+    copied,
+    quoted,
+    quoted_size,
+    scalar,
+    well_formed,
+)
+from airflow_provider_rfr.webhooks.handlebars.values import (
     LONGEST_SHOWN,
     UNDEFINED,
     Budget,

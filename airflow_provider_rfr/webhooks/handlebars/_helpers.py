@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from airflow_provider_rfr.webhooks.handlebars._json import json_text
-from airflow_provider_rfr.webhooks.handlebars._values import (
+from airflow_provider_rfr.webhooks.handlebars.json_mode import json_text
+from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_VALUE_DEPTH,
     UNDEFINED,
     Budget,

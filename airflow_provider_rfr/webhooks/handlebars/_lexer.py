@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_provider_rfr.webhooks.handlebars._values import WHITESPACE, Problem, shown
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, Problem, shown
 
 _WS = "[" + WHITESPACE + "]"
 _LITERAL_END = r"(?=[~})" + WHITESPACE + "])"

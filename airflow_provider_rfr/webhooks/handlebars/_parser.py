@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Helper
 from airflow_provider_rfr.webhooks.handlebars._lexer import Tag, Token
-from airflow_provider_rfr.webhooks.handlebars._values import MAX_SAFE_INTEGER, UNDEFINED, Problem, shown, text_of
+from airflow_provider_rfr.webhooks.handlebars.values import MAX_SAFE_INTEGER, UNDEFINED, Problem, shown, text_of
 
 MAX_DEPTH = 32
 _MAX_STRUCTURES = 2048

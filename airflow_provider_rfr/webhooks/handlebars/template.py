@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.handlebars._blocks import Mustache, Program, parse
 from airflow_provider_rfr.webhooks.handlebars._evaluation import evaluate, render_program
-from airflow_provider_rfr.webhooks.handlebars._values import Budget, Problem
+from airflow_provider_rfr.webhooks.handlebars.values import Budget, Problem
 
 _CACHED_TEMPLATES = 128
 

@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField, StringType
 
-from airflow_provider_rfr.builtins.planning._diff import (
+from airflow_provider_rfr.builtins.planning.diff import (
     Change,
     _SchemaUpdates,
     diff_columns,

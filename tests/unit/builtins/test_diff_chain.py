@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.planning.instructions import Chained, _both, lead_back, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import Migration, Strategy
-from airflow_provider_rfr.builtins.sql._parse import bare_column, columns_read, compose
+from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
 from tests.profile import examples
 
 A, B, C, D = (f"c1:{letter * 64}" for letter in "abcd")

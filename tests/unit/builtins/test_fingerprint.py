@@ -29,7 +29,7 @@ from airflow_provider_rfr.builtins.spec import (
     Strategy,
     stable_id,
 )
-from airflow_provider_rfr.builtins.sql._parse import CANONICALIZER
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(

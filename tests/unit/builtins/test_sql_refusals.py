@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from airflow_provider_rfr.builtins.sql._parse import check_expression, parse_query
 from airflow_provider_rfr.builtins.sql.facts import canonical_sql, dependencies
+from airflow_provider_rfr.builtins.sql.parse import check_expression, parse_query
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, UnreadableQueryError
 
 

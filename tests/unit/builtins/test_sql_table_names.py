@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark.engine import RegisteredView, _resolved
-from airflow_provider_rfr.builtins.sql._scopes import at_snapshots
+from airflow_provider_rfr.builtins.spark._engine import RegisteredView, _resolved
+from airflow_provider_rfr.builtins.sql.scopes import at_snapshots
 from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 RUNS = {"ops.runs": 7}

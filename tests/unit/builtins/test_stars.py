@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql._parse import identifier
 from airflow_provider_rfr.builtins.sql.facts import (
     canonical_sql,
     declared_columns,
@@ -15,6 +14,7 @@ from airflow_provider_rfr.builtins.sql.facts import (
     expand_stars,
     output_columns,
 )
+from airflow_provider_rfr.builtins.sql.parse import identifier
 from airflow_provider_rfr.exceptions import QueryError
 from tests.unit.builtins.declaring import PATIENT
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_rfr.connections._journal import _DIED, _RECOVERED
 from airflow_provider_rfr.connections.alteration import dependents_of
-from airflow_provider_rfr.connections.journal import _DIED, _RECOVERED
 from airflow_provider_rfr.connections.types import Definition
 from airflow_provider_rfr.exceptions import (
     AlterationRefusedError,
@@ -237,8 +237,8 @@ def test_who_dies_after_the_commit_is_finished_by_the_same_statement_again(bench
 
 @pytest.mark.parametrize(("stored", "detail"), [(True, _RECOVERED), (False, _DIED)])
 def test_the_audit_learns_what_became_of_one_that_died(bench: Bench, stored: bool, detail: str) -> None:
-    from airflow_provider_rfr.connections.journal import Journal
-    from airflow_provider_rfr.store.tables import LEASES
+    from airflow_provider_rfr.connections._journal import Journal
+    from airflow_provider_rfr.store._tables import LEASES
 
     journal = Journal(bench.store, "api", "who", "text")
     journal.__enter__()

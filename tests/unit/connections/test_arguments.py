@@ -13,7 +13,7 @@ from airflow_provider_rfr.connections import Parameter, SecretReference, parse_s
 from airflow_provider_rfr.connections.arguments import plain_texts, statement_from
 from airflow_provider_rfr.connections.statement import Statement
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, StatementError
-from airflow_provider_rfr.hooks.connection_sources import SecretReader, not_allowed
+from airflow_provider_rfr.hooks._connection_sources import SecretReader, not_allowed
 from airflow_provider_rfr.operators import AlterConnectionOperator, alter_connection
 from tests.unit.connections.worlds import CANARY
 

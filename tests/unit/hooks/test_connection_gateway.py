@@ -11,8 +11,8 @@ import pytest
 from airflow_provider_rfr.connections.types import ContentHash, Definition
 from airflow_provider_rfr.exceptions import AlterationRefusedError, ConnectionValidationError
 from airflow_provider_rfr.hooks import connection_gateways
+from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.connection_gateways import ApiGateway
-from airflow_provider_rfr.hooks.connection_sources import as_connection
 
 CANARY = "canary-0f77a1"
 HASHES = ContentHash(b"key", "salt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.connection_sources import origin_of
+from airflow_provider_rfr.hooks._connection_sources import origin_of
 
 
 class Vault:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.operators._submit import _python_environment, _spark_environment
+from airflow_provider_rfr.operators.submit import _python_environment, _spark_environment
 
 SCRIPTS = Path(sys.executable).parent
 OURS = {"PATH": f"{SCRIPTS}:/usr/bin"}

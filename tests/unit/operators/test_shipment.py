@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.exceptions import PreflightError
-from airflow_provider_rfr.operators import _submit as submit
+from airflow_provider_rfr.operators import submit
 from airflow_provider_rfr.refresh.process import process_started
 
 
@@ -49,7 +49,7 @@ def test_names_differ_between_attempts_because_files_share_the_drivers_folder() 
 
 def test_what_a_killed_attempt_left_is_swept_by_the_next() -> None:
     code = (
-        "import os, signal, tempfile; from airflow_provider_rfr.operators import _submit as submit\n"
+        "import os, signal, tempfile; from airflow_provider_rfr.operators import submit\n"
         f"tempfile.tempdir = {os.fspath(submit.tempfile.gettempdir())!r}\n"
         "with submit.private_folder() as f: submit._write_config(f, {}); os.kill(os.getpid(), signal.SIGKILL)"
     )

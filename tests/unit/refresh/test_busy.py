@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RefreshBusyError
+from airflow_provider_rfr.refresh._resume_policy import OtherRun
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.resume_policy import OtherRun
 from tests.unit.refresh.test_opening import NOW, header
 
 FIRST, SECOND = "shop/scheduled-1/refresh/-1/0", "shop/scheduled-2/refresh/-1/0"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError
-from airflow_provider_rfr.refresh.chains import Chain, FetchedPage, _PageRequest
-from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionWork
+from airflow_provider_rfr.refresh._chains import Chain, FetchedPage, _PageRequest
+from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionWork
 from airflow_provider_rfr.refresh.pages import checksum_of, encode_records, page_row
 from airflow_provider_rfr.streams.core import Complete, NextPage, Page
 

@@ -13,11 +13,11 @@ import pytest
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding, CommitEvent
+from airflow_provider_rfr.refresh._messages import Cursor
+from airflow_provider_rfr.refresh._publish import _commit_event, _commit_summary
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.messages import Cursor
 from airflow_provider_rfr.refresh.partitions import live_pages
-from airflow_provider_rfr.refresh.publish import _commit_event, _commit_summary
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 LATER = NOON + timedelta(minutes=5, microseconds=7)

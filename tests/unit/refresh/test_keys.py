@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.refresh.publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers, key_columns
+from airflow_provider_rfr.refresh._publish_task import _EXTRACTED_AT, KeySearch, _write_keys, find_losers, key_columns
 
 STORE = FileStore({})
 TIME = pa.timestamp("us", tz="UTC")

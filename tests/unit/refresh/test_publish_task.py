@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, target_schema
-from airflow_provider_rfr.refresh.publish_task import (
+from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
     PublishTask,

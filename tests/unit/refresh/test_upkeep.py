@@ -16,11 +16,11 @@ from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.lake.target import TargetTable, part_of
 from airflow_provider_rfr.refresh import maintenance
+from airflow_provider_rfr.refresh._messages import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
 from airflow_provider_rfr.refresh.header import RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.maintenance import drop_part_ledgers, maintain, part_ledgers
-from airflow_provider_rfr.refresh.messages import RefreshFigures
 
 NAME = "raw.daily"
 TASK = {"dag_id": "shop", "dag_run_id": "monday", "task_id": "refresh", "map_index": -1}

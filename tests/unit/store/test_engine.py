@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.store._tables import METADATA, SETTINGS
 from airflow_provider_rfr.store.engine import open_store
-from airflow_provider_rfr.store.tables import METADATA, SETTINGS
 from tests.soon import SOON, soon
 
 OPENER = """

@@ -18,7 +18,7 @@ from airflow_provider_rfr.exceptions import (
     SinkError,
     SinkLeaseLostError,
 )
-from airflow_provider_rfr.store.tables import LEASES
+from airflow_provider_rfr.store._tables import LEASES
 from tests.unit.builtins.sinks.exporting import SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 

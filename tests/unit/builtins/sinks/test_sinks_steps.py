@@ -16,10 +16,10 @@ from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, release_
 from airflow_provider_rfr.builtins.sinks._windows import Pin, Pins, What, Window, batch_id
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
+from airflow_provider_rfr.store._tables import LEASES, SINKS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
-from airflow_provider_rfr.store.tables import LEASES, SINKS
 from tests.integration.postgres import PostgresServer
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, declared, step
 

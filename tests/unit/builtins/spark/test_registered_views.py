@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_provider_rfr.builtins.planning.planner import plan
+from airflow_provider_rfr.builtins.spark._engine import RegisteredView
 from airflow_provider_rfr.builtins.spark.application import registered_views
-from airflow_provider_rfr.builtins.spark.engine import RegisteredView
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.unit.builtins.catalogs import spec, table, view
 

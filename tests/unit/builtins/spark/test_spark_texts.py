@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.spark import engine, session
-from airflow_provider_rfr.builtins.spark.session import _sentence, spark_errors, without
+from airflow_provider_rfr.builtins.spark import _engine as engine
+from airflow_provider_rfr.builtins.spark import _session as session
+from airflow_provider_rfr.builtins.spark._session import _sentence, spark_errors, without
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.http.redaction import secrets_in
@@ -14,10 +15,10 @@ from airflow_provider_rfr.lake.inventory import LiveColumn
 
 def test_whatever_is_in_a_name_or_a_text_it_stays_one() -> None:
     assert session.table_name("ops.a`b", "rfr") == "`rfr`.`ops`.`a``b`"
-    assert session.text("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
-    assert session.properties({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
-    assert session.query("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
-    assert session.query("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
+    assert session.string_literal("it's \\ 'x'") == "'it\\'s \\\\ \\'x\\''"
+    assert session.property_list({"b": "2", "a": "'"}) == "('a' = '\\'', 'b' = '2')"
+    assert session.as_subquery("SELECT 1 ;\n") == "SELECT * FROM (\nSELECT 1 \n)"
+    assert session.as_subquery("SELECT 1 -- one") == "SELECT * FROM (\nSELECT 1 -- one\n)"
 
 
 def test_a_view_gets_everything_in_one_statement() -> None:

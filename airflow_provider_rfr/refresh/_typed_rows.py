@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import LedgerError
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS
-from airflow_provider_rfr.refresh.json_columns import (
+from airflow_provider_rfr.refresh._json_columns import (
     BlockMismatchError,
     BlockReader,
     Loss,

@@ -76,17 +76,17 @@ def table_name(name: str, catalog: str | None = None) -> str:
     return ".".join(map(identifier, parts if catalog is None else [catalog, *parts]))
 
 
-def text(value: str) -> str:
+def string_literal(value: str) -> str:
     """A string, whatever is in it."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def properties(values: Mapping[str, str]) -> str:
+def property_list(values: Mapping[str, str]) -> str:
     """Keys and values between parentheses."""
-    return "(" + ", ".join(f"{text(key)} = {text(values[key])}" for key in sorted(values)) + ")"
+    return "(" + ", ".join(f"{string_literal(key)} = {string_literal(values[key])}" for key in sorted(values)) + ")"
 
 
-def query(sql: str) -> str:
+def as_subquery(sql: str) -> str:
     """The query so that it can be nothing else: a statement that changes something would be run at once."""
     return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from airflow_provider_rfr.connections.types import type_named
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError, ConnectionValidationError, RfrError
+from airflow_provider_rfr.hooks._connection_sources import as_connection
 from airflow_provider_rfr.hooks.common import mask_secrets
-from airflow_provider_rfr.hooks.connection_sources import as_connection
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.connections.types import Definition

@@ -31,13 +31,7 @@ from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
 from airflow_provider_rfr.lake.target import Publication, RowFilter, TargetTable
-from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
-from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig, RefreshOptions
-from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
-from airflow_provider_rfr.refresh.ledger import Ledger
-from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
-from airflow_provider_rfr.refresh.publish_task import (
+from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
     PublishResult,
@@ -49,6 +43,12 @@ from airflow_provider_rfr.refresh.publish_task import (
     key_columns,
     run_publish_task,
 )
+from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
+from airflow_provider_rfr.refresh.cluster import Cluster
+from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
+from airflow_provider_rfr.refresh.ledger import Ledger
+from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
 from airflow_provider_rfr.streams.core import Stream
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_rfr.exceptions import RepeatedPageError, SourceChangedError, SourceError, TokenExpiredError
+from airflow_provider_rfr.refresh._messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.refresh.errors import portable_error
-from airflow_provider_rfr.refresh.messages import Cursor, OverlapCheck, PartitionProgress, PartitionWork, TaskFigures
 from airflow_provider_rfr.refresh.pages import PageRow, checksum_of, decode_token, encode_records, encode_token
 from airflow_provider_rfr.streams.core import Page
 from airflow_provider_rfr.streams.paged import EmptyPageGuard

@@ -17,12 +17,12 @@ from airflow_provider_rfr.streams.rest._client import (
     Transport,
     check_base_url,
 )
-from airflow_provider_rfr.streams.rest._document import parse_definition
 from airflow_provider_rfr.streams.rest._error_handler import build_error_handler
 from airflow_provider_rfr.streams.rest._hosts import HostPolicy
 from airflow_provider_rfr.streams.rest._paginators import build_paginator, resolved_page_size
 from airflow_provider_rfr.streams.rest._partition_routers import PartitionRouter, build_router
 from airflow_provider_rfr.streams.rest._records import Selector, build_transformations
+from airflow_provider_rfr.streams.rest.document import parse_definition
 from airflow_provider_rfr.streams.rest.expressions import CONFIG_NAMES, compile_value, has_expressions, nearest
 from airflow_provider_rfr.streams.rest.stream import RestStream
 

@@ -20,12 +20,21 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from airflow_provider_rfr.builtins.execution.work import ComputedFiles
-from airflow_provider_rfr.builtins.spark import session
 from airflow_provider_rfr.builtins.spark._compute import Job, compute
-from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session, spark_errors, use_namespace
+from airflow_provider_rfr.builtins.spark._session import (
+    SparkSettings,
+    as_subquery,
+    identifier,
+    open_session,
+    property_list,
+    spark_errors,
+    string_literal,
+    table_name,
+    use_namespace,
+)
 from airflow_provider_rfr.builtins.spec import Column, namespace_of
-from airflow_provider_rfr.builtins.sql._scopes import NamedTable, replace_tables
 from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
 from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
@@ -67,21 +76,21 @@ class _ViewText:
 
 def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
     """The statement with text and properties at once: a crash must not leave a view without its marker."""
-    parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", session.table_name(view.name, catalog)]
+    parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", table_name(view.name, catalog)]
     if view.columns:
         parts.append(f"({', '.join(map(_column, view.columns))})")
     if view.comment is not None:
-        parts.append(f"COMMENT {session.text(view.comment)}")
+        parts.append(f"COMMENT {string_literal(view.comment)}")
     # Spark keeps the text from its first word to its last one.
     whole = {TEXT: view.sql} if any(mark in view.sql for mark in _MARKS) else {}
     if properties := {**view.properties, **whole}:
-        parts.append(f"TBLPROPERTIES {session.properties(properties)}")
+        parts.append(f"TBLPROPERTIES {property_list(properties)}")
     return f"{' '.join(parts)} AS {view.sql}"
 
 
 def drop_view(name: str, catalog: str) -> str:
     """The statement that drops a view, if it exists."""
-    return f"DROP VIEW IF EXISTS {session.table_name(name, catalog)}"
+    return f"DROP VIEW IF EXISTS {table_name(name, catalog)}"
 
 
 def _set_view_properties(
@@ -91,16 +100,16 @@ def _set_view_properties(
     values = {**properties, COMMENT: comment}
     given = {key: value for key, value in values.items() if value is not None}
     gone = sorted(key for key, value in values.items() if value is None)
-    view = f"ALTER VIEW {session.table_name(name, catalog)}"
+    view = f"ALTER VIEW {table_name(name, catalog)}"
     if given:
-        yield f"{view} SET TBLPROPERTIES {session.properties(given)}"
+        yield f"{view} SET TBLPROPERTIES {property_list(given)}"
     if gone:
-        yield f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(session.text, gone))})"
+        yield f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(string_literal, gone))})"
 
 
 def _column(column: Column) -> str:
-    name = session.identifier(column.name)
-    return name if column.comment is None else f"{name} COMMENT {session.text(column.comment)}"
+    name = identifier(column.name)
+    return name if column.comment is None else f"{name} COMMENT {string_literal(column.comment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +151,8 @@ def register_views(spark: SparkSession, catalog: str, views: Iterable[Registered
     found = []
     for key in order:
         view = by_key[key]
-        name = session.identifier(view.name)
-        columns = f" ({', '.join(map(session.identifier, view.columns))})" if view.columns else ""
+        name = identifier(view.name)
+        columns = f" ({', '.join(map(identifier, view.columns))})" if view.columns else ""
         query = _resolved(view.query, namespace_of(view.name), catalog, by_key)
         with spark_errors(f"view {view.name}"):
             spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name}{columns} AS {query}")
@@ -158,11 +167,11 @@ def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, Regi
         view = known.get(table.name)
         if view is None:
             if len(table.parts) == 1:
-                return f"{session.table_name(namespace, catalog)}.{table.written}"
+                return f"{table_name(namespace, catalog)}.{table.written}"
             named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
-            return table.written if named else f"{session.identifier(catalog)}.{table.written}"
-        name = session.identifier(view.name)
-        return name if table.aliased else f"{name} AS {session.identifier(table.parts[-1])}"
+            return table.written if named else f"{identifier(catalog)}.{table.written}"
+        name = identifier(view.name)
+        return name if table.aliased else f"{name} AS {identifier(table.parts[-1])}"
 
     return replace_tables(query, namespace, whole)
 
@@ -244,7 +253,7 @@ class SparkSqlEngine:
             catalog, namespace = same.catalog or catalog, same.namespace or namespace
         use_namespace(session, catalog, namespace)
         try:
-            found = session.sql(session.query(made.sql)).columns
+            found = session.sql(as_subquery(made.sql)).columns
             if made.columns:
                 # Columns are named by position: the same names in another order would label others' values.
                 wanted = [each.name for each in made.columns]
@@ -256,7 +265,7 @@ class SparkSqlEngine:
                 made = made.named(same.columns, found)
             session.sql(create_view(made, self._lake.name, replace=replace))
         finally:
-            session.sql(f"USE {session.identifier(self._lake.name)}")
+            session.sql(f"USE {identifier(self._lake.name)}")
 
     def drop_view(self, name: str) -> None:
         """Drop the view, if it exists."""
@@ -284,7 +293,7 @@ class SparkSqlEngine:
             use_namespace(self._session, catalog, namespace_of(new))
         self._run(
             old,
-            f"ALTER VIEW {session.table_name(old, catalog)} RENAME TO {session.table_name(new, catalog)}",
+            f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}",
         )
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:

@@ -12,7 +12,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from airflow_provider_rfr.builtins.spec import quoted
-from airflow_provider_rfr.builtins.sql._parse import WRITTEN, identifier, parse_query
+from airflow_provider_rfr.builtins.sql.parse import WRITTEN, identifier, parse_query
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 STAR = "*"

@@ -19,7 +19,7 @@ from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.refresh.messages import RefreshFigures
+    from airflow_provider_rfr.refresh._messages import RefreshFigures
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from airflow_provider_rfr.webhooks.handlebars._values import (
+from airflow_provider_rfr.webhooks.handlebars.values import (
     MAX_SAFE_INTEGER,
     MAX_TEXT,
     MAX_VALUE_DEPTH,
