@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from airflow_provider_rfr.exceptions import TemplateError
@@ -52,15 +53,13 @@ def template_variables(
     """
     same = ("target_name", "producer", "run_id", "commit_id", "target", "lake", "generation", "snapshot_id", "sequence")
     texts = ("dag_id", "dag_run_id", "task_id", "logical_date")
+    fields = asdict(event)
     variables = {
-        **{name: getattr(event, name) for name in (*same, "merged_commits", *texts)},
-        **{name: rfc3339(getattr(event, name)) for name in ("fetched_at_min", "fetched_at_max", "committed_at")},
+        **{name: fields[name] for name in (*same, "merged_commits", *texts)},
+        **{name: rfc3339(fields[name]) for name in ("fetched_at_min", "fetched_at_max", "committed_at")},
         "map_index": "" if event.map_index is None else event.map_index,
         "collection_names": list(event.collection_names),
-        "bindings": [
-            {"table": each.table, "collection": each.collection, "documents": each.documents, "bytes": each.bytes}
-            for each in event.bindings
-        ],
+        "bindings": list(fields["bindings"]),
         "totals": {
             "documents": event.documents,
             "bytes": event.bytes,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.sinks import run_sink
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, How
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Strategy
 from airflow_provider_rfr.builtins.testing import _SCENARIOS, Scenario, _Check, _run_scenario, _World
 from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
@@ -30,15 +30,15 @@ V4, V5 = ("id string!", "documents string"), ("id string!", "documents string", 
 def versions(folder: Path) -> list[CatalogSpec]:
     """The oldest first; instructions lead from each to the newest, also where versions are skipped."""
     ways = (
-        migration(contract(*V1), contract(*V2), How.EVOLVE),
-        migration(contract(*V2), contract("id string!", "documents bigint"), How.EVOLVE, documents="rows"),
+        migration(contract(*V1), contract(*V2), Strategy.EVOLVE),
+        migration(contract(*V2), contract("id string!", "documents bigint"), Strategy.EVOLVE, documents="rows"),
         migration(
             contract("id string!", "documents bigint"),
             contract(*V4),
-            How.REWRITE,
+            Strategy.REWRITE,
             documents="CAST(documents AS string)",
         ),
-        migration(contract(*V4), contract(*V5), How.EVOLVE),
+        migration(contract(*V4), contract(*V5), Strategy.EVOLVE),
     )
     out = {"settings": {"path": str(folder / "out"), "format": "jsonl"}, "follow_schema": True}
 

@@ -298,7 +298,7 @@ def test_bytes_written_a_round_do_not_grow_with_the_rounds_before(lake: Lake) ->
     ("name", "text", "told"),
     [
         ("missing.yaml", None, "missing.yaml can't be read"),
-        ("broken.yaml", "source: {file: [", "broken.yaml is no YAML at line 1"),
+        ("broken.yaml", "source: {file: [", "broken.yaml is not YAML at line 1"),
         ("broken.json", '{"source": ', "broken.json is not JSON"),
         ("list.yaml", "- a\n- b\n", "list.yaml: must be a mapping"),
         (

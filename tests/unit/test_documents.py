@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.declaration import document
+from airflow_provider_rfr.builtins.declaration import _document as document
 from airflow_provider_rfr.builtins.declaration._document import Node
 from airflow_provider_rfr.documents import DocumentError, plain_value, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError

@@ -94,7 +94,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(installed: Path) -> None:
 
 
 def test_an_installed_operator_finds_its_application_which_runs(installed: Path) -> None:
-    program = "from airflow_provider_rfr.operators import _submit; print(_submit.application_path('full_refresh'))"
+    program = "from airflow_provider_rfr.operators import submit; print(submit.application_path('full_refresh'))"
     found = run(installed, "-c", program)
     assert found.returncode == 0, found.stderr
     path = Path(found.stdout.splitlines()[-1])

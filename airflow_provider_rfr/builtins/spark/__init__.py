@@ -15,10 +15,10 @@ __all__ = ["RegisteredView", "SparkSettings", "SparkSqlEngine", "open_session", 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "RegisteredView": "engine",
-        "SparkSettings": "session",
-        "SparkSqlEngine": "engine",
-        "open_session": "session",
-        "register_views": "engine",
+        "RegisteredView": "_engine",
+        "SparkSettings": "_session",
+        "SparkSqlEngine": "_engine",
+        "open_session": "_session",
+        "register_views": "_engine",
     },
 )

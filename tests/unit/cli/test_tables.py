@@ -8,7 +8,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, hold_property
-from tests.unit.refresh.test_upkeep import ledger_of, let_all_go, publish
+from tests.unit.refresh.test_maintenance import ledger_of, let_all_go, publish
 from tests.unit.triggers.lake import Lake
 
 NAME = "raw.daily"

@@ -24,7 +24,7 @@ from airflow_provider_rfr.operators._checkpoints import Checkpoint, _neighbour, 
 from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from tests.unit.operators.airflow_stores import Airflow, airflow, installed
-from tests.unit.operators.test_follower import header
+from tests.unit.operators.test_progress_monitor import header
 
 __all__ = ["airflow"]
 

@@ -11,7 +11,7 @@ import yaml
 from airflow_provider_rfr.streams.loader import load_streams
 from airflow_provider_rfr.streams.rest._definition import Defaults, SourceDefinition, StreamDefinition
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
 BLOCKS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
 CONFIG = {"base_url": "https://api.example.com", "region": "eu"}
 SECRETS = {"api_key": "k", "client_id": "c", "client_secret": "s"}

@@ -16,7 +16,7 @@ from airflow_provider_rfr.webhooks import TemplateError, render
 HERE = Path(__file__).parent
 CORPUS = json.loads((HERE / "handlebars.json").read_text(encoding="utf-8"))
 MORE = json.loads((HERE / "handlebars_more.json").read_text(encoding="utf-8"))
-DOCS = Path(__file__).parents[3] / "docs" / "webhooks_templates.md"
+DOCS = Path(__file__).parents[4] / "docs" / "webhooks_templates.md"
 
 EXACT, LISTS, NAMES = "exact-numbers", "lists-and-maps", "strict-arguments"
 REFUSED, HELPERS, SUMS, EARLY = "partials", "helpers", "sums", "early"

@@ -11,7 +11,7 @@ from airflow_provider_rfr.exceptions import RefreshBusyError
 from airflow_provider_rfr.refresh._resume_policy import OtherRun
 from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from tests.unit.refresh.test_opening import NOW, header
+from tests.unit.refresh.test_resume_policy import NOW, header
 
 FIRST, SECOND = "shop/scheduled-1/refresh/-1/0", "shop/scheduled-2/refresh/-1/0"
 
