@@ -21,6 +21,7 @@ from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher
+from tests.soon import PATIENCE
 from tests.webhook_receiver import LAKE, TABLE, events
 
 
@@ -86,5 +87,5 @@ def main(task: dict[str, Any]) -> None:
             outbox.enqueue_commits(store, catalog, LAKE, TABLE, endpoints)
         elif step == "deliver":
             dispatcher = Dispatcher(store, endpoints, allowed_hosts=["127.0.0.1"], lease_slack=1.0)
-            dispatcher.deliver_due(until_empty=True, patience=20)
+            dispatcher.deliver_due(until_empty=True, patience=PATIENCE)
     store.close()
