@@ -1,7 +1,7 @@
 """Run a command with all that it starts, and say what it cost. Linux only: the figures come from ``/proc``.
 
-A command runs in a session of its own; what belongs to that session is its tree, whoever was orphaned in it.
-This process adopts the orphans (as a subreaper), so that the CPU time of each is told by ``wait4``.
+A command runs in a session of its own; what belongs to that session is its tree, orphans included.
+This process adopts the orphans (as a subreaper), so that the CPU time of each is measured by ``wait4``.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def members_of(session: int) -> list[int]:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of one process, with what it shares with others divided among them; 0 when it is gone."""
+    """Bytes of one process, with what it shares with others divided among them; 0 when it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

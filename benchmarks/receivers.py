@@ -33,7 +33,7 @@ class Got:
         self.ids.setdefault(port, []).append(delivery_id)
 
     def figures(self) -> dict[str, Any]:
-        """Counts and moments; then all begins anew."""
+        """Counts and moments; then both are reset."""
         ids = [each for found in self.ids.values() for each in found]
         found = {
             "calls": len(ids),

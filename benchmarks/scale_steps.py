@@ -144,7 +144,7 @@ def measure_check(size: int, folder: str) -> float:
 
 
 def measure_publish(size: int, folder: str) -> float:
-    """A whole refresh of ``size`` partitions of one page; the publish's own seconds are told."""
+    """A whole refresh of ``size`` partitions of one page; the publish's own seconds are reported."""
     cluster = Cluster("scale", {"spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[1])})
     cluster.start()
     config = config_of(folder, size)

@@ -72,7 +72,7 @@ class Runs:
         return {name: round(value, 3) for name, value in figures.items()}
 
     def phases(self) -> dict[str, float]:
-        """Median seconds by phase, in the order in which the first run tells them."""
+        """Median seconds by phase, in the order in which the first run reports them."""
         names = self.runs[0].seconds if self.runs else {}
         return {name: round(median(run.seconds.get(name, 0.0) for run in self.runs), 3) for name in names}
 

@@ -37,7 +37,7 @@ with DAG(
             minLength=1,
             section="Source",
             title="Source file",
-            description="YAML file of the source; a relative one is looked for beside the DAG's file.",
+            description="YAML file of the source; a relative one is looked up next to the DAG's file.",
         ),
         "source_config": Param(
             {},
@@ -63,7 +63,7 @@ with DAG(
             pattern=TARGET_PATTERN,
             section="Target",
             title="Table",
-            description="namespace.table; {stream} stands for the stream's name, and is needed for several streams.",
+            description="namespace.table; {stream} becomes the stream's name, and is needed for several streams.",
         ),
         "unfinished": Param(
             "resume",

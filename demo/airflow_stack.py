@@ -1,4 +1,4 @@
-"""A whole Airflow on loopback, for as long as somebody needs it: scheduler, dag-processor, API server, triggerer."""
+"""A whole Airflow on loopback, for as long as it is needed: scheduler, dag-processor, API server, triggerer."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class AirflowStack:
         self._processes.clear()
 
     def restart(self, name: str, sent: signal.Signals = signal.SIGKILL) -> None:
-        """End one component's own process, not what it started, and start it anew."""
+        """End one component's own process, not what it started, and start it again."""
         process = self._processes[name]
         process.send_signal(sent)
         process.wait(30)
@@ -215,7 +215,7 @@ class AirflowStack:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody uses now."""
+    """A port on loopback that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

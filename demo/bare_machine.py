@@ -115,7 +115,7 @@ class BareMachine:
         return self.run(name, command).returncode == 0
 
     def run(self, name: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command beside a service, as ``docker compose exec`` does."""
+        """Run a command next to a service, as ``docker compose exec`` does."""
         environment = self._environment(name)
         return subprocess.run(
             self._found(command),
@@ -291,7 +291,7 @@ class Airflow:
 
 
 def check(machine: BareMachine) -> dict[str, Any]:
-    """Run the ready DAG as it is, once more after the store was started anew, and compare table and API."""
+    """Run the ready DAG unchanged, once more after the store was restarted, and compare table and API."""
     airflow = Airflow(machine.ports[8080], machine.environment["AIRFLOW_ADMIN_PASSWORD"])
     state = airflow.run({})
     log = airflow.task_log()
@@ -445,7 +445,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def good(figures: dict[str, Any]) -> bool:
-    """Whether everything ran, and nothing is lost, doubled or told."""
+    """Whether everything ran, no row is lost or doubled, and no secret was logged."""
     whole = figures["missing"] == figures["doubled"] == figures["secrets_in_log"] == figures["migrations"] == 0
     ran = figures["state"] == "success" and figures["webhooks"] == "skipped" and figures["log_in_ui"]
     shown = figures["rows"] > 0 and figures["rows_shown"] == 10
@@ -454,7 +454,7 @@ def good(figures: dict[str, Any]) -> bool:
 
 
 def say(line: str) -> None:
-    """A line for who watches."""
+    """Print a line at once."""
     print(line, flush=True)
 
 

@@ -55,12 +55,12 @@ def end_processes(home: Path) -> None:
     """End every process of the Airflow with this ``AIRFLOW_HOME``: by TERM, and after five seconds by KILL."""
     for sent, seconds in _GRACE:
         end = time.monotonic() + seconds
-        told: set[psutil.Process] = set()
+        signalled: set[psutil.Process] = set()
         while (found := processes_of(home)) and time.monotonic() < end:
-            for process in set(found) - told:
+            for process in set(found) - signalled:
                 with suppress(psutil.Error):
                     process.send_signal(sent)
-            told.update(found)
+            signalled.update(found)
             time.sleep(0.1)
 
 

@@ -1,7 +1,7 @@
 """``make demo``: the main job, watched from outside.
 
 A paginated API is read by a Spark application that an Airflow operator submitted; the Spark driver is killed half
-way; Airflow's retry goes on; the finished table is published whole, and a webhook tells of it. What is printed was
+way; Airflow's retry continues; the finished table is published whole, and a webhook reports it. What is printed was
 counted by the API, read from the table and received by an endpoint; the product's own word is not asked.
 """
 
@@ -228,7 +228,7 @@ LABELS = {
 
 
 def say(line: str) -> None:
-    """A line for who watches."""
+    """Print a line at once."""
     print(line, flush=True)
 
 

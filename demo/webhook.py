@@ -1,4 +1,4 @@
-"""The last act of the demo: the ready DAG tells a receiver on loopback of the commit."""
+"""The last part of the demo: the ready DAG notifies a receiver on loopback of the commit."""
 
 from __future__ import annotations
 

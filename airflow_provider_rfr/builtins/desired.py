@@ -36,7 +36,7 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class CycleError(ValueError):
-    """The objects read each other in a circle.
+    """The objects read each other in a cycle.
 
     :ivar cycle: each one is read by the one before it; the last reads the first
     """
@@ -111,10 +111,10 @@ class Graph(Generic[Node]):
 
 @dataclass(frozen=True, slots=True)
 class DesiredObject:
-    """One object as it should be, beside what is recorded and what is there.
+    """One object as it should be, with its recorded and its actual state.
 
     :ivar obj: with its final name and id
-    :ivar sql: the query as it is to be executed
+    :ivar sql: the query to execute
     :ivar instance: id of the instance that it is generated for
     """
 

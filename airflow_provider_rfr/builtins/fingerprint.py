@@ -285,7 +285,7 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
 
 
 def canonical_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns with canonical types; a text that names no type stays as it is, and is a finding."""
+    """The columns with canonical types; a text that names no type is unchanged, and is a finding."""
     found = []
     for column in columns:
         try:
@@ -296,7 +296,7 @@ def canonical_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def canonical_partitioning(partitioning: Sequence[str], columns: Sequence[Column]) -> tuple[str, ...]:
-    """The transforms in canonical form; an invalid one stays as it is, and is a finding."""
+    """The transforms in canonical form; an invalid one is unchanged, and is a finding."""
     found = []
     for text in partitioning:
         try:

@@ -90,7 +90,7 @@ def _none() -> Mapping[str, str]:
 def done_mark(
     revision: int, fingerprints: Fingerprints, sql: str | None, inputs: Iterable[tuple[UUID, str]] = ()
 ) -> str:
-    """A mark of an object that is as it is wanted, and was made of its inputs as they are.
+    """A mark of an object in its desired state, made of the current state of its inputs.
 
     :param revision: of the registry that the deploy was planned from: another mark for each deploy that finishes
     :param inputs: ids of what it reads, with the last step of each

@@ -1,4 +1,4 @@
-"""Checks of one's own objects across deploys: what must be so whatever was upgraded, crashed or done twice.
+"""Checks of your own objects across deploys: what must hold after upgrades, crashes and repeated deploys.
 
 A check initializes, manipulates twice and validates; scenarios put deploys between these, and each ends with one more
 deploy of the newest version, which must have nothing to do, and one more validation. After Materialize's Platform

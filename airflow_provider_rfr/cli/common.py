@@ -34,7 +34,7 @@ def command(work: Callable[[Namespace], int | None]) -> Callable[[Namespace], No
             print(error, file=sys.stderr)
             code = 1
         except BrokenPipeError:
-            # The reader is gone, as in ``| head``. What is still buffered would fail once more when Python ends.
+            # The reader has closed the pipe, as in ``| head``. Buffered text would fail again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 1
         if code:

@@ -88,7 +88,7 @@ _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the st
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
 _ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
-_ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Go on with new rows, or send all again")
+_ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
 _ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="By default builtins.lock.json next to the declarations")
 _ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
 _POLICIES = (

@@ -67,7 +67,7 @@ class _Token:
 
     @property
     def shown(self) -> str:
-        """The token in an error: signs and reserved words as they are; anything else may be a secret."""
+        """The token in an error: signs and reserved words verbatim; anything else may be a secret."""
         if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
         return str(self.kind.value)

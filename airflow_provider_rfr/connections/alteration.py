@@ -140,7 +140,7 @@ def execute(
 ) -> Outcome:
     """Carry out a statement.
 
-    :param actor: who wants it, for the audit
+    :param actor: the user, for the audit
     :param parameters: values of the statement's ``:name``, which may be secret
     :raises AlterConnectionError: nothing was changed; a conflict may be tried again
     """

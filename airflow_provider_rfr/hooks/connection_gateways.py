@@ -65,7 +65,7 @@ class ApiGateway:
 
     def read(self, name: str) -> Definition | None:
         origin = origin_of(name, worker_backends())
-        # Asked also for one that comes from elsewhere: the user needs the right to see it.
+        # Also for a connection from a secrets backend or the environment: the user needs the right to see it.
         answer = self._api.call("GET", ["connections", name])
         row = None if answer.status_code == 404 else self._checked(name, answer).json()
         if origin is None:

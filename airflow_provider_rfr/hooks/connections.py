@@ -48,7 +48,7 @@ class ConnectionsHook(BaseHook):
     def execute(self, statement: Statement, *, actor: str, parameters: Mapping[str, Value] | None = None) -> Outcome:
         """Carry out a statement.
 
-        :param actor: who wants it, for the audit
+        :param actor: the user, for the audit
         :param parameters: values of ``:name``, masked in this process's log from here on
         :raises AlterConnectionError: nothing was changed
         """

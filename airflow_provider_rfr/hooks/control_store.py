@@ -1,4 +1,4 @@
-"""Where the control store is: a connection, a setting of Airflow's, or a file beside Airflow's own."""
+"""Where the control store is: a connection, a setting of Airflow's, or a file next to Airflow's own."""
 
 from __future__ import annotations
 

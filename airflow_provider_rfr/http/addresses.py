@@ -1,6 +1,6 @@
 """Which addresses a request may go to.
 
-Someone who may write a trigger must not reach what only this machine can reach. So a private address is refused unless
+Authors of triggers must not reach what only this machine can reach. So a private address is refused unless
 the installation allows it, and a trigger's own list can only narrow that.
 """
 

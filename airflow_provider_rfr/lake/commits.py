@@ -89,7 +89,7 @@ def without_retries(table: Table) -> Table:
     """Make this object's commits strict, whatever the stored table properties allow other writers.
 
     PyIceberg reads the number of retries from the metadata in memory and never sends it, so the stored
-    property, which other engines obey, stays as it is.
+    property, which other engines obey, is not changed.
     """
     properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
     table.metadata = table.metadata.model_copy(update={"properties": properties})

@@ -118,7 +118,7 @@ def hold_property(holder: str) -> str:
 def expire_table(catalog: Catalog, name: str, *, dry_run: bool = False, now_ms: int | None = None) -> _Expired:
     """Expire the snapshots that the table's properties allow to, and delete their files; nothing for no table.
 
-    Safe beside writers and other expiries: the commit is refused if a branch or a tag has moved, and no file is
+    Safe with concurrent writers and expiries: the commit is refused if a branch or a tag has moved, and no file is
     deleted that a remaining snapshot names.
 
     :param now_ms: milliseconds since 1970; None for now

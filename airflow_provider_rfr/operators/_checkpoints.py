@@ -71,7 +71,7 @@ class Checkpoint(BaseModel):
     def parse(cls, content: Any, owner: str) -> Checkpoint | None:
         """The checkpoint in a store's content; None if that is not one of this task instance.
 
-        :param content: JSON text, or what JSON text stands for
+        :param content: JSON text, or its parsed value
         """
         try:
             found = cls.model_validate_json(content) if isinstance(content, str) else cls.model_validate(content)
@@ -141,7 +141,7 @@ class _VariableStore:
         self._description = (
             f"Progress of the refresh by task {task.task_id} of DAG {task.dag_id} (run {task.run_id}{where})."
             " Written by the task, removed when its tables are published. It is safe to delete: the next try resumes"
-            " from the ledger beside each table."
+            " from the ledger next to each table."
         )
 
     def read(self) -> Any:

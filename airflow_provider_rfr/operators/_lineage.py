@@ -124,7 +124,7 @@ def add_source_events(context: Context, lake_conn_id: str, deploys: Mapping[str,
 
 
 def _table_asset(lake_conn_id: str, table: str) -> Asset:
-    # The connection's id stands for the catalog: a DAG that schedules on the asset must not read a connection to parse.
+    # The connection's id represents the catalog: a DAG that schedules on the asset must not read a connection to parse.
     return Asset(uri=f"{_SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
 
 

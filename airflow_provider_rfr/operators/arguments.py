@@ -91,7 +91,7 @@ def shipped_source(source: Any, folder: Path | None) -> dict[str, Any]:
 
 
 def _locate(file: str, folder: Path | None) -> Path:
-    """An absolute path as it is, a relative one beside the DAG's file, else in the working folder."""
+    """An absolute path unchanged, a relative one next to the DAG's file, else in the working folder."""
     path = Path(file).expanduser()
     if path.is_absolute() or folder is None:
         return path

@@ -39,7 +39,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
 
     :param action: ``plan`` returns what a deploy would do; ``apply``, the default, does it; ``check`` fails if anything
         is left to do, or was changed by hand; ``gc`` deletes what earlier deploys retired (templated)
-    :param objects: YAML files or folders of declarations, beside the DAG's file if relative; what the package and
+    :param objects: YAML files or folders of declarations, next to the DAG's file if relative; what the package and
         entry points declare comes besides (templated)
     :param project: that the objects belong to; default ``rfr`` (templated)
     :param declared_version: of the code that declares them; None for this package's. Not templated: Jinja's native

@@ -159,10 +159,10 @@ class ResumableFullRefreshOperator(LineageMixin, SparkApplicationOperator):
     The connections are read in the task and inlined only in a file of mode 0600 that the driver gets.
 
     :param source: where the streams come from (templated but for ``definition``, which has templates of its own):
-        one of ``class`` (``package.module:Name``), ``file`` (YAML, beside the DAG's file if relative) and
+        one of ``class`` (``package.module:Name``), ``file`` (YAML, next to the DAG's file if relative) and
         ``definition``; with ``config``, which goes before the connection's settings
     :param streams: names of the streams; a list, or text with commas (templated)
-    :param target: table to publish to, ``namespace.table``; ``{stream}`` stands for the stream's name (templated)
+    :param target: table to publish to, ``namespace.table``; ``{stream}`` is replaced by the stream's name (templated)
     :param options: see ``RefreshOptions``; unknown names are refused while the DAG is parsed (templated)
     :param api_conn_id: connection of type ``rfr_api``; None, the default, if the source needs none (templated)
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)

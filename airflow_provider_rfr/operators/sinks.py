@@ -33,7 +33,7 @@ class SinkOperator(BaseOperator):
     as basic authentication, a password alone as a bearer token. Returns batches, rows and cursor by sink.
 
     :param sinks: names; empty, the default, for every declared sink (templated)
-    :param objects: YAML files or folders of declarations, beside the DAG's file if relative (templated)
+    :param objects: YAML files or folders of declarations, next to the DAG's file if relative (templated)
     :param project: that the objects belong to; default ``rfr`` (templated)
     :param declared_version: of the code that declares them; None for this package's
     :param lake_conn_id: connection of type ``rfr_lake``; default ``rfr_lake_default`` (templated)

@@ -136,12 +136,12 @@ def zip_package(folder: Path, more: tuple[str, ...] = ()) -> Path:
 
 
 def application_path(name: str) -> Path:
-    """A Spark application: beside the package in a clone, inside it where it was installed."""
+    """A Spark application: next to the package in a clone, inside it where it was installed."""
     for parent in (_PACKAGE, _PACKAGE.parent):
         path = parent / "spark_apps" / f"{name}.py"
         if path.is_file():
             return path
-    raise PreflightError(f"spark_apps/{name}.py is missing beside {_PACKAGE}; install the package again")
+    raise PreflightError(f"spark_apps/{name}.py is missing next to {_PACKAGE}; install the package again")
 
 
 def load_application(

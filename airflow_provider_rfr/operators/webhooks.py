@@ -50,7 +50,7 @@ class CommitWebhookOperator(BaseOperator):
     A block in the DAG's file is not a template, but the file is stored in Airflow's database and shown under *Code*,
     addresses and headers included. Secrets belong into connections (``connection:``) or a sealed file.
 
-    :param triggers: a triggers block, or the path of a file with one, beside the DAG's file if relative (a path is
+    :param triggers: a triggers block, or the path of a file with one, next to the DAG's file if relative (a path is
         templated)
     :param target: a table, several, or what a refresh returned, e.g. ``refresh.output``; None for every table that
         a refresh has published to (templated)

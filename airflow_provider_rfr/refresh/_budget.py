@@ -188,7 +188,7 @@ class BudgetAddress:
     limited: bool
 
     def connect(self) -> _RemoteBudget:
-        """Open a connection; raises OSError when the driver is gone."""
+        """Open a connection; raises OSError when the driver has ended."""
         return _RemoteBudget(Client(self.address, authkey=self.secret), self.limited)
 
 

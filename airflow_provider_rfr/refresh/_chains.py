@@ -234,7 +234,7 @@ class Chain:
         marks = _marks(row.page, row.token_in, row.token_out, checksum)
         repeated = next((name for mark, name in marks.items() if mark in self._seen_set), None)
         if repeated is not None and not self.restarts:
-            # One bad answer may have led in a circle, and may be committed already: so start again, once an attempt.
+            # One bad answer may have caused a loop, and may be committed already: so start again, once per attempt.
             self.restart()
             return False
         if repeated is not None:

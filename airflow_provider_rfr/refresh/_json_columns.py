@@ -183,7 +183,7 @@ def _text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
     """A function that replaces, in a block of lines, each value of a JSON text column by its text.
 
     None where the schema has no such column. The function raises :class:`BlockMismatchError` for a line that is not
-    JSON, and leaves values of a wrong shape as they are: Arrow's reader refuses them.
+    JSON, and leaves values of a wrong shape unchanged: Arrow's reader refuses them.
     """
     write = _struct_writer(list(schema))
     if write is None:
@@ -231,7 +231,7 @@ def _struct_writer(fields: list[pa.Field]) -> _Write | None:
 
 
 class Loss(NamedTuple):
-    """A value that can't be kept as it is.
+    """A value that can't be kept unchanged.
 
     :ivar expected: what its column takes, where the value becomes null; None for a number that is rounded to a double
     """

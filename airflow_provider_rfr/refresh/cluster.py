@@ -219,7 +219,7 @@ def _readable_errors() -> Iterator[None]:
 
 
 def _spark_error(error: BaseException) -> BaseException:
-    """What went wrong in a call of the JVM, in one sentence; errors that are not Spark's stay as they are."""
+    """What went wrong in a call of the JVM, in one sentence; other errors are unchanged."""
     kind = type(error)
     if isinstance(error, (ConnectionError, EOFError)) or kind.__name__ == "Py4JNetworkError":
         return SparkJobError(f"Spark's JVM died ({_LIKELY_CAUSE}); what was read is kept, the next attempt continues")

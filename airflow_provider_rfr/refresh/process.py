@@ -1,6 +1,6 @@
 """What ends a driver: signals, and the death of its supervisor.
 
-When a worker is killed for its memory, its Spark driver lives on as an orphan, beside the driver of the retry. The
+When a worker is killed for its memory, its Spark driver lives on as an orphan, next to the driver of the retry. The
 ledger's epoch protects the table; the watchdog here saves the API and the machine double work. Imports only the
 standard library, because the operator uses it, too.
 """

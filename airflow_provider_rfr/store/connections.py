@@ -132,7 +132,7 @@ def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bo
 
 
 def note_copies(connection: Connection, task: TaskRef, token: int, copies: Sequence[UsedConnection]) -> None:
-    """Note what the task read; which copies it should have stays as it is."""
+    """Note what the task read; which copies it should have is not changed."""
     found = load_use(connection, task)
     if found is None or found.token != token:
         return

@@ -82,7 +82,7 @@ class EndpointRow:
     :ivar address: digest of the address in its block; None before the first dispatcher
     :ivar places: where the block was found, as JSON, the newest last
     :ivar table_uuid: of the table that ``since`` and ``enqueued_until`` refer to; a recreated table has another one
-    :ivar since: commits from this sequence number on are owed
+    :ivar since: commits from this sequence number on are delivered
     :ivar enqueued_until: commits up to this sequence number have been looked at
     :ivar failing: consecutive failed attempts
     :ivar open_until: until then the circuit breaker is open; in milliseconds
@@ -172,7 +172,7 @@ CANCELLABLE: Final = ("pending", "dead")
 
 @dataclass(frozen=True, slots=True)
 class NewDelivery:
-    """What one endpoint is owed for one commit."""
+    """The delivery of one commit to one endpoint."""
 
     id: str
     endpoint_id: int

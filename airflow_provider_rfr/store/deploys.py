@@ -336,7 +336,7 @@ class Garbage:
 
 
 def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -> None:
-    """Queue a table; one that is queued already stays as it is."""
+    """Queue a table; one that is queued already is not changed."""
     row = {**asdict(garbage), "project": project, "reason": garbage.reason[:255], "queued_at": now}
     insert_missing(connection, GARBAGE, [row])
 

@@ -73,7 +73,7 @@ _READING: Final = "rfr_reading"
 class ControlStore:
     """A database with the package's tables; safe on any number of threads, and after a fork.
 
-    :ivar clock: the clock of leases and waits; None for the database's own, which all deliverers share
+    :ivar clock: the clock of leases and waits; None for the database's own, which all dispatchers share
     """
 
     def __init__(self, engine: Engine, clock: Clock | None = None) -> None:
@@ -132,7 +132,7 @@ class ControlStore:
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert the rows whose keys are not there; the others stay as they are."""
+    """Insert the rows whose keys are not there; the others are not changed."""
     if rows:
         make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         connection.execute(make(table).on_conflict_do_nothing(), list(rows))

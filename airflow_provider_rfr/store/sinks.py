@@ -89,7 +89,7 @@ class SinkLease:
 def insert_sink(
     connection: Connection, identity: UUID, name: str, source: UUID, pins: str, on_replace: str | None, now: int
 ) -> None:
-    """Register a sink that begins with what its source holds; one that is there stays as it is."""
+    """Register a sink that begins with what its source holds; an existing one is not changed."""
     row = {"uuid": str(identity), "name": name, "source": str(source), "pins": pins, "on_replace": on_replace}
     insert_missing(connection, SINKS, [{**row, "created_at": now, "round": 0, "batches": 0, "rows": 0}])
 

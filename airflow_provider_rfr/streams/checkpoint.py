@@ -159,7 +159,7 @@ class CursorBasedCheckpointReader:
         return None
 
     def abandon(self) -> None:
-        """Leave the current slice as it is, for a later attempt, and continue with the next one."""
+        """Leave the current slice unfinished, for a later attempt, and continue with the next one."""
         self._current = None
 
     def observe(self, new_state: Any) -> None:

@@ -203,7 +203,7 @@ def _check_url(url: SecretStr) -> SecretStr:
     if len(text) > _LONGEST_URL:
         raise _invalid_url(f"it has more than {_LONGEST_URL} characters")
     if "{{" in text:
-        raise _invalid_url("it is not a template", "write the address as it is")
+        raise _invalid_url("it is not a template", "write the plain address")
     if _NOT_IN_A_URL.search(text) or not text.isprintable():
         raise _invalid_url("it has a space, a backslash or another character that no address has", "percent-encode it")
     _check_url_parts(text)

@@ -191,7 +191,7 @@ def no_connections(name: str) -> ConnectionSettings:
 
 
 class Dispatcher:
-    """Delivers what the store says is owed to these endpoints.
+    """Delivers what is pending in the store for these endpoints.
 
     :param endpoints: by lake, table and trigger; if they were sealed, of the opened block
     :param connections: asked for Airflow's HTTP connections, at delivery

@@ -1,4 +1,4 @@
-"""One endpoint of a triggers block: whom to call, with what, how often, and what counts as delivered."""
+"""One endpoint of a triggers block: what to call, with what body, how often, and what counts as delivered."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Retry(TriggerModel):
 
 
 class When(TriggerModel):
-    """Which commits the endpoint hears of.
+    """Which commits the endpoint gets.
 
     :ivar collections: patterns with ``*``, ``?`` and ``[...]``; None for all collections
     :ivar min_documents: fewest documents, of the collections that match
@@ -167,7 +167,7 @@ class Endpoint(TriggerModel):
     :ivar max_retries: attempts after the first, instead of the number of all
     :ivar retry: how attempts follow each other
     :ivar written_interval: shortest time between two calls; commits in between are merged into one event
-    :ivar when: which commits the endpoint hears of
+    :ivar when: which commits the endpoint gets
     :ivar on_failure: what happens with the target once an event can't be delivered
     :ivar success: which answers are delivery
     :ivar signing: Standard Webhooks

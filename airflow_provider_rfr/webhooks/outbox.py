@@ -105,7 +105,7 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
         raise ConfigurationError(
             f"trigger {row.key.trigger}",
             f"{place} and {places[-1]} both have a block {name} with this trigger for {row.key.table}, and they call"
-            " different addresses, so they can't be told apart",
+            " different addresses, so they can't be distinguished",
             "give one of the blocks a name of its own (name: ...). If it is one block that moved, say so:"
             f" airflow rfr triggers resume {row.key.table} {row.key.name}",
         )
@@ -116,7 +116,7 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
 def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
     """Make the deliveries of these commits that are missing; returns how many were.
 
-    For commits at hand, e.g. the one that was just published. Commits before them are left to :func:`enqueue_commits`.
+    For known commits, e.g. the one that was just published. Commits before them are left to :func:`enqueue_commits`.
     """
     found = list(events)
 

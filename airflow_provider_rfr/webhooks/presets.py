@@ -171,7 +171,7 @@ def _check_name(value: Any) -> int | str:
     if not value.strip() or value in (".", "..") or len(value) > _LONGEST_NAME:
         raise mistake("is not a name")
     if _NOT_IN_A_NAME.search(value):
-        raise mistake("is not a template, and has no control characters", "write the name as it is")
+        raise mistake("is not a template, and has no control characters", "write the plain name")
     return value
 
 
@@ -209,7 +209,7 @@ class AirflowDagRun(Preset):
 
     :ivar conf: of the run
     :ivar username: to get a token with, as the password; without them it is the connection's
-    :ivar token: sent as it is, where one is at hand that does not expire
+    :ivar token: sent unchanged, if there is one that does not expire
     :ivar token_path: where tokens are got, below the address
     """
 
@@ -375,7 +375,7 @@ class Slack(Preset):
     blocks: JsonTree = None
 
     def escaped(self, text: str) -> str:
-        """A name that holds ``<!channel>`` notifies nobody, and is not a link."""
+        """A name that holds ``<!channel>`` notifies no channel, and is not a link."""
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
     def fitted(self, body: Any) -> Any:

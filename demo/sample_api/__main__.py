@@ -32,9 +32,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--api-key", help="wanted in X-Api-Key or as a bearer token")
     parser.add_argument("--faults", default="[]", help="JSON list, as for POST /_admin/faults")
     parser.add_argument("--changes", default="[]", help="JSON list, each as for POST /_admin/change")
-    parser.add_argument("--diary", help="a file that tells each page that was given, also after a kill")
+    parser.add_argument("--diary", help="a file that records each served page, also after a kill")
     parser.add_argument("--warm", action="store_true", help="make the partitions' pages before the start")
-    parser.add_argument("--until-stdin-closes", action="store_true", help="end with whoever holds our stdin")
+    parser.add_argument("--until-stdin-closes", action="store_true", help="end when stdin closes")
     return parser.parse_args(arguments)
 
 

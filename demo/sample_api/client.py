@@ -95,7 +95,7 @@ class SampleApi:
         process.communicate()
 
     def kill(self) -> None:
-        """SIGKILL. What it knew is gone, except for its diary."""
+        """SIGKILL. Its state is lost, except for its diary."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,4 +1,4 @@
-"""The collections that the API serves, and the ways in which they change while somebody reads them."""
+"""The collections that the API serves, and the ways in which they change while they are read."""
 
 from __future__ import annotations
 

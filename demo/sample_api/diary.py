@@ -1,7 +1,8 @@
-"""What was given to whom, in a file: the journal in memory dies with the API, and a kill shall not hide a page.
+"""What was served, in a file: the journal in memory dies with the API, and a kill must not hide a page.
 
 One JSON line a page: when, path, query, what was read, and ``[id, revision]`` of each record. A line is written
-*before* the answer, in one call and past any buffer, so whatever a client holds is in the file, whoever was killed.
+*before* the answer, in one call and past any buffer, so whatever a client holds is in the
+file, whichever process was killed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from demo.sample_api.replies import Reply
 
 
 class Diary:
-    """Appends to one file; a second API with the same file goes on in it."""
+    """Appends to one file; a second API with the same file continues in it."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -71,7 +71,7 @@ class Journal:
             self._tell()
 
     def reset(self) -> None:
-        """Forget the past. Numbers go on, so that ``since`` stays meaningful."""
+        """Forget the past. Numbers continue, so that ``since`` stays meaningful."""
         self.entries.clear()
         self.times.clear()
 

@@ -38,7 +38,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 @dataclass(slots=True)
 class Node:
-    """A value and where it stands.
+    """A value and its place in the document.
 
     :ivar line: from 1
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
@@ -329,7 +329,7 @@ def _line(node: Node, path: str) -> int:
 
 
 def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
-    """The object that a document declares; None if that can't be told.
+    """The object that a document declares; None if that can't be determined.
 
     :param flaws: takes what is wrong
     """

@@ -255,8 +255,8 @@ def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | No
         return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
     if not known.whole or not (namespace_of(name) in known.namespaces or reader.obj.sink is not None):
         return None
-    beside = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
-    close = nearest(name.rpartition(".")[2], beside, show=0)
+    siblings = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
+    close = nearest(name.rpartition(".")[2], siblings, show=0)
     hint = "declare it, or name it in depends_on if it is not a built-in object"
     if reader.obj.sink is not None:
         hint = "declare it, e.g. as a source"

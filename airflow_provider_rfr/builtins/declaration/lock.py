@@ -1,4 +1,4 @@
-"""``builtins.lock.json``: a copy of the declarations beside the code, so that a pull request shows each change.
+"""``builtins.lock.json``: a copy of the declarations next to the code, so that a pull request shows each change.
 
 A missing migration instruction then stops a pull request and not a deploy. The file has one line for each thing that
 can change, sorted by name, so that its diff reads like that of the declarations."""
@@ -63,7 +63,7 @@ class Lock:
 
 
 def _lock_of(spec: CatalogSpec) -> Lock:
-    """The lock of what is declared now; what is gone is not in it."""
+    """The lock of what is declared now; removed objects are not in it."""
     alive = (each for each in spec.objects if not is_gone(each, spec.version))
     return Lock(spec.project, {each.id: _locked(each, spec) for each in alive})
 
@@ -258,5 +258,5 @@ def _left(locked: _LockedObject, *, declared: bool, version: str) -> _LockProble
         f"kind: {locked.kind.value}\nname: {locked.name}\nid: {locked.id}\n"
         f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
     )
-    problem = "it is gone, and it is stable: its removal must be declared (deprecated_since, removed_in)"
+    problem = "it was deleted, and it is stable: its removal must be declared (deprecated_since, removed_in)"
     return _LockProblem(LOCK_FILE, locked.name, problem, "leave this document in its place", False, entry)

@@ -1,6 +1,6 @@
 """Steps that rename tables: rename, retire (rename out of the way, to be collected later), and switch to a shadow.
 
-A shadow is built beside the live table and takes its name when it is complete. The switch is two renames, between
+A shadow is built next to the live table and takes its name when it is complete. The switch is two renames, between
 which nothing has the name. After a crash there the next deploy first gives the old table its name back; the shadow
 stays, and takes the name if that deploy comes to the same step. Nothing is deleted here."""
 
@@ -85,7 +85,7 @@ def _beside(step: Step) -> str:
 def _built(work: Work, step: Step) -> MigratedTable:
     built = work.table(_beside(step))
     if built is None or built.properties.get(MARKER) != str(step.uuid):
-        raise StepError(step.name, step.how.value, f"{_beside(step)} is gone", "plan again")
+        raise StepError(step.name, step.how.value, f"{_beside(step)} no longer exists", "plan again")
     return built
 
 

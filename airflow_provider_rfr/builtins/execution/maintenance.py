@@ -97,7 +97,7 @@ class _Collection:
         if row.not_before > self._now:
             return "its time has not come"
         if row.deploy_id in self._open:
-            return "its deploy did not finish, and may go on with it"
+            return "its deploy did not finish, and may continue with it"
         if row.physical.casefold() in self._current:
             return "it is in use"
         if not _RETIRED_NAME.search(row.physical.casefold()):

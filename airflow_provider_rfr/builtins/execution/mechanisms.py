@@ -27,7 +27,7 @@ class Mechanism:
 
     :ivar do: may be called again after it was called, in part or whole
     :ivar verify: raises StepError where the step is not done
-    :ivar leaves: names of tables that the step leaves beside the object
+    :ivar leaves: names of tables that the step leaves next to the object
     :ivar needs_engine: whether SQL has to run
     """
 

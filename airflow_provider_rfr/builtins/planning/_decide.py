@@ -103,7 +103,7 @@ def _decide_table_change(decision: Decision, found: Found, origin: Origin, input
         new_query = {Difference.LOGIC, Difference.STAR} & decision.differences.keys()
         if decision.input_reasons or new_query or how is Strategy.REWRITE:
             how = Strategy.RECOMPUTE
-    # What was changed by hand and is adopted stays as it is: to write all that is declared would be to repair it.
+    # An adopted manual change is kept: writing everything that is declared would revert it.
     if how is None and (policies.drift == "repair" if found.drift else origin.note is not None):
         how = Strategy.METADATA
     if found.adopted:
@@ -261,7 +261,7 @@ class _Chosen:
 class Exports:
     """The decisions about all sinks.
 
-    :ivar choices: of sinks whose rows are gone: id -> what was chosen
+    :ivar choices: of sinks whose unsent rows no longer exist: id -> what was chosen
     :ivar blocked: of sinks without a decision: id -> (name, problem)
     """
 
@@ -450,7 +450,7 @@ class Decider:
             decision.problems.append(f"protected: {desired.protect}; it can't become a {desired.kind.value}")
 
     def _is_done(self, desired: DesiredObject) -> bool:
-        """Whether an unfinished deploy has brought it to the desired state, from inputs that stay as they are."""
+        """Whether an unfinished deploy has brought it to the desired state, from inputs that do not change."""
         live = desired.live
         if live is None or DONE not in live.properties or desired.uuid not in self._live.unfinished:
             return False

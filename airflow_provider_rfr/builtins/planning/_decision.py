@@ -104,7 +104,7 @@ class Inputs:
 
     :ivar shape: id -> words, of inputs of which it reads a column that has another type or name
     :ivar contents: likewise, of which it reads rows that may be others
-    :ivar gone: what it reads and won't find, in words
+    :ivar gone: what it reads and won't find, as text
     """
 
     shape: dict[UUID, str] = field(default_factory=dict)

@@ -53,7 +53,7 @@ class Found:
     """How an object was found.
 
     :ivar origin: None: there is nothing, the object is to be made
-    :ivar drift: what was changed by hand, in words
+    :ivar drift: what was changed by hand, as text
     :ivar conflicts: what stops any change of it
     :ivar adopted: it becomes ours
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored

@@ -169,7 +169,7 @@ class Leaving:
 def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, policies: Policies) -> Leaving:
     """What leaves.
 
-    :raises PlanError: the registry says that objects read each other in a circle
+    :raises PlanError: the registry says that objects read each other in a cycle
     """
     needed = {each.desired.key for each in decisions.values() if each.how is Action.CREATE or each.renamed}
     gone = {identity: there.key for identity, there in removed.there.items()}
@@ -181,7 +181,7 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
             for identity, each in decisions.items()
             if (each.desired.kind is Kind.VIEW and each.how in (Action.REPLACE, Action.REBIND))
         }
-    # Nobody wrote down what leftovers read; views may read tables.
+    # What leftovers read is not recorded; views may read tables.
     left = sorted(removed.leftovers, key=lambda key: (removed.leftovers[key].kind is LiveKind.TABLE, key))
     leftovers = tuple(key for key in left if key in needed), tuple(key for key in left if key not in needed)
     if not early and not gone:
@@ -203,7 +203,7 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
 
 
 def renames(decisions: Iterable[Decision]) -> list[_Rename]:
-    """Renames in an order in which each new name is free; those that go round in a circle go by a name in between."""
+    """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
     waiting = {
         each.desired.live.key: each
         for each in sorted(decisions, key=lambda each: each.desired.key)

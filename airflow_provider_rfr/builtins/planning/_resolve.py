@@ -28,7 +28,7 @@ from airflow_provider_rfr.exceptions import PlanError, RfrError
 def resolve(spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> DesiredState:
     """The desired state.
 
-    :raises PlanError: objects read each other in a circle
+    :raises PlanError: objects read each other in a cycle
     """
     return _Resolver(spec, recorded, live).resolve()
 
@@ -161,7 +161,7 @@ class _Resolver:
         return tuple(found)
 
     def _finished(self, identity: UUID) -> DesiredObject:
-        """With the query as it is to be executed; what it reads is finished already."""
+        """With the query to execute; what it reads is finished already."""
         desired = self._resolved[identity]
         if desired.obj.query is None or desired.sql is not None:
             return desired

@@ -130,7 +130,7 @@ class Step:
     :ivar name: at the time of the step; a rename's details say the new one
     :ivar changes: field by field, for people
     :ivar details: what the step needs to know, as JSON
-    :ivar loses: what is lost, in words; empty for nothing
+    :ivar loses: what is lost, as text; empty for nothing
     :ivar rows: how many there were when the plan was made; not part of what the plan promises
     """
 

@@ -367,7 +367,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
 
     :param policies: decisions for this deploy; by default the cautious ones of :class:`Policies`
-    :raises PlanError: objects read each other in a circle. All other problems are in the plan
+    :raises PlanError: objects read each other in a cycle. All other problems are in the plan
     """
     policies = policies or Policies()
     desired_state = resolve(spec, recorded, live)

@@ -22,7 +22,7 @@ _SIGNS: Final = {
 }
 _HINTS: Final = {
     Action.REWRITE: "in place, history kept",
-    Action.SHADOW: "built beside it, then switched",
+    Action.SHADOW: "built next to it, then switched",
     Action.RECOMPUTE: "from its query, in place",
     Action.REPLACE_EMPTY: "ALL ROWS ARE LOST",
 }

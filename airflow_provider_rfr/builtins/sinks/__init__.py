@@ -1,4 +1,4 @@
-"""Exports that go on across migrations: what was sent is not sent again, what came meanwhile is sent once."""
+"""Exports that continue across migrations: what was sent is not sent again, what came meanwhile is sent once."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def parts_of(window: Window, table: SourceTable, sink: str, alive: Callable[[], 
     """The window's batches from ``window.part`` on; none if there is nothing (more) to send.
 
     :param alive: is called often while rows are read
-    :raises SnapshotsExpiredError: the window's snapshots are gone
+    :raises SnapshotsExpiredError: the window's snapshots are expired
     :raises SinkError: the table can't be exported as it is declared
     """
     batches = _batches(window, table, sink, alive)
@@ -126,7 +126,9 @@ def parts_of(window: Window, table: SourceTable, sink: str, alive: Callable[[], 
 
 def _batches(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
     if window.keys and OP in dict(window.columns):
-        raise SinkError(sink, f"its source has a column {OP}, the name that tells changes", "name other columns")
+        raise SinkError(
+            sink, f"its source has a column {OP}, the name of the column that marks changes", "name other columns"
+        )
     skip = window.part * window.size
     if window.what is What.CHANGED:
         return _without_first(_changes(window, table, sink, alive), skip)

@@ -58,7 +58,7 @@ def map_cursor(
     old_name: str | None = None,
     now_ms: int = 0,
 ) -> None:
-    """Note where the cursors of one table go on in another one, which is about to take its place.
+    """Note where the cursors of one table continue in another one, which is about to take its place.
 
     The new table holds at ``new_snapshot`` exactly the rows that the old one holds at ``old_snapshot``; None is a table
     without rows. Sinks that are behind ``old_snapshot`` send the rest from the old table first. What was noted of the
@@ -66,7 +66,7 @@ def map_cursor(
 
     :param source: id of the object whose tables they are
     :param old_physical: uuid of the old table, as its metadata says; ``new_physical`` likewise
-    :param old_name: name by which the old table is to be found after the switch; None: it is gone, and sinks that are
+    :param old_name: name of the old table after the switch; None: it was dropped, and sinks that are
         behind are held
     """
     store.write_map(

@@ -52,7 +52,7 @@ class Window:
     """What is being sent.
 
     :ivar columns: name in the payload and field id
-    :ivar keys: of changes; empty: rows are sent as they are, without saying what became of them
+    :ivar keys: of changes; empty: rows are sent without their kind of change
     :ivar sequence: of ``before``, if known
     :ivar size: rows in a batch
     :ivar part: number of the next batch, from 0
@@ -244,7 +244,7 @@ class Move:
 class Hold:
     """Stop until the sink is released.
 
-    :ivar behind: where to go on without what came so far
+    :ivar behind: where to continue without what came so far
     :ivar lasting: whether it stays stopped; else the next run looks again
     """
 
@@ -291,8 +291,8 @@ def next_move(
     """What to do next; None when everything is sent.
 
     :param until: the last snapshot to look at; None: the current one
-    :raises SnapshotsExpiredError: snapshots that were not sent are gone
-    :raises SinkError: a sent column is gone
+    :raises SnapshotsExpiredError: snapshots that were not sent are expired
+    :raises SinkError: a sent column no longer exists
     """
     if row.window is not None:
         return Send(Window.loads(row.window))

@@ -142,7 +142,7 @@ class _HeldSink:
         self._renewed = time.monotonic()
 
     def alive(self) -> None:
-        """Renew the lease when a third of it is gone."""
+        """Renew the lease when a third of it has passed."""
         if (time.monotonic() - self._renewed) * 3000 > self._lease.grant.milliseconds:
             self.move()
 
@@ -156,7 +156,7 @@ class _HeldSink:
 def held(store: ControlStore, identity: UUID, name: str, seconds: float) -> Iterator[_HeldSink]:
     """The sink, held by this process.
 
-    :raises SinkBusyError: another run is at it
+    :raises SinkBusyError: another run is exporting it
     :raises ConfigurationError: no deploy has registered it
     """
     owner, milliseconds = default_holder(), int(seconds * 1000)
@@ -180,7 +180,7 @@ class Limits:
     :ivar batches: the run ends after so many; None: when everything is sent
     :ivar lease_seconds: after which another run may take over from one that was killed; it is renewed before each
         batch, and is never shorter than a batch may take by the target's own patience
-    :ivar stop: once set, it ends after the batch at hand; the cursor says how far it came
+    :ivar stop: once set, it ends after the current batch; the cursor says how far it came
     """
 
     batches: int | None = None
@@ -218,9 +218,9 @@ def run_sink(
     :param target: the connection of an HTTP sink; for files, how their file system is opened
     :param source_table: where the source's rows are, if not under its name
     :raises ConfigurationError: what is declared is wrong, or was never deployed
-    :raises SinkBusyError: another run is at it
+    :raises SinkBusyError: another run is exporting it
     :raises SinkHeldError: its source was replaced, and it has to be released
-    :raises CursorExpiredError: snapshots that it has not sent are gone
+    :raises CursorExpiredError: snapshots that it has not sent are expired
     :raises SinkError: its source has no table, or none that it knows: a deploy may be switching them
     :raises SinkDeliveryError: the target does not take a batch
     :raises SinkLeaseLostError: another run or a deploy took it over
@@ -284,7 +284,7 @@ class _Run:
     def _do(self, row: SinkRow, move: Send | Move | Hold, table: SourceTable | None) -> None:
         if isinstance(move, Hold):
             if not move.lasting:
-                raise SinkError(row.name, move.reason, f"run it again after the deploy; if none is at it, {_DECIDE}")
+                raise SinkError(row.name, move.reason, f"run it again after the deploy; if none is running, {_DECIDE}")
             self._hold(move.reason, move.behind)
         elif isinstance(move, Move):
             self._sink.move(**_with_sequence(move.values, table))
@@ -306,7 +306,7 @@ class _Run:
             window = replace(window, part=part.number)
             identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
             batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self._sink.token)
-            # Whoever lost the lease must not begin a batch.
+            # A run that lost the lease must not begin a batch.
             self._sink.move()
             self._sender.send(batch)
             row = self._acknowledged(row, batch, table)

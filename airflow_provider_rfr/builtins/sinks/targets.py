@@ -126,7 +126,7 @@ def _written(values: list[Any], write: _Write | None) -> list[Any]:
 
 
 def _writer(kind: pa.DataType) -> _Write | None:
-    """How a value of this type is written; None: as it is."""
+    """How a value of this type is written; None: unchanged."""
     if pa.types.is_map(kind):
         return _map_writer(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -363,7 +363,7 @@ def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> Computed
 
 def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[StoredFile, ...], Mapping[str, int]]:
     """Spark shows a table of an earlier snapshot with the columns of then. So where columns have changed since, but no
-    row, the table is read as it is, and what was computed counts only if it is still the same afterwards.
+    row, the table is read in its current state, and what was computed counts only if it is still the same afterwards.
     """
     for _ in range(_TRIES):
         pinned, loose = _pins(job, read)

@@ -52,7 +52,7 @@ _MARKS = ("--", "/*", ";")
 
 @dataclass(frozen=True, slots=True)
 class _ViewText:
-    """A view as it is to be.
+    """A view in its desired state.
 
     :ivar columns: by their places; empty for those of the query
     """
@@ -137,7 +137,7 @@ def register_views(spark: SparkSession, catalog: str, views: Iterable[Registered
 
     :param catalog: name of the lake's catalog in the session
     :returns: what to write in a query for each view, in that order
-    :raises ConfigurationError: a query is invalid, or the views read each other in a circle
+    :raises ConfigurationError: a query is invalid, or the views read each other in a cycle
     :raises SparkJobError: a view can't be made; those before it are there
     """
     by_key = {each.key: each for each in views}

@@ -28,7 +28,7 @@ _REDACTED = f"(?i){SECRET_NAMES}"
 
 @contextmanager
 def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Raise what Spark raises as a :class:`SparkJobError` of one sentence; other errors stay as they are.
+    """Raise what Spark raises as a :class:`SparkJobError` of one sentence; other errors are unchanged.
 
     :param what: was tried, e.g. ``view ops.v``
     """

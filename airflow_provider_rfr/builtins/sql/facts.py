@@ -346,7 +346,7 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
     def columns_of(name: str) -> tuple[str, ...] | None:
         key = name.casefold()
         if key not in known:
-            # Views in a circle have no columns; the rules report the circle.
+            # Views in a cycle have no columns; the rules report the cycle.
             known[key] = None
             known[key] = _columns(by_key.get(key), columns_of)
         return known[key]

@@ -75,7 +75,7 @@ def _blank(text: str) -> str:
 def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
 
-    It is for comparing, never for executing. A query that can't even be taken apart is compared as it is.
+    It is for comparing, never for executing. A query that can't be tokenized is compared unchanged.
     """
     try:
         return " ".join(_words(_without_comments(query), tokens(query)))

@@ -101,7 +101,7 @@ def _own(scope: Scope, inner: frozenset[str]) -> Iterator[Mention]:
 
 
 def reads_columns(star: exp.Star) -> bool:
-    """Whether a star stands for columns: that of ``count(*)`` and of ``EXISTS (SELECT *)`` stands for none."""
+    """Whether a star expands to columns: that of ``count(*)`` and of ``EXISTS (SELECT *)`` does not."""
     holder = star.parent
     if isinstance(holder, exp.Count):
         return star.args.get("except_") is not None
@@ -118,7 +118,7 @@ def column_of(mention: Mention, alias: str, table: exp.Table, scope: Scope) -> s
         return parts[length]
     aliases = (each.args.get("alias") for each in scope.expression.args.get("laterals") or ())
     if any(parts[0] == name.name for each in aliases if isinstance(each, exp.TableAlias) for name in each.columns):
-        # A lateral view makes it; no table beside the view has a column of the same name.
+        # A lateral view makes it; no table next to the view has a column of the same name.
         return None
     others = (each for each in sources_of(scope).items() if each[0] != alias)
     return None if any(_prefix(parts, name, source) for name, source in others) else parts[0]
@@ -147,7 +147,7 @@ class UnknownColumnsError(QueryError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A column that a star stands for.
+    """A column that a star expands to.
 
     :ivar source: alias of what it comes from; None where both sides of a join have it
     """
@@ -251,7 +251,7 @@ class Outputs:
             raise QueryError(f"column {number} of a SELECT has no name", "give it one: ... AS name")
 
     def star(self, scope: Scope, star: exp.Star) -> list[Item]:
-        """The columns that a star without a table's name stands for, in Spark's order.
+        """The columns that a star without a table's name expands to, in Spark's order.
 
         :raises QueryError: they are not known
         """
@@ -288,7 +288,7 @@ class Outputs:
             raise row.refusal(row.unknown[0].problem, row.unknown[0].remedy + row.list())
         keys = [each.key for each in row.items]
         if any(each.source is None and keys.count(each.key) > 1 for each in row.items):
-            raise QueryError("a star stands for two columns of one name", f"write them out{row.list()}")
+            raise QueryError("a star expands to two columns of one name", f"write them out{row.list()}")
         return [Item(None, each.name) for each in row.items] if len(nodes) == 1 else row.items
 
     def columns(self, scope: Scope, node: exp.Expr) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class Outputs:
         :raises UnknownColumnsError: they are not known
         """
         if node.args.get("pivots") or node.args.get("joins"):
-            raise QueryError("a star stands for a pivot, or for joins in brackets", "write its columns out")
+            raise QueryError("a star expands to a pivot, or to joins in brackets", "write its columns out")
         names = self._columns(scope, node)
         aliases = [written(each) for each in _alias_columns(node)]
         return _renamed(names, aliases, node.alias_or_name) if names is not None else tuple(aliases)
@@ -387,7 +387,7 @@ def _without_excepted(items: list[Item], star: exp.Expr) -> list[Item]:
             raise QueryError(f"EXCEPT names {name}, which is none of the star's columns")
         left = [item for item in left if item.key != name]
     if not left:
-        raise QueryError("a star stands for no column at all")
+        raise QueryError("a star expands to no column")
     return left
 
 

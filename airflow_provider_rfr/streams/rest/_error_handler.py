@@ -161,7 +161,7 @@ class ErrorHandler:
         return Verdict(action, f"{answer.status} {answer.reason}: {problem}{hint}", answer, answer.request)
 
     def _without_error(self, success: Verdict, answer: Answer) -> Verdict:
-        """The verdict; RETRY for an error object beside no records, which would look like the last page."""
+        """The verdict; RETRY for an error object without records, which would look like the last page."""
         # Without a path, the whole answer is the record, and its fields are the record's own.
         if self.selector is None or not self.selector.path or not answer.has_content:
             return success

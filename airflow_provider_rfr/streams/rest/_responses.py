@@ -28,7 +28,7 @@ _TABLE_TYPES: Final = frozenset({"csv", "tab-separated-values", "x-csv", "tsv"})
 def _read_leniently(body: bytes, charset: str) -> tuple[Any, list[str]]:
     """The value, with null for what is not a number and U+FFFD for what is not text; and a list of what was replaced.
 
-    Control characters stay as they are, and are not in the list.
+    Control characters are kept, and are not in the list.
 
     :raises ValueError: it isn't nearly JSON either
     :raises RecursionError: it is too deep

@@ -84,7 +84,7 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 class _JsonOutput(_PlainOutput):
-    """Text as it is; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar.
+    """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar.
 
     So a value never leaves the string, or the place of one scalar, that the template has for it.
     """

@@ -50,7 +50,7 @@ _FORMAT_VERSION = "3.9.0"
 def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, Any]:
     """Seal the secret fields of a document; a list of triggers becomes a map of named ones.
 
-    A document that is sealed already is checked and returned as it is; see :func:`reseal`.
+    A document that is sealed already is checked and returned unchanged; see :func:`reseal`.
 
     :param recipients: age or SSH public keys, each of which can open it
     :raises SealError: fields are unknown or empty, or a seal would not protect them

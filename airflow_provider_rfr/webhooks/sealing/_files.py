@@ -26,7 +26,7 @@ _STR, _FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
 
 
 def seal_file(path: str | Path, recipients: Sequence[str]) -> str:
-    """The file's text with its triggers sealed. Comments are dropped; a file that is sealed already stays as it is.
+    """The file's text with its triggers sealed. Comments are dropped; a file that is sealed already is not changed.
 
     :raises SealError: as :func:`seal`, with the file's name
     """
