@@ -139,7 +139,7 @@ def test_what_is_no_star_for_columns_stays(query: str) -> None:
         ("SELECT * FROM runs JOIN jobs USING (owner)", "USING (owner) needs one column"),
         ("SELECT * FROM runs JOIN jobs USING (job) JOIN raw.other ON 1 = 1", "two columns of one name"),
         ("SELECT * EXCEPT (nothing) FROM runs", "EXCEPT names nothing"),
-        ("SELECT * EXCEPT (run_id, pages, job) FROM runs", "no column at all"),
+        ("SELECT * EXCEPT (run_id, pages, job) FROM runs", "expands to no column"),
         ("SELECT * FROM runs AS r(a)", "3 columns, and 1 names"),
         ("SELECT 1 AS one, *", "no FROM"),
         ("FROM runs", "write SELECT and the columns"),

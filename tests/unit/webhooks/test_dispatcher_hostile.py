@@ -25,6 +25,7 @@ from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 from airflow_provider_rfr.webhooks.config import parse_triggers
 from airflow_provider_rfr.webhooks.dispatcher import Dispatcher, _merge_events
 from airflow_provider_rfr.webhooks.outbox import enqueue
+from tests.soon import SOON
 from tests.webhook_receiver import (
     FakeClock,
     Received,
@@ -258,7 +259,12 @@ def test_an_interrupted_dispatcher_writes_what_has_ended(
     server: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = office(tmp_path, server.url, *range(1, 6))
-    real, calls = EndpointWorker.finish, []
+    real, calls, first_ended = EndpointWorker.finish, [], threading.Event()
+
+    def answer(request: Received) -> Reply:
+        # So that the results come in more than one burst.
+        assert len(server.received) == 1 or first_ended.wait(SOON)
+        return Reply(200)
 
     def interrupted(self: EndpointWorker, results: Any) -> bool:
         calls.append(len(results))
@@ -266,8 +272,11 @@ def test_an_interrupted_dispatcher_writes_what_has_ended(
             while self._done.qsize() < self.in_hand - len(results):
                 time.sleep(0.01)
             raise KeyboardInterrupt
-        return real(self, results)
+        changed = real(self, results)
+        first_ended.set()
+        return changed
 
+    server.answers_by(answer)
     monkeypatch.setattr(EndpointWorker, "finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         dispatcher.deliver_due()
