@@ -113,7 +113,7 @@ class CommitSensor(BaseSensorOperator):
         return hook.count_pending(table_names(self.target))
 
     def _newest_commits(self, context: Context) -> dict[str, Any] | None:
-        reader = CommitsReader.of(read_connection(self.lake_conn_id))
+        reader = CommitsReader(read_connection(self.lake_conn_id))
         return reader.newest_after(table_names(self.target), self._after(context))
 
     def _after(self, context: Context) -> datetime:

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest, quoted
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.redaction import is_secret
-from airflow_provider_rfr.lake.types import parse_transform, parse_type
+from airflow_provider_rfr.lake.types import parse_transform, parse_type, quoted
 
 _SHOWN_DIGITS = 12
 _FORMAT = "format-version"

@@ -12,6 +12,8 @@ from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
+from airflow_provider_rfr.lake.types import is_plain
+
 _NAMESPACE = uuid.UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 """Of the ids that are made from a project and a first name."""
 
@@ -225,21 +227,10 @@ def stable_id(project: str, first_name: str) -> uuid.UUID:
     return uuid.uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BESIDE = re.compile(r"__[gs][0-9a-f]{8}$", re.IGNORECASE)
 _MOST_COMPARED = 500
 LONGEST_PART = 100
 """Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
-
-
-def is_plain(name: str) -> bool:
-    """Whether the name needs no quotes anywhere, unless it is a reserved word."""
-    return _PLAIN.fullmatch(name) is not None
-
-
-def quoted(name: str) -> str:
-    """The name in backticks, if it needs them."""
-    return name if is_plain(name) else "`" + name.replace("`", "``") + "`"
 
 
 def namespace_of(name: str) -> str:

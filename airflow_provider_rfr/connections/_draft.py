@@ -104,10 +104,9 @@ class _Editor:
                 self._blame(name, "cannot both SET and DROP/RESET it", "write it once", action)
             elif sets[name] > 1 or removals[name] > 1:
                 self._blame(name, "is specified more than once", "write it once", action)
-        names = sets.keys() | removals.keys()
         for action in actions:
             dots = (place for place, sign in enumerate(action.option) if sign == ".")
-            whole = next((action.option[:dot] for dot in dots if action.option[:dot] in names), None)
+            whole = next((action.option[:dot] for dot in dots if action.option[:dot] in first), None)
             if whole is not None:
                 problem = f"is part of {whole}, which the statement changes as well"
                 self._blame(action.option, problem, "change one of them", action)
@@ -128,7 +127,6 @@ class _Editor:
                 self._blame(other.option, problem, "setting one removes the others", other)
 
     def edit(self, action: Action, in_use: bool) -> None:
-        """Apply the action to the candidate."""
         name, option = action.option, self.known.option(action.option)
         if name in ("conn_type", "type"):
             self._blame(name, "the type of a connection never changes", "make a new connection", action)
@@ -188,7 +186,6 @@ class _Editor:
                 self._refuse(action, str(error))
 
     def check_whole(self) -> None:
-        """Check the candidate as a new connection would be checked."""
         blamed = {problem.option for problem in self.problems} | self.unreadable
         for option in self.known.options.values():
             if option.required and self._is_unset(option.name) and option.name not in blamed:

@@ -66,7 +66,6 @@ class Journal:
             self._lease.__exit__()
 
     def note(self, state: AlterationState, **values: Any) -> None:
-        """Note how far the alteration is."""
         self._store.run(lambda connection: self.note_in(connection, state, **values))
 
     def note_in(self, connection: Connection, state: AlterationState, **values: Any) -> None:
@@ -94,9 +93,9 @@ class Journal:
             now = self._store.now(connection)
             for each in audit.interrupted_alterations(connection, self._name, self.id):
                 was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
-                state, detail = (AlterationState.FAILED, _DIED)
+                state, detail = AlterationState.FAILED, _DIED
                 if was_stored:
-                    state, detail = (AlterationState.APPLIED, _RECOVERED)
+                    state, detail = AlterationState.APPLIED, _RECOVERED
                 audit.note_alteration(connection, now, each.id, state, detail=detail)
 
         self._store.run(work)

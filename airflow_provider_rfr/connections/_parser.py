@@ -73,7 +73,6 @@ class _Token:
         return str(self.kind.value)
 
     def error(self, problem: str, remedy: str = "") -> StatementError:
-        """An error at this place."""
         return StatementError(problem, self.line, self.column, remedy)
 
 

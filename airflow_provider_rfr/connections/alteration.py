@@ -35,8 +35,6 @@ from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes, concurrent_alterations
 from airflow_provider_rfr.store.connections import Use, list_uses, want
 
-_PLACE: Final = ("conn_type", "host", "schema", "port", "login")
-"""What a refresh's fingerprint has of a connection."""
 _MOST_PLACES: Final = 50
 _NAME: Final = re.compile(r"[\w#!()\-.:/\\]{1,200}")
 """Airflow's rule for connection ids."""
@@ -66,7 +64,6 @@ class Outcome:
     alteration: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the task returns it."""
         outcomes = self.outcomes or {}
         dependents = [each.to_json(outcomes.get(each.use.task.consumer, "")) for each in self.dependents]
         return {
@@ -81,7 +78,6 @@ class Outcome:
         }
 
     def lines(self) -> list[str]:
-        """As in a terminal."""
         lines = [f"connection {self.connection}: {self.result}", *(f"  ~ {change}" for change in self.changes)]
         for each in self.dependents:
             outcome = (self.outcomes or {}).get(each.use.task.consumer)
@@ -116,16 +112,13 @@ class _Alteration:
 
     @property
     def name(self) -> str:
-        """The connection's id."""
         return self.stored.name
 
     @property
     def changed_options(self) -> list[str]:
-        """Names of the options that differ."""
         return [change.option for change in self.changes]
 
     def outcome(self, result: str, **more: Any) -> Outcome:
-        """The outcome as far as it is known."""
         return Outcome(
             self.name, result, self.changes, self.dependents, validated=self.tried, notice=self.notice, **more
         )
@@ -153,10 +146,10 @@ def execute(
             raise
         notice = f"there is no connection {statement.connection!r}; nothing was done"
         return Outcome(statement.connection, "missing", notice=notice)
-    if statement.dry_run and statement.verb is Verb.RENAME:
+    if statement.settings.dry_run and statement.verb is Verb.RENAME:
         _check_new_name(services, plan)
         return Outcome(plan.name, "planned", notice=f"it would be {statement.new_name!r}")
-    if statement.dry_run:
+    if statement.settings.dry_run:
         return _draft(services, plan, parameters or {}).outcome("planned")
     with Journal(services.store, plan.name, actor, statement.outline()) as journal:
         # It may have been altered before the lease was taken.
@@ -217,7 +210,7 @@ def _draft_rotation(services: Services, plan: _Alteration) -> _Alteration:
     secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
     # The key of a dry run is thrown away.
     notice = f"install this public key in addition to the present one before the next rotation: {public}"
-    return replace(plan, secrets=secrets, notice="" if plan.statement.dry_run else notice)
+    return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else notice)
 
 
 def _with_secrets(services: Services, made: Draft) -> Definition:
@@ -303,7 +296,7 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
 
     :raises ConnectionValidationError: another upstream that is not wanted, or a task could not continue
     """
-    if not (plan.changes and plan.statement.validate):
+    if not (plan.changes and plan.statement.settings.validate):
         return plan
     found = _identity(services, plan.candidate)
     with services.store.read() as connection:
@@ -330,7 +323,6 @@ def _validate(services: Services, plan: _Alteration) -> _Alteration:
 
 
 def _identity(services: Services, definition: Definition) -> str | None:
-    """Hash of the upstream."""
     found = services.validator.identity(definition)
     return None if found is None else services.hashes.of_text(found)
 
@@ -340,9 +332,17 @@ def _store(services: Services, plan: _Alteration, journal: Journal) -> _Alterati
     options = {change.option: {"before": change.before, "after": change.after} for change in plan.changes}
     journal.intend(options, plan.old_hash, plan.new_hash)
     _refuse_cycle(services, plan)
+    validate = plan.statement.settings.validate
     if plan.changes:
-        plan = replace(plan, tried=_commit(services, plan) or plan.identity is not None)
-    if plan.tried is False and plan.statement.validate:
+        services.report(f"connection {plan.name}: {', '.join(map(str, plan.changes))}")
+        # Noted before the commit, and for the new content alone: it counts only once that is stored.
+        services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
+        tried = validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate)
+        if not tried:
+            tried = validate and services.validator.test(plan.candidate)
+            services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
+        plan = replace(plan, tried=tried or plan.identity is not None)
+    if plan.tried is False and validate:
         plan = replace(plan, notice=". ".join(filter(None, (plan.notice, _UNTRIED))))
     return _conclude(services, plan, journal)
 
@@ -364,25 +364,13 @@ def _refuse_cycle(services: Services, plan: _Alteration) -> None:
         raise plan.refused(f"makes a cycle: {' > '.join(path)}", "name another connection")
 
 
-def _commit(services: Services, plan: _Alteration) -> bool:
-    """Store the candidate, tried if that is wanted; returns whether it was tried."""
-    services.report(f"connection {plan.name}: {', '.join(map(str, plan.changes))}")
-    # Noted before the commit, and for the new content alone: it counts only once that is stored.
-    services.store.run(lambda connection: _note_former_places(ConnectionNotes(connection, plan.name), plan))
-    if plan.statement.validate and services.gateway.commit_tested(plan.old_hash, services.hashes, plan.candidate):
-        return True
-    tried = plan.statement.validate and services.validator.test(plan.candidate)
-    services.gateway.commit(plan.old_hash, services.hashes, plan.candidate)
-    return tried
-
-
 def _note_former_places(notes: ConnectionNotes, plan: _Alteration) -> None:
     """Note where the connection led before, for a refresh that began there; of another upstream only its number."""
     places = notes.former_places(plan.old_hash)
-    present = {name: plan.stored.get(name) for name in _PLACE}
+    present = plan.stored.place()
     if plan.statement.settings.new_identity:
         places = [{"upstream": plan.new_hash[:16]}]
-    elif present != {name: plan.candidate.get(name) for name in _PLACE}:
+    elif present != plan.candidate.place():
         if "login" in plan.kept:
             present["login"] = None
         if present["host"]:
@@ -405,7 +393,7 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
         notes.keep_former_places(plan.new_hash)
         if plan.identity is not None or (plan.statement.settings.new_identity and plan.changes):
             notes.set_identity(services.store.now(connection), plan.identity)
-        if plan.statement.restart:
+        if plan.statement.settings.restart:
             want(connection, tasks, plan.name, plan.new_hash)
         dependents = [each.to_json() for each in plan.dependents]
         validated = None if plan.tried is None else int(plan.tried)
@@ -417,8 +405,8 @@ def _conclude(services: Services, plan: _Alteration, journal: Journal) -> _Alter
 
 def _restart(services: Services, plan: _Alteration, journal: Journal) -> Outcome:
     """Stage five: restart what uses the connection."""
-    if plan.statement.restart:
-        outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.drain_timeout)
+    if plan.statement.settings.restart:
+        outcomes = restart(services, plan.name, plan.new_hash, plan.dependents, plan.statement.settings.drain_timeout)
     else:
         outcomes = {
             each.use.task.consumer: _PENDING if each.verdict is Verdict.RESTART else "next run"

@@ -109,7 +109,6 @@ class Dependent:
     reason: str
 
     def to_json(self, outcome: str = "") -> dict[str, Any]:
-        """As in the audit and the task's result."""
         task = self.use.task
         values: dict[str, Any] = {
             "kind": self.use.kind,
@@ -124,7 +123,6 @@ class Dependent:
         return {**values, "outcome": outcome} if outcome else values
 
     def line(self, word: str, detail: str) -> str:
-        """As in a terminal."""
         way = f" by {' > '.join(self.via)}" if len(self.via) > 1 else ""
         return f"{word}{self.use.kind} {self.use.task}{way}: {detail}"
 

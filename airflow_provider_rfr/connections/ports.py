@@ -22,22 +22,18 @@ class _Gateway(Protocol):
         :raises ConnectionShadowedError: it comes from a place that can't be written
         :raises ConnectionRightsError: the caller may not see it
         """
-        ...
 
     def find(self, name: str) -> Definition | None:
         """Any connection, as its users see it, wherever it comes from."""
-        ...
 
     def referring(self, name: str) -> Sequence[str]:
         """Ids of stored connections whose options name this one."""
-        ...
 
     def commit(self, expected: str, hashes: ContentHash, candidate: Definition) -> None:
         """Store the candidate as a whole, if what is stored still has the expected hash.
 
         :raises ConnectionConflictError: it has another one
         """
-        ...
 
     def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
         """The same after Airflow itself has tried the candidate; False where Airflow does not do that.
@@ -45,22 +41,18 @@ class _Gateway(Protocol):
         :raises ConnectionConflictError: what is stored has another hash
         :raises ConnectionValidationError: the candidate does not work
         """
-        ...
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
         """Store the connection under another name.
 
         :raises ConnectionConflictError: what is stored has another hash, or the new name is taken
         """
-        ...
 
     def may_not_edit(self, names: Iterable[str]) -> Sequence[str]:
         """Those of the connections that the caller may not edit."""
-        ...
 
     def may_not_use(self, secrets: Iterable[SecretReference]) -> Sequence[SecretReference]:
         """Those of the secrets that connections may not be given; none of them is read for it."""
-        ...
 
 
 class _Secrets(Protocol):
@@ -68,7 +60,6 @@ class _Secrets(Protocol):
 
     def read(self, reference: SecretReference) -> str:
         """:raises ConfigurationError: there is no such secret, or no such backend"""
-        ...
 
 
 class _Validator(Protocol):
@@ -79,18 +70,15 @@ class _Validator(Protocol):
 
         :raises ConnectionValidationError: the connection does not work
         """
-        ...
 
     def identity(self, definition: Definition) -> str | None:
         """Which upstream the connection leads to; None where that can't be found out.
 
         :raises ConnectionValidationError: the upstream should answer, and does not
         """
-        ...
 
     def check_use(self, candidate: Definition, use: Use) -> None:
         """:raises ConnectionValidationError: that task could not continue with these settings"""
-        ...
 
 
 class _Tasks(Protocol):
@@ -98,14 +86,12 @@ class _Tasks(Protocol):
 
     def state(self, task: TaskRef) -> str | None:
         """Airflow's name of the state; ``gone`` for a task that no longer exists, None where Airflow can't be asked."""
-        ...
 
     def start(self, task: TaskRef) -> None:
         """Clear the task, so that it continues where it stopped.
 
         :raises RfrError: it can't be started
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,6 @@ BACKENDS: Final = ("env", "variable", "file")
 
 
 class Verb(str, Enum):
-    """The kinds of statements."""
-
     ALTER = "alter"
     ROTATE_KEYS = "rotate keys"
     RENAME = "rename"
@@ -159,36 +157,6 @@ class Statement:
     def set(self) -> Mapping[str, Value]:
         """Values of ``SET`` by option; of a duplicate option the last."""
         return {action.option: action.value for action in self.actions if action.kind is ActionKind.SET}
-
-    @property
-    def drop(self) -> tuple[str, ...]:
-        """Options of ``DROP``."""
-        return tuple(action.option for action in self.actions if action.kind is ActionKind.DROP)
-
-    @property
-    def reset(self) -> tuple[str, ...]:
-        """Options of ``RESET``."""
-        return tuple(action.option for action in self.actions if action.kind is ActionKind.RESET)
-
-    @property
-    def validate(self) -> bool:
-        """Whether the new settings are tried before they are stored."""
-        return self.settings.validate
-
-    @property
-    def restart(self) -> bool:
-        """Whether what uses the connection is restarted."""
-        return self.settings.restart
-
-    @property
-    def dry_run(self) -> bool:
-        """Whether it only reports what would be done."""
-        return self.settings.dry_run
-
-    @property
-    def drain_timeout(self) -> float:
-        """Seconds for which a running refresh may take to reach its next checkpoint."""
-        return self.settings.drain_timeout
 
     def __str__(self) -> str:
         return self._text(_action)

@@ -20,6 +20,8 @@ from airflow_provider_rfr.http.redaction import is_secret
 
 _EXTRA: Final = "extra."
 _CORE: Final = ("host", "port", "login", "password", "schema", "description")
+PLACE: Final = ("conn_type", "host", "schema", "port", "login")
+"""The fields that say where a connection leads; a refresh's fingerprint has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class Definition:
             found = _as_mapping(found).get(part)
         return found
 
+    def place(self) -> dict[str, Any]:
+        """Where the connection leads: its fields of :data:`PLACE`."""
+        return {name: getattr(self, name) for name in PLACE}
+
     def having(self, option: str, value: Any) -> Definition:
         """A copy with that option; None removes it."""
         if not option.startswith(_EXTRA):
@@ -73,7 +79,6 @@ class Definition:
         return None
 
     def extra_text(self) -> str | None:
-        """The extra fields as Airflow stores them."""
         return json.dumps(self.extra) if self.extra else None
 
 
@@ -99,14 +104,13 @@ def parsed_extra(text: str | None) -> dict[str, Any]:
 
 def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
     made, first = dict(extra), path[0]
-    if len(path) == 1:
+    if len(path) > 1:
+        # An object that loses its last field is removed as well.
+        value = _with(_as_mapping(made.get(first)), path[1:], value) or None
+    if value is None:
         made.pop(first, None)
-        return made if value is None else {**extra, first: value}
-    below = _with(_as_mapping(made.get(first)), path[1:], value)
-    if below or value is not None:
-        made[first] = below
     else:
-        made.pop(first, None)
+        made[first] = value
     return made
 
 
@@ -411,7 +415,6 @@ def type_named(conn_type: str) -> ConnectionType:
 
 
 def may_be_secret(option: str) -> bool:
-    """Whether the option is secret in any of the types."""
     return any(each.is_secret(each.full_name(option)) for each in (_GENERIC, *_TYPES.values()))
 
 

@@ -169,11 +169,11 @@ def _find_tables(candidate: Definition, present: Definition | None, tables: list
 
 def _table_ids(definition: Definition, tables: list[str]) -> dict[str, str]:
     from airflow_provider_rfr.hooks.lake import lake_document
-    from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
+    from airflow_provider_rfr.lake.catalog import load_table, open_catalog
 
-    document = lake_document(as_connection(definition))
+    settings = lake_document(as_connection(definition)).settings()
     try:
-        catalog = open_catalog(LakeSettings(document.name, document.properties))
+        catalog = open_catalog(settings)
         found = {name: load_table(catalog, name) for name in tables}
     except (CatalogError, ConfigurationError) as error:
         raise ConnectionValidationError(definition.name, masked(str(error), definition)) from None

@@ -118,7 +118,6 @@ class Origin:
 
     @property
     def can_write(self) -> bool:
-        """Whether the backend can store connections."""
         return callable(getattr(self.backend, "set_conn_value", None))
 
     @property

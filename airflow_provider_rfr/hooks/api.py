@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
+from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -53,16 +54,14 @@ class ApiHook(BaseHook):
         super().__init__()
         self.api_conn_id = api_conn_id
 
-    def get_conn(self) -> SourceSettings:
-        """The same as :meth:`get_source_config`."""
-        return self.get_source_config()
-
     def get_source_config(self) -> SourceSettings:
         """The connection as a source sees it.
 
         :raises ConfigurationError: it is of another type, or an extra field can't be read
         """
         return source_settings(self._connection())
+
+    get_conn = get_source_config
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask for ``test_path`` below the base URL; any answer below 400 passes. Redirects are not followed.

@@ -73,7 +73,6 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def store(self) -> ControlStore:
-        """The control store, with registry, journal and lease."""
         return ControlStoreHook(self._control_store_conn_id).get_store()
 
     @property
@@ -86,7 +85,6 @@ class BuiltinsHook(BaseHook):
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The lake's catalog."""
         from airflow_provider_rfr.lake.catalog import open_catalog
 
         with _catalog_errors(self.lake):

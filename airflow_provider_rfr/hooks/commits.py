@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +11,6 @@ from airflow_provider_rfr.hooks.lake import lake_document
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_rfr.lake.catalog import LakeSettings
     from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
 
 _FIGURES = {"rfr.generation": "generation", "rfr.rows": "rows", "rfr.stream": "stream", "rfr.run-key": "run_key"}
@@ -25,21 +24,13 @@ class Position(NamedTuple):
 
 
 class CommitsReader:
-    """Reads a catalog's commits; blocking, so a trigger calls it in a thread."""
+    """Reads the commits of the catalog of an ``rfr_lake`` connection; blocking, so a trigger calls it in a thread.
 
-    def __init__(self, settings: LakeSettings) -> None:
-        self._settings = settings
+    :raises ConfigurationError: the connection is of another type, or says too little
+    """
 
-    @classmethod
-    def of(cls, connection: Connection) -> CommitsReader:
-        """A reader of the catalog that an ``rfr_lake`` connection names.
-
-        :raises ConfigurationError: the connection is of another type, or says too little
-        """
-        from airflow_provider_rfr.lake.catalog import LakeSettings
-
-        document = lake_document(connection)
-        return cls(LakeSettings(document.name, document.properties))
+    def __init__(self, connection: Connection) -> None:
+        self._settings = lake_document(connection).settings()
 
     def position(self, table: str) -> Position | None:
         """The table's newest commit; None where there is no table."""
@@ -77,8 +68,7 @@ class CommitsReader:
 
 
 def _values(table: str, record: CommitRecord) -> dict[str, Any]:
-    summary: Mapping[str, str] = record.summary
-    figures: dict[str, Any] = {name: summary[key] for key, name in _FIGURES.items() if key in summary}
+    figures: dict[str, Any] = {name: record.summary[key] for key, name in _FIGURES.items() if key in record.summary}
     figures |= {name: int(figures[name]) for name in ("generation", "rows") if str(figures.get(name, "")).isdecimal()}
     return {
         "table": table,

@@ -14,21 +14,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-__all__ = [
-    "connection_named",
-    "extras_of",
-    "is_secret",
-    "mapping_extra",
-    "mask_secrets",
-    "quiet_masking",
-    "read_connection",
-    "require_type",
-]
 
 _is_quiet: ContextVar[bool] = ContextVar("rfr_quiet_masking", default=False)
 

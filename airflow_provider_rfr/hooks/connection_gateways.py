@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -20,7 +20,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_rfr.connections.dependents import references_of
-from airflow_provider_rfr.connections.types import Definition, parsed_extra
+from airflow_provider_rfr.connections.types import PLACE, Definition, parsed_extra
 from airflow_provider_rfr.exceptions import (
     AlterationProblem,
     AlterationRefusedError,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 90.0
 _PAGE: Final = 100
-_SHOWN: Final = ("conn_type", "host", "port", "login", "schema")
 _STALE: Final = "another process changed it meanwhile; try again"
 
 
@@ -74,7 +73,7 @@ class ApiGateway:
         definition = definition_of(origin.connection)
         if not origin.is_database:
             return definition
-        if row is None or any((row.get(field) or None) != getattr(definition, field) for field in _SHOWN):
+        if row is None or any((row.get(field) or None) != getattr(definition, field) for field in PLACE):
             raise ConnectionShadowedError(
                 name,
                 "comes from an environment variable or a secrets backend of Airflow's API server, which goes before"
@@ -284,7 +283,6 @@ class DatabaseGateway:
             row.set_extra(candidate.extra_text())
 
     def commit_tested(self, expected: str, hashes: ContentHash, candidate: Definition) -> bool:
-        """Airflow tests connections through its API only."""
         return False
 
     def rename(self, expected: str, hashes: ContentHash, definition: Definition, new_name: str) -> None:
@@ -349,8 +347,7 @@ def _instance(session: Session, task: TaskRef) -> Any:
     from airflow.models.taskinstance import TaskInstance
     from sqlalchemy import select
 
-    names = ("dag_id", "run_id", "task_id", "map_index")
-    return session.scalar(select(TaskInstance).filter_by(**{name: getattr(task, name) for name in names}))
+    return session.scalar(select(TaskInstance).filter_by(**asdict(task)))
 
 
 @contextmanager

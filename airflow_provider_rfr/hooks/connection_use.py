@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.connections.dependents import closure
-from airflow_provider_rfr.connections.types import Definition
+from airflow_provider_rfr.connections.types import PLACE, Definition
 from airflow_provider_rfr.exceptions import AlterConnectionError, ConfigurationError
 from airflow_provider_rfr.hooks._connection_checks import HookValidator, masked
 from airflow_provider_rfr.hooks._connection_sources import as_connection, content_hash, find_definition
@@ -131,14 +131,11 @@ def moved(store: ControlStore, conn_id: str) -> list[dict[str, Any]]:
         places = ConnectionNotes(connection, conn_id).former_places(hashes.of(present))
     if not places or present is None:
         return []
-    names = ("conn_type", "host", "schema", "port", "login")
-    places.append({name: getattr(present, name) for name in names})
     found = []
-    for place in places:
+    for place in [*places, present.place()]:
         made: dict[str, Any] = {name: place[name] for name in ("login", "upstream") if place.get(name)}
         if place.get("host"):
-            fields: dict[str, Any] = {name: place.get(name) for name in names}
-            former = Definition(conn_id, **fields)
-            made["base_url"] = base_url(as_connection(former))
+            fields: dict[str, Any] = {name: place.get(name) for name in PLACE}
+            made["base_url"] = base_url(as_connection(Definition(conn_id, **fields)))
         found.append(made)
     return found

@@ -40,10 +40,6 @@ class ControlStoreHook(BaseHook):
         super().__init__()
         self.control_store_conn_id = control_store_conn_id or _DEFAULT_CONN_ID
 
-    def get_conn(self) -> ControlStore:
-        """The same as :meth:`get_store`."""
-        return self.get_store()
-
     def get_store(self) -> ControlStore:
         """The store; its tables are made where they are missing.
 
@@ -52,6 +48,8 @@ class ControlStoreHook(BaseHook):
         from airflow_provider_rfr.store.engine import open_store
 
         return open_store(self.get_url().render_as_string(hide_password=False))
+
+    get_conn = get_store
 
     def is_there(self) -> bool:
         """Whether a store exists or is configured; a file is not made to find out."""

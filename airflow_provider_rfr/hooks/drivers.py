@@ -155,7 +155,6 @@ class _YarnDriver:
             self._auth = HTTPKerberosAuth()
 
     def look(self) -> DriverReport:
-        """The application's state; GONE if the manager does not know it."""
         answer = self._ask("GET", self._url)
         if answer.status_code == 404:
             return DriverReport(DriverState.GONE, "NOT FOUND")
@@ -165,7 +164,6 @@ class _YarnDriver:
             raise ClusterManagerError("the resource manager's answer can't be read") from None
 
     def stop(self) -> None:
-        """Kill the application; nothing happens if it has ended or is unknown."""
         self._ask("PUT", f"{self._url}/state", json={"state": "KILLED"})
 
     def last_lines(self) -> Sequence[str]:
@@ -219,7 +217,6 @@ class _KubernetesDriver:
         self._client = kube_client.get_kube_client()
 
     def look(self) -> DriverReport:
-        """The pod's state; GONE if it was deleted."""
         pod = self._ask(self._client.read_namespaced_pod)
         if pod is None:
             return DriverReport(DriverState.GONE, "NOT FOUND")
@@ -239,16 +236,13 @@ class _KubernetesDriver:
         self._ask(self._client.delete_namespaced_pod)
 
     def last_lines(self) -> Sequence[str]:
-        """The end of the driver's log."""
         # With preloading, the client returns str(bytes), i.e. "b'...'".
         answer = self._ask(
             self._client.read_namespaced_pod_log, container=_CONTAINER, tail_lines=_LOG_LINES, _preload_content=False
         )
         return [] if answer is None else bytes(answer.data).decode(errors="replace").splitlines()
 
-    def tidy(self) -> None:
-        """Delete the pod, as the Spark provider does."""
-        self._ask(self._client.delete_namespaced_pod)
+    tidy = stop
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
         """The answer; None for a pod that does not exist."""

@@ -11,7 +11,8 @@ from uuid import uuid4
 from airflow.sdk import BaseHook
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.hooks.common import connection_named, extras_of, is_secret, mapping_extra, require_type
+from airflow_provider_rfr.hooks.common import connection_named, extras_of, mapping_extra, require_type
+from airflow_provider_rfr.http.redaction import is_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -37,7 +38,7 @@ class LakeDocument:
     properties: dict[str, str] = field(repr=False)
 
     def settings(self) -> LakeSettings:
-        """For ``airflow_provider_rfr.lake``; a type of its own, because that room imports PyIceberg."""
+        """For ``airflow_provider_rfr.lake``; a type of its own, because that package imports PyIceberg."""
         from airflow_provider_rfr.lake.catalog import LakeSettings
 
         return LakeSettings(self.name, self.properties)
@@ -76,10 +77,6 @@ class LakeHook(BaseHook):
         super().__init__()
         self.lake_conn_id = lake_conn_id
 
-    def get_conn(self) -> LakeSettings:
-        """The same as :meth:`get_lake_settings`."""
-        return self.get_lake_settings()
-
     def get_lake_document(self) -> LakeDocument:
         """The catalog's settings, without opening it.
 
@@ -94,6 +91,8 @@ class LakeHook(BaseHook):
         :raises ConfigurationError: the connection is of another type, or says too little
         """
         return self.get_lake_document().settings()
+
+    get_conn = get_lake_settings
 
     def test_connection(self) -> tuple[bool, str]:
         """List the catalog's namespaces, and write and delete an object below the warehouse."""

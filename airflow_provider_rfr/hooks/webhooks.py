@@ -142,12 +142,10 @@ class WebhookHook(BaseHook):
 
     @cached_property
     def store(self) -> ControlStore:
-        """The control store."""
         return ControlStoreHook(self._control_store_conn_id).get_store()
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The lake's catalog."""
         from airflow_provider_rfr.lake.catalog import open_catalog
 
         return open_catalog(LakeHook(self._lake_conn_id).get_lake_settings())
@@ -263,7 +261,6 @@ class WebhookHook(BaseHook):
             self._dispatcher.stop()
 
     def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
-        """The block's endpoints, for each of the tables."""
         from airflow_provider_rfr.webhooks.config import made_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 

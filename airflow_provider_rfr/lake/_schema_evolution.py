@@ -298,9 +298,7 @@ def _kept(current: IcebergType, wanted: pa.Field, inferred: bool) -> pa.Field | 
 def _widens(current: IcebergType, new: IcebergType) -> bool:
     if isinstance(current, DecimalType) and isinstance(new, DecimalType):
         return current.scale == new.scale and current.precision < new.precision
-    return (isinstance(current, IntegerType) and isinstance(new, LongType)) or (
-        isinstance(current, FloatType) and isinstance(new, DoubleType)
-    )
+    return (type(current), type(new)) in ((IntegerType, LongType), (FloatType, DoubleType))
 
 
 def _brief(kind: IcebergType) -> str:

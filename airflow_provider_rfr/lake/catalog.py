@@ -33,6 +33,7 @@ from sqlalchemy.exc import ArgumentError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from airflow_provider_rfr.exceptions import CatalogError, ConfigurationError
+from airflow_provider_rfr.http.redaction import Redactor
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -129,6 +130,15 @@ def create_table(
     properties: Mapping[str, str] | None = None,
 ) -> Table:
     """Create the table and its namespace, or load the table if it was created meanwhile."""
+    ensure_namespace(catalog, identifier)
+    try:
+        return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
+    except TableAlreadyExistsError:
+        return catalog.load_table(identifier)
+
+
+def ensure_namespace(catalog: Catalog, identifier: str) -> None:
+    """Create the namespace of a table, unless it exists or another process creates it at the same time."""
     try:
         catalog.create_namespace(identifier.rpartition(".")[0])
     except NamespaceAlreadyExistsError:
@@ -136,10 +146,6 @@ def create_table(
     except Exception as error:
         if not _was_created_concurrently(error):
             raise
-    try:
-        return catalog.create_table(identifier, schema, partition_spec=spec, properties=dict(properties or {}))
-    except TableAlreadyExistsError:
-        return catalog.load_table(identifier)
 
 
 def namespaces(catalog: Catalog, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -249,14 +255,10 @@ def _catalog_error(error: BaseException, settings: LakeSettings) -> CatalogError
 def _without_secrets(text: str, properties: Mapping[str, str]) -> str:
     """The text without the values of properties that may be secret, and without passwords in addresses."""
     uri = properties.get("uri", "")
-    password = urlsplit(uri).password if "://" in uri else None
+    password = urlsplit(uri).password or "" if "://" in uri else ""
     secrets = [value for key, value in properties.items() if key not in _NOT_SECRET]
-    secrets += [password, unquote(password)] if password else []
     text = text.replace(uri, _without_credentials(uri)) if uri else text
-    for value in sorted(map(str, secrets), key=len, reverse=True):
-        if len(value) > 3:
-            text = text.replace(value, "***")
-    return text
+    return Redactor([*secrets, password, unquote(password)]).text(text)
 
 
 def _without_credentials(uri: str) -> str:

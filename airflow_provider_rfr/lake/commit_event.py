@@ -116,7 +116,6 @@ class CommitEvent:
         )
 
     def to_json(self) -> str:
-        """The whole event."""
         return _compact(self._document())
 
     @classmethod

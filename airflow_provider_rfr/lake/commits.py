@@ -7,13 +7,15 @@ has loaded the table again and decided that the commit is still wanted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError, ValidationException
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.table.update import ValidatableTableRequirement
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
+_APPEND_TRIES = 12
 
 
 class CommitConflictError(LedgerError):
@@ -46,7 +49,6 @@ class AssertBase(ValidatableTableRequirement):
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> AssertBase:
-        """The requirement that the table's metadata is this."""
         # As text: PyIceberg does not find two empty schemas equal.
         return cls(base=metadata.model_dump_json())
 
@@ -142,9 +144,54 @@ def append_files(table: Table, files: Iterable[DataFile], summary: Mapping[str, 
             for file in files:
                 append.append_data_file(file)
     snapshot = table.current_snapshot()
-    if snapshot is None:
-        raise LedgerError("a commit left no snapshot")
+    assert snapshot is not None
     return snapshot
+
+
+def append_once(
+    catalog: Catalog,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str],
+    scope: Mapping[str, str | int] | None = None,
+    since: tuple[str, datetime] | None = None,
+) -> int:
+    """Append the rows that are not in the table yet, in one commit; returns how many.
+
+    So each row is kept once, however often and by however many processes it is reported.
+
+    :param name: a table that may be missing, or lack columns that the rows have
+    :param keys: columns that identify a row; NULL equals NULL
+    :param scope: columns with values that all the rows have, so that only rows with them are compared
+    :param since: a column of times and a moment before all the rows, for the same purpose
+    :raises LedgerError: other commits came first each time
+    """
+    where: BooleanExpression = AlwaysTrue()
+    for column, value in (scope or {}).items():
+        where = And(where, EqualTo(column, value))
+    if since is not None:
+        where = And(where, GreaterThanOrEqual(since[0], since[1].isoformat()))
+
+    def append() -> int:
+        table = load_table(catalog, name)
+        if table is None:
+            return 0
+        found = table.scan(row_filter=where, selected_fields=tuple(keys)).to_arrow()
+        known = set(zip(*(found.column(each).to_pylist() for each in keys), strict=True))
+        new = {key: row for row in rows if (key := tuple(row.get(each) for each in keys)) not in known}
+        if new:
+            schema = table.schema().as_arrow()
+            # By the table's columns: an older or a newer version of this package may have created it.
+            values = [{column: row.get(column) for column in schema.names} for row in new.values()]
+            with conflicts_raised():
+                without_retries(table).append(pa.Table.from_pylist(values, schema=schema))
+        return len(new)
+
+    try:
+        return retry_conflicts(_APPEND_TRIES)(append) if rows else 0
+    except CommitConflictError as error:
+        raise LedgerError(f"{name}: other commits came first each of {_APPEND_TRIES} times") from error
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:

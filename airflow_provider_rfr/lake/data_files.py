@@ -155,26 +155,17 @@ def _store_file(
     partition: Mapping[str, Any] | None = None,
     footer: Mapping[str, str] | None = None,
 ) -> StoredFile:
-    """Write one Parquet object in one request.
+    """Write one Parquet object; columns are matched by name, missing ones are null.
 
-    Columns are matched by name, missing ones are null. The location has to be new: an object there is replaced.
-
-    :param footer: kept in the file's own key-value metadata
     :raises SchemaError: the table's columns don't fit the layout
     """
     shaped = conform(table, layout.arrow)
     if layout.stored_arrow != layout.arrow:
         shaped = _renamed(shaped, layout.stored_arrow)
-    buffer = pa.BufferOutputStream()
-    # The Arrow schema is not stored: readers go by Iceberg's, and a small file would double.
-    with pq.ParquetWriter(
-        buffer, shaped.schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
-    ) as writer:
-        writer.write_table(shaped, row_group_size=_ROW_GROUP_ROWS)
-        if footer:
-            writer.add_key_value_metadata(dict(footer))
-    size = store.write(location, buffer.getvalue())
-    return StoredFile(location, size, writer.writer.metadata, dict(partition or {}))
+    size, metadata = store.write_parquet(
+        location, shaped, footer or {}, row_group_size=_ROW_GROUP_ROWS, store_decimal_as_integer=True
+    )
+    return StoredFile(location, size, metadata, dict(partition or {}))
 
 
 def _split_by_partition(table: pa.Table, layout: FileLayout) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
@@ -383,7 +374,7 @@ class WorkFolder:
         :raises SchemaError: they don't fit the table's columns
         """
         target = replace(self.target, folder=self.folder)
-        for stored, _ in target.write(rows, {FOOTER_KEY.decode(): self.key}):
+        for stored, _ in target.write(rows, {FOOTER_KEY: self.key}):
             yield stored
 
     def note(self, unit: str, inputs: Sequence[str], files: Sequence[StoredFile]) -> None:

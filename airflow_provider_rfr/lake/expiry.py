@@ -311,12 +311,11 @@ class _Files:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._metadata = table.metadata
 
     def needed_only_by(self, expired: Collection[int]) -> list[str]:
         """Files that no other snapshot needs: data, then statistics, manifests, and manifest lists."""
-        going = [each for each in self._metadata.snapshots if each.snapshot_id in expired]
-        staying = [each for each in self._metadata.snapshots if each.snapshot_id not in expired]
+        going = [each for each in self._table.metadata.snapshots if each.snapshot_id in expired]
+        staying = [each for each in self._table.metadata.snapshots if each.snapshot_id not in expired]
         kept = self._manifests(staying, may_miss=False)
         alone = {path: each for path, each in self._manifests(going, may_miss=True).items() if path not in kept}
         data = self._live(alone.values(), may_miss=True)
@@ -328,8 +327,7 @@ class _Files:
         return [*sorted(data), *sorted(stats), *sorted(alone), *sorted(lists)]
 
     def all(self) -> set[str]:
-        """Every file that a snapshot names."""
-        snapshots = self._metadata.snapshots
+        snapshots = self._table.metadata.snapshots
         manifests = self._manifests(snapshots, may_miss=False)
         lists = {each.manifest_list for each in snapshots}
         return self._live(manifests.values(), may_miss=False) | manifests.keys() | lists | self._statistics(snapshots)
@@ -347,7 +345,7 @@ class _Files:
 
     def _statistics(self, snapshots: Iterable[Snapshot]) -> set[str]:
         ids = {each.snapshot_id for each in snapshots}
-        every = (*self._metadata.statistics, *self._metadata.partition_statistics)
+        every = (*self._table.metadata.statistics, *self._table.metadata.partition_statistics)
         return {each.statistics_path for each in every if each.snapshot_id in ids}
 
 

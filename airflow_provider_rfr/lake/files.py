@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 
-FOOTER_KEY = b"rfr"
+FOOTER_KEY = "rfr"
 
 
 @contextmanager
@@ -51,19 +51,30 @@ class FileStore:
     def __repr__(self) -> str:
         return "FileStore()"
 
-    def write_parquet(self, location: str, table: pa.Table, *, footer: str, statistics: Sequence[str]) -> int:
-        """Write one Parquet object in one request; returns its bytes.
+    def write_parquet(
+        self,
+        location: str,
+        table: pa.Table,
+        footer: Mapping[str, str],
+        *,
+        row_group_size: int | None = None,
+        **options: Any,
+    ) -> tuple[int, pq.FileMetaData]:
+        """Write one Parquet object in one request; returns its bytes and its metadata.
 
         An object store shows it whole or not at all; on a local disk a killed writer may leave a torn file, which
-        :meth:`read_footer` recognises.
+        :meth:`read_footer` recognises. An object that is there is replaced.
+
+        :param footer: kept in the file's own key-value metadata
+        :param options: of PyArrow's writer
         """
         buffer = pa.BufferOutputStream()
         # The Arrow schema is left out: readers go by Iceberg's, and a small file would double.
-        options = {"compression": "zstd", "use_dictionary": False, "store_schema": False}
-        with pq.ParquetWriter(buffer, table.schema, write_statistics=list(statistics), **options) as writer:
-            writer.write_table(table)
-            writer.add_key_value_metadata({FOOTER_KEY: footer.encode()})
-        return self.write(location, buffer.getvalue())
+        with pq.ParquetWriter(buffer, table.schema, compression="zstd", store_schema=False, **options) as writer:
+            writer.write_table(table, row_group_size=row_group_size)
+            if footer:
+                writer.add_key_value_metadata(dict(footer))
+        return self.write(location, buffer.getvalue()), writer.writer.metadata
 
     def write(self, location: str, data: Any) -> int:
         """Write one object; returns its bytes."""
@@ -96,11 +107,10 @@ class FileStore:
             # An invalid footer and a failing store raise the same error, but only the store fails again.
             self.read(location)
             return None
-        footer = (metadata.metadata or {}).get(FOOTER_KEY)
+        footer = (metadata.metadata or {}).get(FOOTER_KEY.encode())
         return None if footer is None else (footer.decode(), metadata)
 
     def read_table(self, location: str, columns: Sequence[str]) -> pa.Table:
-        """Some columns of one Parquet object."""
         filesystem, path = self._open(location)
         with filesystem.open_input_file(path) as stream:
             return pq.ParquetFile(stream).read(columns=list(columns), use_threads=False)
@@ -138,7 +148,6 @@ class FileStore:
         return count
 
     def delete_folder(self, prefix: str) -> None:
-        """Delete everything below ``prefix``."""
         filesystem, path = self._open(prefix)
         if filesystem.get_file_info(path).type == pafs.FileType.Directory:
             filesystem.delete_dir(path)

@@ -386,7 +386,6 @@ def _joined(found: Sequence[pa.Field]) -> pa.Field:
 
 
 def _options(schemas: Any, path: str) -> list[tuple[str, Any]]:
-    """The schemas of a list with their paths."""
     if not isinstance(schemas, list | tuple) or not schemas:
         raise ConfigurationError(path, f"{_short(schemas)} is not a list of schemas")
     return [(f"{path}[{number}]", each) for number, each in enumerate(schemas)]

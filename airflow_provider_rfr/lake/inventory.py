@@ -93,12 +93,20 @@ def entry_of(name: str, table: Table) -> TableEntry:
     """The description of a loaded table."""
     schema, metadata = table.schema(), table.metadata
     summary = summary_of(table.current_snapshot())
+    identifiers = schema.identifier_field_names()
+    try:
+        keys = tuple(map(str, json.loads(metadata.properties.get(KEYS, "[]"))))
+    except ValueError:
+        keys = ()
+    if identifiers and set(keys) != identifiers:
+        # Another program changed the key since the property was written.
+        keys = tuple(sorted(identifiers))
     return TableEntry(
         name,
         str(metadata.table_uuid),
         _live_columns(schema),
         partition_texts(table.spec(), schema),
-        _keys_of(schema, metadata.properties),
+        keys,
         # The format version is a part of the metadata and not one of its properties.
         MappingProxyType({**metadata.properties, "format-version": str(metadata.format_version)}),
         metadata.current_snapshot_id,
@@ -109,16 +117,6 @@ def entry_of(name: str, table: Table) -> TableEntry:
 
 def _live_columns(schema: Schema) -> tuple[LiveColumn, ...]:
     return tuple(LiveColumn(each.name, type_text(each.field_type), each.required, each.doc) for each in schema.fields)
-
-
-def _keys_of(schema: Schema, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The key's columns, in the order of the property if that agrees with the schema."""
-    identifiers = schema.identifier_field_names()
-    try:
-        written = tuple(map(str, json.loads(properties.get(KEYS, "[]"))))
-    except ValueError:
-        written = ()
-    return written if not identifiers or set(written) == identifiers else tuple(sorted(identifiers))
 
 
 def _number(summary: Mapping[str, str], key: str) -> int | None:
@@ -178,42 +176,33 @@ def view_names(catalog: Catalog) -> frozenset[str]:
 
 def find_view(catalog: Catalog, name: str) -> ViewEntry | None:
     """The view of this name, compared without case; None if there is none."""
-    if not isinstance(catalog, SqlCatalog):
-        return next((each for each in list_views(catalog) if each.name.casefold() == name.casefold()), None)
-    store = FileStore(dict(catalog.properties))
-    for _ in range(_TRIES):
-        row = next((each for each in _view_rows(catalog) if each[0].casefold() == name.casefold()), None)
-        if row is None:
-            return None
-        try:
-            return _read_view(store, *row)
-        except FileNotFoundError:
-            continue
-    return ViewEntry(name)
+    found = _sql_views(catalog, name) if isinstance(catalog, SqlCatalog) else list_views(catalog)
+    return next((each for each in found if each.name.casefold() == name.casefold()), None)
 
 
-def _sql_views(catalog: SqlCatalog) -> list[ViewEntry]:
+def _sql_views(catalog: SqlCatalog, name: str | None = None) -> list[ViewEntry]:
+    """Every view of the catalog, or those of one name, compared without case."""
     store = FileStore(dict(catalog.properties))
-    rows = _view_rows(catalog)
+    rows = _view_rows(catalog, name)
     for _ in range(_TRIES):
         try:
-            return [_read_view(store, name, location) for name, location in rows]
+            return [_read_view(store, *row) for row in rows]
         except FileNotFoundError:
             # If a view was replaced or dropped after the rows were read, they are different now.
-            before, rows = rows, _view_rows(catalog)
+            before, rows = rows, _view_rows(catalog, name)
             if rows == before:
                 break
     found = []
-    for name, location in rows:
+    for row in rows:
         try:
-            found.append(_read_view(store, name, location))
+            found.append(_read_view(store, *row))
         except FileNotFoundError:
-            found.append(ViewEntry(name))
+            found.append(ViewEntry(row[0]))
     return found
 
 
-def _view_rows(catalog: SqlCatalog) -> list[tuple[str, str]]:
-    """Names of the views and locations of their metadata."""
+def _view_rows(catalog: SqlCatalog, name: str | None = None) -> list[tuple[str, str]]:
+    """Names of the views and locations of their metadata; of all, or of those of one name, compared without case."""
     table = sa.table(
         "iceberg_tables",
         *(sa.column(name) for name in ("table_namespace", "table_name", "metadata_location", "iceberg_type")),
@@ -226,7 +215,8 @@ def _view_rows(catalog: SqlCatalog) -> list[tuple[str, str]]:
         query = sa.select(table.c.table_namespace, table.c.table_name, table.c.metadata_location).where(
             table.c.catalog_name == catalog.name, table.c.iceberg_type == "VIEW"
         )
-        return [(f"{row[0]}.{row[1]}", row[2] or "") for row in connection.execute(query)]
+        rows = [(f"{row[0]}.{row[1]}", row[2] or "") for row in connection.execute(query)]
+    return [row for row in rows if name is None or row[0].casefold() == name.casefold()]
 
 
 def _read_view(store: FileStore, name: str, location: str) -> ViewEntry:

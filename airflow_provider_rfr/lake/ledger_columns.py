@@ -26,8 +26,6 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("records", pa.large_string(), "the page's records, one JSON text a line"),
 )
 
-_COLUMN_NAMES = tuple(name for name, _, _ in _COLUMNS)
-
 
 @cache
 def ledger_arrow_schema() -> pa.Schema:

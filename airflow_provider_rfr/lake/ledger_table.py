@@ -62,11 +62,14 @@ def _ledger_name(target: str, part: str | None = None) -> str:
 
 
 class LedgerTable:
-    """The ledger of one target, or of a part of it, as it was last loaded."""
+    """The ledger of one target, or of a part of it, as it was last loaded.
+
+    :ivar name: ``namespace.table`` of the ledger itself
+    """
 
     def __init__(self, catalog: Catalog, name: str, table: Table) -> None:
         self._catalog = catalog
-        self._name = name
+        self.name = name
         self._table = table
         self._layout = FileLayout.of(table)
         self.store = FileStore(dict(table.io.properties))
@@ -96,11 +99,6 @@ class LedgerTable:
         return [found["part"] for found in ledgers if found["target"] == target and found["part"]]
 
     @property
-    def name(self) -> str:
-        """``namespace.table`` of the ledger itself."""
-        return self._name
-
-    @property
     def changed_ms(self) -> int:
         """When the table changed last, in milliseconds since 1970."""
         return int(self._table.metadata.last_updated_ms)
@@ -115,7 +113,7 @@ class LedgerTable:
         return self._table.metadata.current_snapshot_id
 
     def reload(self) -> None:
-        self._table = self._catalog.load_table(self._name)
+        self._table = self._catalog.load_table(self.name)
 
     def summary(self, key: str) -> Mapping[str, str] | None:
         """The newest snapshot summary that has ``key``."""
@@ -193,7 +191,7 @@ class LedgerTable:
         # Listed first: a ledger that is created by the same name afterwards uses the same folder.
         files = [location for location, _ in self.store.list(self.location)]
         try:
-            self._catalog.drop_table(self._name)
+            self._catalog.drop_table(self.name)
         except NoSuchTableError:
             return
         self.store.delete(files)

@@ -26,7 +26,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from airflow_provider_rfr.lake.catalog import create_table, load_table
+from airflow_provider_rfr.lake.catalog import create_table, ensure_namespace, load_table
 from airflow_provider_rfr.lake.commits import (
     AssertBase,
     CommitConflictError,
@@ -39,13 +39,7 @@ from airflow_provider_rfr.lake.commits import (
 )
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.inventory import TableEntry, entry_of
-from airflow_provider_rfr.lake.schema_changes import (
-    ColumnLike,
-    TableChange,
-    stage_columns,
-    stage_rest,
-    table_definition,
-)
+from airflow_provider_rfr.lake.schema_changes import TableChange, TableDefinition, stage_columns, stage_rest
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -54,19 +48,10 @@ if TYPE_CHECKING:
 class NewTable:
     """A table that is created by its first commit, with its rows. Its namespace is created at once."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        name: str,
-        columns: Sequence[ColumnLike],
-        *,
-        partitioning: Sequence[str] = (),
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str],
-    ) -> None:
-        catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-        schema, spec, stored = table_definition(columns, partitioning, keys, properties)
-        self._transaction = catalog.create_table_transaction(name, schema, partition_spec=spec, properties=stored)
+    def __init__(self, catalog: Catalog, name: str, definition: TableDefinition) -> None:
+        ensure_namespace(catalog, name)
+        schema, spec, properties = definition
+        self._transaction = catalog.create_table_transaction(name, schema, partition_spec=spec, properties=properties)
 
     def target(self, family: str) -> FileTarget:
         """What is needed to write its data files.
@@ -108,20 +93,9 @@ class MigratedTable:
         return None if table is None else cls(catalog, name, table)
 
     @classmethod
-    def create(
-        cls,
-        catalog: Catalog,
-        name: str,
-        columns: Sequence[ColumnLike],
-        *,
-        partitioning: Sequence[str] = (),
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str],
-    ) -> MigratedTable:
+    def create(cls, catalog: Catalog, name: str, definition: TableDefinition) -> MigratedTable:
         """The new table with its markers; or the one that another process created first: check whose it is."""
-        return cls(
-            catalog, name, create_table(catalog, name, *table_definition(columns, partitioning, keys, properties))
-        )
+        return cls(catalog, name, create_table(catalog, name, *definition))
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -196,7 +170,7 @@ class MigratedTable:
 
         :raises CommitConflictError: the name is taken; in a SQL catalog also if the table is no longer as it was loaded
         """
-        self._catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        ensure_namespace(self._catalog, name)
         if isinstance(self._catalog, SqlCatalog):
             _rename_in_database(self._catalog, self.name, name, self._table.metadata_location)
             return

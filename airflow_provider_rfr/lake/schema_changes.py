@@ -9,6 +9,7 @@ from itertools import count, takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
@@ -24,13 +25,16 @@ from airflow_provider_rfr.lake.schemas import (
 from airflow_provider_rfr.lake.types import parse_transform
 
 if TYPE_CHECKING:
-    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Transaction
     from pyiceberg.table.update.schema import UpdateSchema
     from pyiceberg.types import IcebergType
 
 _Path = tuple[str, ...]
 _FORMAT = "format-version"
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+TableDefinition = tuple[Schema, PartitionSpec, dict[str, str]]
+"""Schema, partitioning and properties of a table that is to be created."""
 
 
 class ColumnLike(Protocol):
@@ -65,14 +69,21 @@ class TableChange:
     tighten: Sequence[Mapping[str, Any]] = ()
     partitioning: Sequence[str] | None = None
     keys: Sequence[str] | None = None
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES)
     unset: Sequence[str] = ()
 
 
 def table_definition(
-    columns: Sequence[ColumnLike], partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
-) -> tuple[Schema, PartitionSpec, dict[str, str]]:
-    """Schema, partitioning and properties with which a table is created."""
+    columns: Sequence[ColumnLike],
+    partitioning: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    properties: Mapping[str, str] = _NO_PROPERTIES,
+) -> TableDefinition:
+    """What a table is created with.
+
+    :param partitioning: canonical texts
+    :param keys: names of columns
+    """
     ids = count(1)
     fields = [
         NestedField(next(ids), each.name, type_from_text(each.type, ids), required=each.required, doc=each.comment)
@@ -135,7 +146,6 @@ def stage_rest(transaction: Transaction, change: TableChange) -> None:
 
 
 def _key_properties(keys: Sequence[str]) -> dict[str, str]:
-    """Table properties that hold a key."""
     return {KEYS: json.dumps(list(keys))} if keys else {}
 
 

@@ -179,7 +179,6 @@ def _fields(columns: Sequence[pa.Field], ids: Iterator[int]) -> list[NestedField
 
 
 def column_doc(column: pa.Field) -> str | None:
-    """The comment of a column in the table."""
     return JSON_TEXT_DOC if is_json_text(column) else None
 
 
@@ -284,7 +283,6 @@ def _clashes(columns: Sequence[pa.Field]) -> Iterator[tuple[str, pa.Field, pa.Fi
 
 
 def iceberg_transform(transform: PartitionTransform) -> Transform[Any, Any]:
-    """Iceberg's transform for a parsed one."""
     if transform.name == "bucket":
         return BucketTransform(transform.size)
     if transform.name == "truncate":

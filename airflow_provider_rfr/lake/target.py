@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from pyiceberg.expressions import BooleanExpression, parser
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
@@ -26,7 +25,7 @@ from airflow_provider_rfr.lake._schema_evolution import (
     pinned_columns,
     plan_evolution,
 )
-from airflow_provider_rfr.lake.catalog import load_table
+from airflow_provider_rfr.lake.catalog import ensure_namespace, load_table
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY
 from airflow_provider_rfr.lake.commits import (
     CommitConflictError,
@@ -147,7 +146,13 @@ class TargetTable:
         """
         transaction = self._transaction()
         changes = str(self._evolve(transaction))
-        self._check_layout(transaction)
+        # Files name columns by id, and the commit that comes first decides which id a new column has.
+        planned, now = self._layout, transaction.table_metadata
+        assert planned is not None
+        by_id = {column.field_id: column for column in now.schema().fields}
+        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
+        if not same or now.spec().fields != planned.spec.fields:
+            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
         if changes:
             summary = {**summary, _SCHEMA_CHANGES_KEY: changes}
         try:
@@ -186,10 +191,7 @@ class TargetTable:
         if self._table is not None:
             return without_retries(self._table).transaction()
         assert self._wanted is not None
-        try:
-            self._catalog.create_namespace(self.name.rpartition(".")[0])
-        except NamespaceAlreadyExistsError:
-            pass
+        ensure_namespace(self._catalog, self.name)
         schema = target_schema(self._wanted.rows)
         return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))
 
@@ -204,16 +206,6 @@ class TargetTable:
         plan = plan_evolution(metadata.schema(), wanted.rows, wanted.policy, inferred=wanted.inferred, pinned=pinned)
         apply_evolution(transaction, plan)
         return plan
-
-    def _check_layout(self, transaction: Transaction) -> None:
-        # Files name columns by id, and the commit that comes first decides which id a new column has.
-        planned, now = self._layout, transaction.table_metadata
-        if planned is None:
-            raise TargetChangedError("no files were planned")
-        by_id = {column.field_id: column for column in now.schema().fields}
-        same = all(by_id.get(column.field_id) == column for column in planned.schema.fields)
-        if not same or now.spec().fields != planned.spec.fields:
-            raise TargetChangedError(f"the columns or the partitioning of {self.name} changed while files were written")
 
 
 def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -47,9 +47,14 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PROMOTIONS: Final = {("int", "bigint"), ("float", "double")}
 
 
+def is_plain(name: str) -> bool:
+    """Whether the name needs no quotes anywhere, unless it is a reserved word."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
 def quoted(name: str) -> str:
-    """The name of a column, in backticks if it needs them."""
-    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+    """The name in backticks, if it needs them."""
+    return name if is_plain(name) else "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +203,6 @@ class _Parser:
         return ColumnType("decimal", (precision, scale))
 
     def _inner(self, number: int) -> tuple[ColumnType, ...]:
-        """So many types in angle brackets."""
         self._expect("<")
         found = [self._type()]
         while len(found) < number:
@@ -229,7 +233,6 @@ class _Parser:
         return ColumnType("struct", inner=kinds, fields=names)
 
     def _numbers(self, most: int) -> tuple[int, ...]:
-        """At most so many numbers in parentheses."""
         found: list[int] = []
         separator = "("
         while separator != ")":

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import RefreshFailedError, RfrError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord
-from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.lake.commits import CommitLog, CommitRecord, append_once
 from airflow_provider_rfr.refresh.config import RefreshConfig
 from airflow_provider_rfr.refresh.errors import redact
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader

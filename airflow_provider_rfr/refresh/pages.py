@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SourceError
-from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.lake.files import FOOTER_KEY, FileStore
 from airflow_provider_rfr.lake.ledger_columns import ledger_arrow_schema
 from airflow_provider_rfr.streams.core import NextPage, Page
 from airflow_provider_rfr.streams.json_numbers import dumps
@@ -127,8 +127,8 @@ def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, foot
     schema = ledger_arrow_schema()
     columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)
-    statistics = ("generation", "epoch", "partition_ordinal", "chain", "page")
-    store.write_parquet(location, table, footer=footer, statistics=statistics)
+    statistics = ["generation", "epoch", "partition_ordinal", "chain", "page"]
+    store.write_parquet(location, table, {FOOTER_KEY: footer}, use_dictionary=False, write_statistics=statistics)
 
 
 def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

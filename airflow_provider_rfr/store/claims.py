@@ -19,21 +19,6 @@ from airflow_provider_rfr.store.deliveries import EndpointRow
 from airflow_provider_rfr.store.engine import insert_missing
 
 _D: Final = DELIVERIES.c
-_COLUMNS: Final = (
-    _D.id,
-    _D.endpoint_id,
-    _D.event,
-    _D.attempts,
-    _D.failures,
-    _D.token,
-    _D.started_at,
-    _D.created_at,
-    _D.commits,
-    _D.first_commit,
-    _D.last_commit,
-    _D.sequence,
-    _D.snapshot_id,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +99,7 @@ def claim(
 def _due(endpoint_ids: Sequence[int], now: int) -> Select[Any]:
     free = or_(_D.lease_until.is_(None), _D.lease_until < now)
     return (
-        select(*_COLUMNS)
+        select(DELIVERIES)
         .where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending", _D.due_at <= now, free)
         .order_by(_D.due_at, _D.sequence)
         .with_for_update(skip_locked=True)

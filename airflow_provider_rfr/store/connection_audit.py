@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, update
 
 from airflow_provider_rfr.store._tables import ALTERATIONS, IDENTITIES, LEASES, MOVES, SECRETS, SETTINGS
 from airflow_provider_rfr.store.engine import insert_missing
@@ -23,8 +23,6 @@ _A: Final = ALTERATIONS.c
 
 
 class AlterationState(str, Enum):
-    """How far an alteration is."""
-
     OPEN = "open"
     STORED = "stored"
     """What uses the connection is being restarted."""
@@ -128,11 +126,7 @@ class ConnectionNotes:
         return {row.option: row.reference for row in self._connection.execute(found)}
 
     def set_secret_references(self, references: Mapping[str, str]) -> None:
-        """Replace the references."""
-        self._connection.execute(delete(SECRETS).where(SECRETS.c.conn_id == self._conn_id))
-        rows = [{"conn_id": self._conn_id, "option": name, "reference": each} for name, each in references.items()]
-        if rows:
-            self._connection.execute(insert(SECRETS), rows)
+        self._replace(SECRETS, [{"option": name, "reference": each} for name, each in references.items()])
 
     def identity(self) -> str | None:
         """Hash of the upstream that the connection led to when it was last asked."""
@@ -141,10 +135,7 @@ class ConnectionNotes:
 
     def set_identity(self, now: int, identity: str | None) -> None:
         """Replace the upstream; None: it is unknown."""
-        self._connection.execute(delete(IDENTITIES).where(IDENTITIES.c.conn_id == self._conn_id))
-        if identity is not None:
-            row = {"conn_id": self._conn_id, "identity": identity, "seen_at": now}
-            self._connection.execute(insert(IDENTITIES).values(**row))
+        self._replace(IDENTITIES, [] if identity is None else [{"identity": identity, "seen_at": now}])
 
     def former_places(self, content: str) -> list[dict[str, Any]]:
         """Former addresses, the oldest first, if this content is what the last alteration stored."""
@@ -154,19 +145,20 @@ class ConnectionNotes:
 
     def set_former_places(self, content: str, places: Sequence[Mapping[str, Any]]) -> None:
         """Note the former addresses before this content is stored; nothing in them is secret."""
-        is_it = (MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash == content)
-        self._connection.execute(delete(MOVES).where(*is_it))
-        if places:
-            row = {"conn_id": self._conn_id, "content_hash": content, "places": json.dumps(list(places))}
-            self._connection.execute(insert(MOVES).values(**row))
+        rows = [{"content_hash": content, "places": json.dumps(list(places))}] if places else []
+        self._replace(MOVES, rows, MOVES.c.content_hash == content)
 
     def keep_former_places(self, content: str) -> None:
         """Forget those that were noted for other contents."""
-        others = (MOVES.c.conn_id == self._conn_id, MOVES.c.content_hash != content)
-        self._connection.execute(delete(MOVES).where(*others))
+        self._replace(MOVES, [], MOVES.c.content_hash != content)
 
     def rename(self, new: str) -> None:
         """Move everything to a new name, replacing the notes of a former connection of that name."""
         for notes in (SECRETS, IDENTITIES, MOVES):
             self._connection.execute(delete(notes).where(notes.c.conn_id == new))
             self._connection.execute(update(notes).where(notes.c.conn_id == self._conn_id).values(conn_id=new))
+
+    def _replace(self, notes: Table, rows: Sequence[Mapping[str, Any]], *where: ColumnElement[bool]) -> None:
+        self._connection.execute(delete(notes).where(notes.c.conn_id == self._conn_id, *where))
+        if rows:
+            self._connection.execute(insert(notes), [{"conn_id": self._conn_id, **row} for row in rows])

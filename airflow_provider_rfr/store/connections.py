@@ -95,7 +95,6 @@ class Use:
         return any(each.is_stale for each in self.connections)
 
     def of(self, conn_id: str) -> UsedConnection | None:
-        """Its copy of that connection."""
         return next((each for each in self.connections if each.conn_id == conn_id), None)
 
 
@@ -198,7 +197,6 @@ def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: 
 
 
 def load_use(connection: Connection, task: TaskRef) -> Use | None:
-    """The task's row."""
     found = list_uses(connection, consumers=[task.consumer])
     return found[0] if found else None
 

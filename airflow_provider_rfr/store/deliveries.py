@@ -105,12 +105,10 @@ class EndpointRow:
     disabled_address: str | None
 
     def is_circuit_open(self, now: int) -> bool:
-        """Whether the circuit breaker stops calls now."""
         return self.open_until is not None and now < self.open_until <= now + _LONGEST_OPEN
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it is neither paused nor disabled."""
         return self.paused_at is None and self.disabled_at is None
 
 
@@ -132,7 +130,6 @@ def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[
 
 
 def endpoints_with_ids(connection: Connection, ids: Iterable[int]) -> dict[int, EndpointRow]:
-    """The rows by their ids."""
     wanted = sorted(ids)
     query = select(ENDPOINTS).where(ENDPOINTS.c.id.in_(wanted))
     return {row.id: row for row in map(_row, connection.execute(query).mappings())} if wanted else {}
@@ -160,9 +157,12 @@ def _is_key(keys: Sequence[EndpointKey]) -> Any:
 
 
 def _row(found: RowMapping) -> EndpointRow:
-    values = dict(found)
-    key = EndpointKey(*(values.pop(name) for name in _KEY))
-    return EndpointRow(key=key, **values)
+    return EndpointRow(**_with_key(found))
+
+
+def _with_key(row: RowMapping) -> dict[str, Any]:
+    values = dict(row)
+    return {"key": EndpointKey(*(values.pop(name) for name in _KEY)), **values}
 
 
 _STATES: Final = ("pending", "delivered", "dead", "cancelled", "merged")
@@ -261,11 +261,12 @@ EVERYTHING: Final = Selection()
 
 def add_deliveries(connection: Connection, now: int, deliveries: Sequence[NewDelivery]) -> int:
     """Insert the rows that are missing; returns how many were."""
-    before, ids = 0, [each.id for each in deliveries]
-    for start in range(0, len(ids), 500):
-        some = _D.id.in_(ids[start : start + 500])
-        before += connection.execute(select(func.count()).where(some)).scalar_one()
+    present = 0
     for start in range(0, len(deliveries), 500):
+        # Sorted, so that concurrent transactions insert in one order and can't deadlock.
+        some = sorted(deliveries[start : start + 500], key=lambda each: each.id)
+        known = select(func.count()).where(_D.id.in_([each.id for each in some]))
+        present += connection.execute(known).scalar_one()
         rows = [
             {
                 "id": each.id,
@@ -279,10 +280,10 @@ def add_deliveries(connection: Connection, now: int, deliveries: Sequence[NewDel
                 "created_at": now,
                 "due_at": now,
             }
-            for each in sorted(deliveries[start : start + 500], key=lambda each: each.id)
+            for each in some
         ]
         insert_missing(connection, DELIVERIES, rows)
-    return len(deliveries) - before
+    return len(deliveries) - present
 
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
@@ -290,12 +291,7 @@ def select_deliveries(connection: Connection, selection: Selection, limit: int |
     columns = [column for column in _D if column.name not in ("endpoint_id", "token", "notified_at")]
     query = _joined(select(*columns, _E.lake, _E.target, _E.trigger, _E.block), selection)
     query = query.order_by(_D.created_at.desc(), _D.sequence.desc(), _D.id).limit(limit)
-    found = []
-    for row in connection.execute(query).mappings():
-        values = dict(row)
-        key = EndpointKey(*(values.pop(name) for name in _KEY))
-        found.append(Delivery(key=key, **values))
-    return found
+    return [Delivery(**_with_key(row)) for row in connection.execute(query).mappings()]
 
 
 def attempts_of(connection: Connection, delivery_id: str) -> list[Attempt]:
@@ -314,7 +310,6 @@ def count_states(connection: Connection, selection: Selection) -> dict[str, int]
 
 
 def count_pending(connection: Connection, endpoint_ids: Collection[int]) -> int:
-    """Pending deliveries of these endpoints."""
     query = select(func.count()).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
     found: int = connection.execute(query).scalar_one()
     return found
@@ -332,7 +327,6 @@ def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[
 
 
 def oldest_pending(connection: Connection, selection: Selection) -> int | None:
-    """When the oldest pending delivery was created."""
     query = _joined(select(func.min(_D.created_at)), selection).where(_D.state == "pending")
     found: int | None = connection.execute(query).scalar_one()
     return found
@@ -353,10 +347,10 @@ def set_cancelled(connection: Connection, now: int, ids: Iterable[str], detail: 
     connection.execute(undone.values(token=_D.token + 1, **values))
 
 
-def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int], limit: int = 100) -> list[Delivery]:
-    """Dead letters without a notification yet."""
+def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int]) -> list[Delivery]:
+    """The oldest hundred dead letters without a notification yet."""
     query = select(_D.id).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "dead", _D.notified_at.is_(None))
-    ids = list(connection.execute(query.order_by(_D.ended_at).limit(limit)).scalars())
+    ids = list(connection.execute(query.order_by(_D.ended_at).limit(100)).scalars())
     return select_deliveries(connection, Selection(ids=ids)) if ids else []
 
 

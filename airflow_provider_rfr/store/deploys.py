@@ -22,8 +22,6 @@ _S: Final = STEPS.c
 
 
 class DeployState(str, Enum):
-    """How far a deploy is."""
-
     RUNNING = "running"
     FAILED = "failed"
     DONE = "done"
@@ -40,8 +38,6 @@ _UNFINISHED: Final = (*_OPEN, DeployState.SUPERSEDED.value)
 
 
 class StepState(str, Enum):
-    """How far a step is."""
-
     PLANNED = "planned"
     STARTED = "started"
     DONE = "done"
@@ -122,7 +118,6 @@ def _deploys(
 
 
 def find_deploy(connection: Connection, deploy_id: str) -> Deploy | None:
-    """The deploy with this id, if there is one."""
     return next(iter(_deploys(connection, _D.deploy_id == deploy_id)), None)
 
 
@@ -132,7 +127,6 @@ def open_deploys(connection: Connection, project: str) -> tuple[Deploy, ...]:
 
 
 def history(connection: Connection, project: str, limit: int = 50) -> tuple[Deploy, ...]:
-    """Deploys, the newest first."""
     return _deploys(connection, _D.project == project, limit=limit)
 
 
@@ -167,7 +161,6 @@ def begun_steps(connection: Connection, project: str) -> tuple[JournalStep, ...]
 
 
 def steps_of(connection: Connection, deploy_id: str) -> tuple[JournalStep, ...]:
-    """The deploy's steps, in order."""
     return _steps(connection, _S.deploy_id == deploy_id)
 
 
@@ -188,7 +181,6 @@ def abandon_others(connection: Connection, project: str, deploy_id: str) -> None
 
 
 def record_nothing(connection: Connection, opening: Opening, *, now: int) -> None:
-    """Note a deploy that had nothing to do."""
     connection.execute(insert(DEPLOYS).values(**_row(opening, DeployState.NOTHING, now), ended_at=now))
 
 
@@ -201,7 +193,6 @@ def end_deploy(
     revision: int | None = None,
     error: str = "",
 ) -> None:
-    """Note how it ended."""
     values = {"state": state.value, "ended_at": now, "revision": revision, "error": error or None}
     connection.execute(update(DEPLOYS).where(_D.deploy_id == deploy_id).values(**values))
 
@@ -225,8 +216,7 @@ def _update(connection: Connection, deploy_id: str, seq: int, values: dict[str, 
 
 
 def _row(opening: Opening, state: DeployState, now: int) -> dict[str, Any]:
-    names: Iterable[str] = ("deploy_id", "project", "base_revision", "from_version", "to_version", "plan_hash", "plan")
-    values = {name: getattr(opening, name) for name in names}
+    values = {name: value for name, value in asdict(opening).items() if name != "steps"}
     return {**values, "actor": opening.actor[:255], "state": state.value, "attempts": 1, "started_at": now}
 
 
@@ -267,7 +257,7 @@ def read_registry(connection: Connection, project: str) -> RegistryState:
     head = connection.execute(select(REGISTRY).where(_R.project == project)).one_or_none()
     if head is None:
         return RegistryState()
-    columns = (_O.uuid, _O.name, _O.kind, _O.physical, _O.body)
+    columns = [_O[name] for name in Entry.__dataclass_fields__]
     rows = connection.execute(select(*columns).where(_O.project == project).order_by(_O.name, _O.uuid))
     return RegistryState(head.revision, head.version, head.deploy_id, tuple(Entry(*row) for row in rows))
 
@@ -287,16 +277,17 @@ def write_registry(
 
     :raises StalePlanError: the registry is not at ``base_revision``
     """
+    stale = StalePlanError(f"the registry is no longer at revision {base_revision}; plan again")
     revision = base_revision + 1
     values = {"revision": revision, "version": version, "deploy_id": deploy_id, "written_at": now}
     if base_revision == 0:
         if connection.execute(select(_R.revision).where(_R.project == project)).first() is not None:
-            raise _stale(base_revision)
+            raise stale
         connection.execute(insert(REGISTRY).values(project=project, **values))
     else:
         base = (_R.project == project) & (_R.revision == base_revision)
         if connection.execute(update(REGISTRY).where(base).values(**values)).rowcount != 1:
-            raise _stale(base_revision)
+            raise stale
 
     def remove(uuid: str) -> None:
         connection.execute(delete(OBJECTS).where((_O.project == project) & (_O.uuid == uuid)))
@@ -307,10 +298,6 @@ def write_registry(
     for uuid in forgotten:
         remove(uuid)
     return revision
-
-
-def _stale(base_revision: int) -> StalePlanError:
-    return StalePlanError(f"the registry is no longer at revision {base_revision}; plan again")
 
 
 _G: Final = GARBAGE.c
@@ -343,7 +330,7 @@ def queue(connection: Connection, project: str, garbage: Garbage, *, now: int) -
 
 def queued(connection: Connection, project: str) -> tuple[Garbage, ...]:
     """All queued tables, the oldest first."""
-    columns = (_G.physical, _G.uuid, _G.deploy_id, _G.reason, _G.not_before, _G.queued_at, _G.attempts, _G.last_error)
+    columns = [_G[name] for name in Garbage.__dataclass_fields__]
     rows = connection.execute(select(*columns).where(_G.project == project).order_by(_G.queued_at, _G.physical))
     return tuple(Garbage(*row) for row in rows)
 

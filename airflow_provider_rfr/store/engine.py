@@ -30,30 +30,24 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since 1970, UTC. It may jump, also backwards."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds from some moment; only differences mean anything."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
-        ...
 
 
 class SystemClock:
     """The machine's clocks."""
 
     def now(self) -> float:
-        """Seconds since 1970, UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds from some moment."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
         time.sleep(max(0.0, seconds))
 
 

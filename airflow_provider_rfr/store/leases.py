@@ -31,8 +31,6 @@ SECONDS: Final = 60.0
 
 
 class LeaseKind(str, Enum):
-    """What leases are for."""
-
     DEPLOY = "deploy"
     SINK = "sink"
     CONNECTION = "connection"

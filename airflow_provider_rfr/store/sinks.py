@@ -102,7 +102,6 @@ def load_sink(connection: Connection, identity: UUID) -> SinkRow | None:
 
 
 def all_sinks(connection: Connection) -> tuple[SinkRow, ...]:
-    """Every sink, by name."""
     rows = connection.execute(select(SINKS).order_by(SINKS.c.name, SINKS.c.uuid)).mappings()
     return tuple(_row(each) for each in rows)
 

@@ -114,4 +114,4 @@ class CommitReachedTrigger(BaseTrigger):
 async def _reader(lake_conn_id: str) -> CommitsReader:
     """A reader with today's connection: one that is altered while a trigger waits is used from its next check on."""
     with quiet_masking():
-        return CommitsReader.of(await BaseHook.aget_connection(lake_conn_id))
+        return CommitsReader(await BaseHook.aget_connection(lake_conn_id))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.store.deliveries import EndpointKey, attempts_since, ended_without_attempt
 from airflow_provider_rfr.store.engine import ControlStore, instant
 from airflow_provider_rfr.webhooks.endpoint import Endpoint

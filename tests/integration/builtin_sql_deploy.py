@@ -13,7 +13,7 @@ from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine, o
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 
 SPARK = SparkSettings(
     {
@@ -73,7 +73,7 @@ class Deploy:
 
     def runs(self, *batches: range, partitioning: tuple[str, ...] = ()) -> None:
         """The table ``ops.runs`` with a data file for each batch of ids."""
-        MigratedTable.create(self.catalog, "ops.runs", RUNS, partitioning=partitioning, properties={"a": "b"})
+        MigratedTable.create(self.catalog, "ops.runs", table_definition(RUNS, partitioning, properties={"a": "b"}))
         for batch in batches:
             self.append(batch)
 

@@ -22,7 +22,7 @@ from airflow_provider_rfr.lake.catalog import spark_sql_settings
 from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import find_view, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
-from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.schema_changes import TableChange, table_definition
 from tests.integration.builtin_sql_deploy import AS_NUMBER, HELD, REWRITE, Deploy, noting
 from tests.integration.conftest import ROOT, figures_of, kill_group
 from tests.soon import PATIENCE, wait_until
@@ -76,7 +76,7 @@ def test_a_view_can_not_read_itself_and_stays_what_it_was(deploy: Deploy) -> Non
 
 def test_a_view_over_a_widened_column_reads_large_values_after_it_is_made_again(deploy: Deploy) -> None:
     columns = [Column("id", "int")]
-    MigratedTable.create(deploy.catalog, "ops.narrow", columns, properties={})
+    MigratedTable.create(deploy.catalog, "ops.narrow", table_definition(columns))
     deploy.view("ops.v", "SELECT id FROM ops.narrow")
     MigratedTable.load(deploy.catalog, "ops.narrow").alter(
         TableChange(updates=[[{"op": "widen", "column": "id", "type": "bigint"}]])
@@ -250,7 +250,7 @@ def test_a_materialized_view_is_computed_with_the_declared_types_and_equal_conte
     deploy.runs(range(6))
     pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
     deploy.append(range(6, 7))
-    MigratedTable.create(deploy.catalog, "ops.sums", SUMS, properties={})
+    MigratedTable.create(deploy.catalog, "ops.sums", table_definition(SUMS))
     contents = []
     for number in range(2):
         table = MigratedTable.load(deploy.catalog, "ops.sums")
@@ -271,7 +271,9 @@ def test_a_pinned_table_whose_columns_changed_since_is_read_with_its_new_columns
     MigratedTable.load(deploy.catalog, "ops.runs").alter(
         TableChange(updates=[[{"op": "add", "column": "note", "type": "string"}]])
     )
-    MigratedTable.create(deploy.catalog, "ops.notes", [Column("id", "bigint"), Column("note", "string")], properties={})
+    MigratedTable.create(
+        deploy.catalog, "ops.notes", table_definition([Column("id", "bigint"), Column("note", "string")])
+    )
     table = MigratedTable.load(deploy.catalog, "ops.notes")
     pin = deploy.catalog.load_table("ops.runs").current_snapshot().snapshot_id
     computed = deploy.engine.compute(
@@ -292,7 +294,7 @@ def test_where_the_catalog_holds_no_views_they_live_in_the_session_and_queries_r
     engine.create_view("ops.few", "SELECT id AS n FROM runs WHERE id > 1", columns=[Column("id", "bigint")], **options)
     engine.create_view("ops.fewer", "SELECT id FROM ops.few WHERE id > 2", columns=[], **options)
     engine.rename_view("ops.fewer", "ops.fewest")
-    MigratedTable.create(deploy.catalog, "ops.copy", [Column("id", "bigint")], properties={})
+    MigratedTable.create(deploy.catalog, "ops.copy", table_definition([Column("id", "bigint")]))
     target = MigratedTable.load(deploy.catalog, "ops.copy").coming(TableChange(), "d-1-")
     computed = engine.compute(query="SELECT id FROM fewest", table="ops.copy", target=target, work_id="d/1")
     assert computed.rows == 1

@@ -38,7 +38,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 @dataclass(slots=True)
 class Node:
-    """A value and its place in the document.
+    """A value and its place.
 
     :ivar line: from 1
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
@@ -118,18 +118,16 @@ class _Composer:
         if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
             return self._put(self._open.pop().node)
         if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
-            self._begin(event, event.start_mark.line + 1)
+            line = event.start_mark.line + 1
+            self._check_tag(event, line, "map", "seq")
+            if len(self._open) == _DEEPEST:
+                raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
+            self._open.append(_Open(Node(line, {} if kind is yaml.MappingStartEvent else [])))
         elif kind is yaml.AliasEvent:
             line = event.start_mark.line + 1
             self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
             return self._put(Node(line, None))
         return None
-
-    def _begin(self, event: Any, line: int) -> None:
-        self._check_tag(event, line, "map", "seq")
-        if len(self._open) == _DEEPEST:
-            raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
-        self._open.append(_Open(Node(line, {} if isinstance(event, yaml.MappingStartEvent) else [])))
 
     def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
         self.flaws.append(Flaw(line, problem, remedy))
@@ -312,24 +310,23 @@ class Declared:
 
     def problem(self, path: str, problem: str, remedy: str = "") -> DeclarationProblem:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
-        place = self.obj.place
-        if self.node is not None:
-            place = Place(place.file, _line(self.node, path))
+        place, node = self.obj.place, self.node
+        for part in path.split("."):
+            value = node.value if node is not None else None
+            found: Node | None = None
+            if isinstance(value, dict):
+                found = value.get(part)
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                found = value[int(part)]
+            if found is None:
+                break
+            node = found
+        place = place if node is None else Place(place.file, node.line)
         return DeclarationProblem(str(place), self.obj.name, problem, remedy)
 
 
-def _line(node: Node, path: str) -> int:
-    for part in path.split("."):
-        inside = node.value[int(part) : int(part) + 1] if isinstance(node.value, list) and part.isdigit() else []
-        found = node.value.get(part) if isinstance(node.value, dict) else next(iter(inside), None)
-        if found is None:
-            break
-        node = found
-    return node.line
-
-
 def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
-    """The object that a document declares; None if that can't be determined.
+    """The object that a document declares; None if that is not known.
 
     :param flaws: takes what is wrong
     """

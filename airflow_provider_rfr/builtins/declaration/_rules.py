@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from airflow_provider_rfr.builtins.declaration._document import Declared
 from airflow_provider_rfr.builtins.desired import is_gone, release
@@ -32,7 +34,6 @@ from airflow_provider_rfr.builtins.spec import (
     SinkSpec,
     Stability,
     Strategy,
-    is_plain,
     name_problem,
     namespace_of,
     nearest,
@@ -49,6 +50,7 @@ from airflow_provider_rfr.builtins.sql.facts import (
 from airflow_provider_rfr.builtins.sql.parse import check_expression
 from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationProblem, QueryError, UnreadableQueryError
+from airflow_provider_rfr.lake.types import is_plain
 
 _QUERY = ("query", "depends_on", "follow_star")
 _SOURCE = ("source", "refresh")
@@ -168,7 +170,11 @@ def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
     if each.expressions and each.how not in (Strategy.REWRITE, Strategy.SHADOW):
         yield Finding("expressions", f"{each.how.value} computes nothing", "write rewrite")
     names = {column.name.casefold() for column in obj.columns}
-    last = instructions.names(each.after, _contract(obj)) if _DIGEST.fullmatch(each.after) else False
+    last = False
+    if _DIGEST.fullmatch(each.after):
+        # Columns with a mistake have no contract; the mistake is a finding of its own.
+        with suppress(ConfigurationError):
+            last = instructions.names(each.after, contract_of(obj.columns).digest)
     for name, expression in each.expressions.items():
         if last and name.casefold() not in names:
             known = nearest(name, (column.name for column in obj.columns))
@@ -177,13 +183,6 @@ def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
             check_expression(expression)
         except QueryError as error:
             yield Finding(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
-
-
-def _contract(obj: BuiltinObject) -> str:
-    try:
-        return contract_of(obj.columns).digest
-    except ConfigurationError:
-        return ""
 
 
 def _sink(sink: SinkSpec) -> Iterator[Finding]:
@@ -325,9 +324,7 @@ def catalog_problems(
     :param flawed: names, as they are compared, of objects that are not what their author meant
     :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
     """
-    yield from _same(declared, "name", lambda each: each.obj.key)
-    yield from _same(declared, "id", lambda each: str(each.obj.id))
-    yield from _namespaces(declared)
+    yield from _name_problems(declared)
     alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
     known = _Known(alive, {each.obj.key: each for each in declared}, whole)
     reads: dict[str, Sequence[Reads]] = {}
@@ -359,25 +356,20 @@ def _reads(obj: BuiltinObject) -> bool:
     return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
 
 
-def _same(declared: Sequence[Declared], what: str, of: Callable[[Declared], str]) -> Iterator[DeclarationProblem]:
-    groups = defaultdict[str, list[Declared]](list)
-    for each in declared:
-        groups[of(each)].append(each)
-    for first, *others in groups.values():
-        for each in others:
-            if what == "name":
-                yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-            else:
-                problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-                yield each.problem(
-                    "id", problem, "ids are made from first names; give the newer object an id of its own"
-                )
-
-
-def _namespaces(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
+def _name_problems(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
+    """Names and ids that are taken, and names in a namespace that can't have any."""
     by_key = {each.obj.key: each for each in declared}
     closed = any(each.ours for each in declared)
+    names: dict[str, Declared] = {}
+    ids: dict[UUID, Declared] = {}
     for each in declared:
+        first = names.setdefault(each.obj.key, each)
+        if first is not each:
+            yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+        first = ids.setdefault(each.obj.id, each)
+        if first is not each:
+            problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+            yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
         parts = each.obj.key.split(".")
         inside = next((found for end in range(2, len(parts)) if (found := ".".join(parts[:end])) in by_key), None)
         if inside is not None:

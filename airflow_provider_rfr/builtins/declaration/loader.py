@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -22,9 +22,9 @@ from airflow_provider_rfr.builtins.declaration._document import (
     problems_in,
 )
 from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
-from airflow_provider_rfr.builtins.fingerprint import Finding
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, is_plain
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place
 from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
+from airflow_provider_rfr.lake.types import is_plain
 
 _KIND = "instances"
 """Of the documents that hold a list."""
@@ -43,17 +43,6 @@ def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | No
     node = node.value[_KIND]
     inside.needs(*(node.value if isinstance(node.value, dict) else ()))
     return name, fields.mapping(_KIND)
-
-
-def _instance_findings(name: str, instances: Mapping[Any, Any]) -> Iterator[Finding]:
-    """What is wrong with a list, whether it comes from YAML or from Python."""
-    if not is_plain(name):
-        yield Finding("name", f"{name!r} is not a name", "write what per_instance says, e.g. lake")
-    for key, called in instances.items():
-        if not isinstance(key, str) or not key.strip():
-            yield Finding(_KIND, f"the id {key!r} of an instance is not text", "write ID: NAME")
-        elif not isinstance(called, str) or not called.strip():
-            yield Finding(f"{_KIND}.{key}", f"the name {called!r} of {key} is not text", "write ID: NAME")
 
 
 GROUP = "airflow_provider_rfr.builtins"
@@ -95,9 +84,16 @@ class Collected:
         else:
             self._miss(f"a source is {type(source).__name__}", "give a folder, a YAML file or a BuiltinObject")
 
-    def add_instances(self, name: str, instances: Mapping[str, str], place: Place) -> None:
-        """Add a list of instances: their names by their ids."""
-        found = [(each.problem, each.remedy) for each in _instance_findings(name, instances)]
+    def add_instances(self, name: str, instances: Mapping[Any, Any], place: Place) -> None:
+        """Add a list of instances, from YAML or from Python: their names by their ids."""
+        found: list[tuple[str, str]] = []
+        if not is_plain(name):
+            found.append((f"{name!r} is not a name", "write what per_instance says, e.g. lake"))
+        for key, called in instances.items():
+            if not isinstance(key, str) or not key.strip():
+                found.append((f"the id {key!r} of an instance is not text", "write ID: NAME"))
+            elif not isinstance(called, str) or not called.strip():
+                found.append((f"the name {called!r} of {key} is not text", "write ID: NAME"))
         if name in self._listed:
             found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
         self.problems += [DeclarationProblem(str(place), name, *each) for each in found]
@@ -154,21 +150,18 @@ class Collected:
 
     def _text(self, text: str, file: str, *, ours: bool) -> None:
         try:
-            for node, flaws in documents(text):
-                kind = node.value.get("kind") if isinstance(node.value, dict) else None
-                if kind is not None and kind.value == _KIND:
-                    self._list(node, [*flaws], file)
-                else:
-                    self._object(node, [*flaws], file, ours=ours)
+            for node, given in documents(text):
+                kind, flaws = node.value.get("kind") if isinstance(node.value, dict) else None, [*given]
+                if kind is None or kind.value != _KIND:
+                    self._object(node, flaws, file, ours=ours)
+                    continue
+                found = _listed(node, flaws) if not flaws else None
+                self.problems += problems_in(flaws, file, _name(node.value))
+                if found is not None and not flaws:
+                    self.add_instances(*found, Place(file, node.line))
         except YamlProblem as problem:
             self.whole = False
             self.problems += problems_in([problem.flaw], file, "")
-
-    def _list(self, node: Node, flaws: list[Flaw], file: str) -> None:
-        found = _listed(node, flaws) if not flaws else None
-        self.problems += problems_in(flaws, file, _name(node.value))
-        if found is not None and not flaws:
-            self.add_instances(*found, Place(file, node.line))
 
     def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
         obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
@@ -222,21 +215,16 @@ def load_objects(
     for name, each in (instances or {}).items():
         collected.add_instances(name, each, Place())
     declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
-    problems = [*collected.problems, *_problems(declared, collected, version)]
+    problems, flawed = [*collected.problems], set(collected.flawed)
+    for one in declared:
+        own = [one.problem(found.path, found.problem, found.remedy) for found in findings(one.obj, version)]
+        problems += own
+        flawed.update([one.obj.key] if own else ())
+    problems += catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)
     if problems:
         raise DeclarationError(sorted(dict.fromkeys(problems), key=_by_place))
-    objects = tuple(sorted((each.obj for each in declared), key=lambda obj: obj.key))
+    objects = tuple(sorted((each.obj for each in declared), key=lambda each: each.key))
     return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
-
-
-def _problems(declared: list[Declared], collected: Collected, version: str) -> list[DeclarationProblem]:
-    found = []
-    flawed = set(collected.flawed)
-    for each in declared:
-        own = [each.problem(finding.path, finding.problem, finding.remedy) for finding in findings(each.obj, version)]
-        found += own
-        flawed.update([each.obj.key] if own else ())
-    return [*found, *catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)]
 
 
 def _by_place(problem: DeclarationProblem) -> tuple[str, int, str]:

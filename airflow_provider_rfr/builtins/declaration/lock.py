@@ -63,15 +63,16 @@ class Lock:
 
 
 def _lock_of(spec: CatalogSpec) -> Lock:
-    """The lock of what is declared now; removed objects are not in it."""
-    alive = (each for each in spec.objects if not is_gone(each, spec.version))
-    return Lock(spec.project, {each.id: _locked(each, spec) for each in alive})
-
-
-def _locked(obj: BuiltinObject, spec: CatalogSpec) -> _LockedObject:
-    prints = fingerprints(obj, spec)
-    columns = tuple(replace(each, comment=None) for each in obj.columns)
-    return _LockedObject(obj.id, obj.name, obj.kind, obj.stability, prints, columns, CANONICALIZER, obj.query)
+    """The lock of what is declared now; removed objects are left out."""
+    found = {}
+    for obj in spec.objects:
+        if not is_gone(obj, spec.version):
+            prints = fingerprints(obj, spec)
+            columns = tuple(replace(each, comment=None) for each in obj.columns)
+            found[obj.id] = _LockedObject(
+                obj.id, obj.name, obj.kind, obj.stability, prints, columns, CANONICALIZER, obj.query
+            )
+    return Lock(spec.project, found)
 
 
 def _write_lock(lock: Lock) -> str:
@@ -175,7 +176,11 @@ def lock_problems(spec: CatalogSpec, lock: Lock) -> list[_LockProblem]:
     for obj in alive:
         locked = lock.objects.get(obj.id)
         found += _new(obj, lock) if locked is None else _changed(obj, locked, spec)
-        found += _unused(obj, spec)
+        wanted = fingerprints(obj, spec).contract.digest if obj.migrations else ""
+        for each in instructions.unused(obj.migrations, wanted):
+            problem = f"the instruction from {each.before} to {each.after} leads nowhere"
+            problem = f"{problem}: the columns are {short(wanted)}"
+            found.append(_LockProblem(str(obj.place), obj.name, problem, "correct it, or take it out", False))
     known = {each.id for each in alive}
     gone = {each.id for each in spec.objects} - known
     for locked in lock.objects.values():
@@ -240,15 +245,6 @@ def _contract(obj: BuiltinObject, locked: _LockedObject, prints: Fingerprints) -
     )
     entry = f"migrations:\n  {instruction(before, after, changes)}"
     yield _LockProblem(str(obj.place), obj.name, problem, "add this, if it is what you mean", False, entry)
-
-
-def _unused(obj: BuiltinObject, spec: CatalogSpec) -> Iterator[_LockProblem]:
-    if not obj.migrations:
-        return
-    wanted = fingerprints(obj, spec).contract.digest
-    for each in instructions.unused(obj.migrations, wanted):
-        problem = f"the instruction from {each.before} to {each.after} leads nowhere: the columns are {short(wanted)}"
-        yield _LockProblem(str(obj.place), obj.name, problem, "correct it, or take it out", False)
 
 
 def _left(locked: _LockedObject, *, declared: bool, version: str) -> _LockProblem:

@@ -157,11 +157,6 @@ def verify_rename(work: Work, step: Step) -> Done:
     return Done({"to": step.details["to"]}, settle)
 
 
-def retired_names(work: Work, step: Step) -> tuple[str, ...]:
-    """The name under which the step leaves a table, to be collected later."""
-    return (work.retired_name(step.name),)
-
-
 def probe_retire(work: Work, step: Step) -> Probe:
     """Whether the table has its retired name, is deleted, or exists again already."""
     retired = work.table(work.retired_name(step.name))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, NewTable, nulls_in_files, purge_table
-from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.schema_changes import table_definition
 
 
 def probe(work: Work, step: Step) -> Probe:
@@ -60,14 +60,8 @@ def make(work: Work, step: Step, name: str, properties: dict[str, str]) -> Migra
     """
     record = work.record(step)
     found = work.table(name)
-    table = found or MigratedTable.create(
-        work.catalog,
-        name,
-        record.columns,
-        partitioning=record.partitioning,
-        keys=record.keys,
-        properties=properties,
-    )
+    definition = table_definition(record.columns, record.partitioning, record.keys, properties)
+    table = found or MigratedTable.create(work.catalog, name, definition)
     if table.properties.get(MARKER) != str(step.uuid) or table.properties.get(DEPLOY) != work.deploy_id:
         work.lease.ensure()
         raise StepError(name, step.how.value, "something has that name already", "plan again")
@@ -207,10 +201,6 @@ def family(step: Step, since: str) -> str:
     return f"rfr-{hashlib.sha256(f'{step.uuid}/{since}'.encode()).hexdigest()[:32]}-"
 
 
-def _target(table: MigratedTable, step: Step, change: TableChange) -> FileTarget:
-    return table.coming(change, family(step, table.properties.get(STEP, "")))
-
-
 def summary(work: Work, step: Step) -> Mapping[str, str]:
     """Summary properties of the step's snapshots; sinks skip these snapshots."""
     return {MIGRATION_TAG: work.work_id(step)}
@@ -219,14 +209,8 @@ def summary(work: Work, step: Step) -> Mapping[str, str]:
 def create_filled(work: Work, step: Step) -> None:
     """Make a materialized view's table with its rows, all in one commit: there is never an empty one."""
     record = work.record(step)
-    new = NewTable(
-        work.catalog,
-        step.name,
-        record.columns,
-        partitioning=record.partitioning,
-        keys=record.keys,
-        properties=work.properties(step),
-    )
+    definition = table_definition(record.columns, record.partitioning, record.keys, work.properties(step))
+    new = NewTable(work.catalog, step.name, definition)
     target = new.target(family(step, f"create {work.work_id(step)}"))
     files = _result(work, step, target)
     refuse_nulls(step, nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
@@ -237,9 +221,7 @@ def create_filled(work: Work, step: Step) -> None:
 
 def recompute(work: Work, step: Step) -> None:
     """Put the query's result in the place of the rows."""
-    table, change = existing(work, step), change_of(work, step)
-    target = _target(table, step, change)
-    replace(work, step, table, change, _result(work, step, target), target)
+    _replace(work, step, lambda table, target: _result(work, step, target))
 
 
 def _result(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
@@ -255,13 +237,11 @@ def _result(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
 
 def rewrite(work: Work, step: Step) -> None:
     """Put the same rows with other columns in the place of the rows."""
-    table, change = existing(work, step), change_of(work, step)
-    target = _target(table, step, change)
-    if table.snapshot_id is None:
-        replace(work, step, table, change, (), target)
-        return
-    computed = rewritten(work, step, table, target)
-    replace(work, step, table, change, computed.files, target)
+    _replace(
+        work,
+        step,
+        lambda table, target: () if table.snapshot_id is None else rewritten(work, step, table, target).files,
+    )
 
 
 def rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget) -> ComputedFiles:
@@ -287,19 +267,14 @@ def rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget) 
 
 def empty(work: Work, step: Step) -> None:
     """Take all rows away."""
+    _replace(work, step, lambda table, target: ())
+
+
+def _replace(work: Work, step: Step, files_of: Callable[[MigratedTable, FileTarget], Sequence[StoredFile]]) -> None:
+    """Put files in the place of all rows, in one commit. Where a required column would have a NULL it is not made."""
     table, change = existing(work, step), change_of(work, step)
-    replace(work, step, table, change, (), _target(table, step, change))
-
-
-def replace(
-    work: Work,
-    step: Step,
-    table: MigratedTable,
-    change: TableChange,
-    files: Sequence[StoredFile],
-    target: FileTarget,
-) -> None:
-    """The commit. Where a required column would have a NULL it is not made."""
+    target = table.coming(change, family(step, table.properties.get(STEP, "")))
+    files = files_of(table, target)
     refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
     work.lease.ensure()
     table.replace_rows(change, files, target, summary(work, step))

@@ -5,7 +5,7 @@ Each step is probed, noted in the journal as begun, done, verified, and noted as
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, P
 from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.state import RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.state import RegistryState
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
@@ -153,53 +153,44 @@ def apply(
     return applied
 
 
+@dataclass(frozen=True)
 class _Deploy:
     """One run under one lease."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        store: ControlStore,
-        spec: CatalogSpec,
-        lease: Lease,
-        sql: SqlEngine | None,
-        actor: str,
-        views: ViewsOf,
-    ) -> None:
-        self._catalog = catalog
-        self._store = store
-        self._spec = spec
-        self._lease = lease
-        self._sql = sql
-        self._actor = actor
-        self._views = views
+    catalog: Catalog
+    store: ControlStore
+    spec: CatalogSpec
+    lease: Lease
+    sql: SqlEngine | None
+    actor: str
+    views: ViewsOf
 
     def run(self, approved: Plan) -> Applied:
         """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
-        undo_switches(self._catalog, self._store, self._lease)
-        recorded, live = observe(self._catalog, self._store, project=approved.project, views=self._views)
-        fresh = make_plan(self._spec, recorded, live, policies=approved.policies)
+        undo_switches(self.catalog, self.store, self.lease)
+        recorded, live = observe(self.catalog, self.store, project=approved.project, views=self.views)
+        fresh = make_plan(self.spec, recorded, live, policies=approved.policies)
         if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
             return done
         plan = ensure_current(approved, fresh)
         if not _writes(plan, recorded):
             run = uuid4().hex
             opening = self._opening(plan, run)
-            self._lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
+            self.lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
             return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-        run, views = uuid4().hex, lambda: self._views(self._catalog)
-        work = Work(run, plan, self._spec, recorded, self._catalog, self._lease, self._sql, views)
+        run, views = uuid4().hex, lambda: self.views(self.catalog)
+        work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
         # Checked before anything is done, not half way.
         needing = [each.name for each in plan.steps if mechanism_of(each).needs_engine(each)]
-        if self._sql is None and needing:
+        if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-        fence(self._catalog, self._store, self._lease)
-        opening, token = self._opening(plan, work.deploy_id), self._lease.token
-        self._lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
+        fence(self.catalog, self.store, self.lease)
+        opening, token = self._opening(plan, work.deploy_id), self.lease.token
+        self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:
             steps = tuple(_run_step(work, step) for step in plan.steps)
-            revision = self._lease.write(lambda connection, now: self._close(connection, now, work))
+            revision = self.lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
             self._fail(work, error)
             raise
@@ -210,7 +201,7 @@ class _Deploy:
 
         For the slower of two deploys, and for a task that died before it could return.
         """
-        with self._store.read() as connection:
+        with self.store.read() as connection:
             last = deploys.find_deploy(connection, read_registry(connection, approved.project).deploy_id)
             if last is None or last.plan_hash != approved.plan_hash or fresh.steps or not fresh.applicable:
                 return None
@@ -234,20 +225,27 @@ class _Deploy:
             plan.version,
             plan.plan_hash,
             orjson.dumps(plan.to_json()).decode(),
-            self._actor,
+            self.actor,
             steps,
         )
 
     def _close(self, connection: Connection, now: int, work: Work) -> int:
         """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
         plan = work.plan
+        stepped = {each.uuid for each in plan.steps}
+        # Records of objects that a step changed bear the deploy's id, as their properties do. Here an object's table
+        # always has the object's name; a rename that a deploy before this one did is not in the plan.
+        records = [
+            replace(each, physical=each.name, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id)
+            for each in plan.records
+        ]
         revision = write_registry(
             connection,
             plan.project,
             base_revision=plan.base_revision,
             version=plan.version,
             deploy_id=work.deploy_id,
-            entries=[entry_of(each) for each in _records_of(plan, work.deploy_id)],
+            entries=list(map(entry_of, records)),
             forgotten=map(str, plan.forgotten),
             now=now,
         )
@@ -263,19 +261,7 @@ class _Deploy:
 
         # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
-            self._lease.write(end)
-
-
-def _records_of(plan: Plan, deploy_id: str) -> list[RecordedObject]:
-    """The changed records. Those of objects that a step changed bear the deploy's id, as their properties do.
-
-    Here an object's table always has the object's name; a rename that a deploy before this one did is not in the plan.
-    """
-    stepped = {each.uuid for each in plan.steps}
-    return [
-        replace(each, physical=each.name, deploy_id=deploy_id if each.uuid in stepped else each.deploy_id)
-        for each in plan.records
-    ]
+            self.lease.write(end)
 
 
 def _writes(plan: Plan, recorded: RegistryState) -> bool:

@@ -11,7 +11,7 @@ import orjson
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Step
 from airflow_provider_rfr.exceptions import PlanError
-from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Deploy, DeployState, JournalStep, StepState
 from airflow_provider_rfr.store.engine import ControlStore, instant
@@ -65,29 +65,27 @@ def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, 
     plan = plan_of(deploy)
     planned = {} if plan is None else {each.seq: each for each in plan.steps}
     for each in steps:
-        yield {**same, **_times(each), **_step(each), **_said(planned.get(each.seq))}
+        yield {**same, **_step_row(each, planned.get(each.seq))}
 
 
-def _step(step: JournalStep) -> dict[str, Any]:
-    evidence: Mapping[str, Any] = orjson.loads(step.evidence or "{}")
-    return {
-        "seq": step.seq,
-        "object_id": step.uuid,
-        "object_name": step.name,
-        "how": step.action,
-        "state": _STEPS.get(step.state, "skipped"),
-        "attempts": step.attempts,
-        "error": step.error,
+def _step_row(done: JournalStep, step: Step | None) -> dict[str, Any]:
+    """The columns of a step: from the journal, and from the plan, if it is known."""
+    evidence: Mapping[str, Any] = orjson.loads(done.evidence or "{}")
+    row = {
+        **_times(done),
+        "seq": done.seq,
+        "object_id": done.uuid,
+        "object_name": done.name,
+        "how": done.action,
+        "state": _STEPS.get(done.state, "skipped"),
+        "error": done.error,
         **{name: evidence.get(name) for name in _EVIDENCE},
         "rows_after": evidence.get("rows_after", evidence.get("rows")),
     }
-
-
-def _said(step: Step | None) -> dict[str, Any]:
-    """The columns that come from the plan."""
     if step is None:
-        return {}
+        return row
     return {
+        **row,
         "kind": step.kind.value,
         "reason": step.reason,
         "changes": list(step.changes),

@@ -90,7 +90,10 @@ def _declared(work: Work, step: Step) -> BuiltinObject | None:
 _SINK = Mechanism(lambda work, step: Probe.NOT_DONE, _let_go, _settle_sink)
 _ALTER = Mechanism(_tables.probe, _tables.alter, _tables.verify)
 _RETIRE = Mechanism(
-    _shadow_tables.probe_retire, _shadow_tables.retire, _shadow_tables.verify_retire, _shadow_tables.retired_names
+    _shadow_tables.probe_retire,
+    _shadow_tables.retire,
+    _shadow_tables.verify_retire,
+    lambda work, step: (work.retired_name(step.name),),
 )
 _FILLED = Mechanism(_tables.probe, _tables.create_filled, _tables.verify, needs_engine=_is_query)
 _TABLES: dict[Action, Mechanism] = {

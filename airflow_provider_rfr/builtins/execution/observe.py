@@ -110,11 +110,17 @@ def observe(
 def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[LiveObject]:
     for entry in entries:
         identity = _marker_of(entry.properties)
+        known = recorded.by_uuid.get(identity) if identity is not None else None
+        columns: Sequence[LiveColumn] = entry.columns
+        if known is not None and known.kind is Kind.SOURCE:
+            # Of a source only declared columns count: the refresh adds others, and that is not drift.
+            declared = {each.name.casefold() for each in known.columns}
+            columns = [each for each in columns if each.name.casefold() in declared]
         yield LiveObject(
             entry.name,
             LiveKind.TABLE,
             identity,
-            _columns(entry.columns, recorded.by_uuid.get(identity) if identity is not None else None),
+            tuple(Column(each.name, each.type, each.required, each.comment) for each in columns),
             Constraints(entry.partitioning, entry.keys),
             dict(entry.properties),
             entry.snapshot_id,
@@ -122,15 +128,6 @@ def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[
             entry.bytes,
             entry.properties.get(STAMP),
         )
-
-
-def _columns(columns: Sequence[LiveColumn], known: RecordedObject | None) -> tuple[Column, ...]:
-    """The columns of a table. Of a source only declared ones count: the refresh adds others, and that is not drift."""
-    kept = columns
-    if known is not None and known.kind is Kind.SOURCE:
-        declared = {each.name.casefold() for each in known.columns}
-        kept = [each for each in columns if each.name.casefold() in declared]
-    return tuple(Column(each.name, each.type, each.required, each.comment) for each in kept)
 
 
 def _view(entry: ViewEntry) -> LiveObject:

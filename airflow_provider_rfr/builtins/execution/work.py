@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Column, Kind, quoted
+from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Column, Kind
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     DONE,
@@ -31,12 +31,12 @@ from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import ViewEntry
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.lake.types import quoted
 from airflow_provider_rfr.store.leases import Lease
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.builtins.spec import Column
     from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 
 

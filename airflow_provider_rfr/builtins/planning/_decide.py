@@ -6,7 +6,7 @@ Objects are decided in the order of their reads, so that every input is decided 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
 
@@ -257,17 +257,34 @@ class _Chosen:
     since: str | None = None
 
 
-@dataclass
 class Exports:
     """The decisions about all sinks.
 
-    :ivar choices: of sinks whose unsent rows no longer exist: id -> what was chosen
-    :ivar blocked: of sinks without a decision: id -> (name, problem)
+        :ivar dependents: every sink whose source changes, with what becomes of it
+    :ivar choices: of sinks whose rows are gone: id -> what was chosen
+        :ivar blocked: of sinks without a decision: id -> (name, problem)
     """
 
-    dependents: list[Dependent] = field(default_factory=list)
-    choices: dict[UUID, _Chosen] = field(default_factory=dict)
-    blocked: dict[UUID, tuple[str, str]] = field(default_factory=dict)
+    def __init__(self, policies: Policies) -> None:
+        self.dependents: list[Dependent] = []
+        self.choices: dict[UUID, _Chosen] = {}
+        self.blocked: dict[UUID, tuple[str, str]] = {}
+        self._policies = policies
+
+    def note(self, state: SinkState, how: str, reason: str, user: bool) -> None:
+        """Note what becomes of a sink."""
+        self.dependents.append(Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user))
+
+    def choose(self, state: SinkState, why: str, user: bool, since: str | None = None) -> None:
+        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy."""
+        choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
+        if choice not in SINKS:
+            problem = f"{why}: say what becomes of the sink, by sinks: {{{state.name}: {' | '.join(SINKS)}}}"
+            self.blocked[state.uuid] = (state.name, problem)
+            self.note(state, "undecided", why, user)
+            return
+        self.choices[state.uuid] = _Chosen(state.name, choice, why, since)
+        self.note(state, choice, f"{_WHAT[choice]}, since {why}", user)
 
 
 def _decide_sink(decision: Decision, *, unfinished: bool) -> None:
@@ -300,7 +317,7 @@ def exports(
 
     :param leftover_sinks: made by an unfinished deploy and not declared; they are removed
     """
-    found, ours = Exports(), {}
+    found, ours = Exports(policies), {}
     by_uuid = {each.uuid: each for each in recorded.sinks}
     for decision in decisions.values():
         desired = decision.desired
@@ -312,52 +329,24 @@ def exports(
     users = [each for identity, each in by_uuid.items() if identity not in decisions and identity not in left]
     for state in sorted((*ours.values(), *users), key=lambda each: (each.name.casefold(), str(each.uuid))):
         source = decisions.get(state.source)
-        if source is not None:
-            live = source.desired.live
-            emptied = live.emptied_by(recorded.revision) if live is not None else None
-            _export(found, state, source, policies, state.uuid not in ours, by_uuid, emptied)
-    _other_sources(found, decisions, by_uuid, policies)
+        if source is None:
+            continue
+        name, live, user = source.desired.obj.name, source.desired.live, state.uuid not in ours
+        emptied = live.emptied_by(recorded.revision) if live is not None else None
+        how = source.how if source.how is not None else Action.RENAME if source.renamed else None
+        if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE) and not source.leaves:
+            found.choose(state, f"{name} was emptied by deploy {emptied}, which did not finish", user, emptied)
+        elif how is not None and how in _CONTINUES and not source.leaves:
+            cursor = by_uuid.get(state.uuid, state).cursor
+            reason = _CONTINUES[how].replace("cursor", f"cursor {cursor}" if cursor is not None else "cursor", 1)
+            found.note(state, "continue", reason, user)
+        elif how is not None:
+            found.choose(state, f"{name} is {'emptied' if how is Action.REPLACE_EMPTY else 'created again'}", user)
+    _other_sources(found, decisions, by_uuid)
     return found
 
 
-def _export(
-    found: Exports,
-    state: SinkState,
-    source: Decision,
-    policies: Policies,
-    user: bool,
-    states: Mapping[UUID, SinkState],
-    emptied: str | None,
-) -> None:
-    how = source.how if source.how is not None else Action.RENAME if source.renamed else None
-    name, cursor = source.desired.obj.name, states.get(state.uuid, state).cursor
-    if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE) and not source.leaves:
-        _choose(found, state, f"{name} was emptied by deploy {emptied}, which did not finish", policies, user, emptied)
-        return
-    if how is None:
-        return
-    if how in _CONTINUES and not source.leaves:
-        reason = _CONTINUES[how].replace("cursor", f"cursor {cursor}" if cursor is not None else "cursor", 1)
-        found.dependents.append(_dependent(state, "continue", reason, user))
-        return
-    why = f"{name} is {'emptied' if how is Action.REPLACE_EMPTY else 'created again'}"
-    _choose(found, state, why, policies, user)
-
-
-def _choose(
-    found: Exports, state: SinkState, why: str, policies: Policies, user: bool, since: str | None = None
-) -> None:
-    choice = policies.sinks.get(state.name.casefold()) or state.on_replace
-    if choice not in SINKS:
-        problem = f"{why}: say what becomes of the sink, by sinks: {{{state.name}: {' | '.join(SINKS)}}}"
-        found.blocked[state.uuid] = (state.name, problem)
-        found.dependents.append(_dependent(state, "undecided", why, user))
-        return
-    found.choices[state.uuid] = _Chosen(state.name, choice, why, since)
-    found.dependents.append(_dependent(state, choice, f"{_WHAT[choice]}, since {why}", user))
-
-
-def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, SinkState], policies: Policies) -> None:
+def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, SinkState]) -> None:
     """A cursor is of no use in another source. The sink's row may have one that an unfinished deploy gave it."""
     for decision in decisions.values():
         desired, known = decision.desired, decision.desired.recorded
@@ -367,11 +356,7 @@ def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, S
         now = desired.reads[0].uuid
         if now is not None and before - {None, now}:
             state = SinkState(desired.uuid, desired.obj.name, now, on_replace=desired.obj.sink.on_replace)
-            _choose(found, state, f"it exports {desired.obj.sink.source} now", policies, False, str(now))
-
-
-def _dependent(state: SinkState, how: str, reason: str, user: bool) -> Dependent:
-    return Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user)
+            found.choose(state, f"it exports {desired.obj.sink.source} now", False, str(now))
 
 
 _GENERATED = "rfr.generated"
@@ -382,7 +367,6 @@ class Decider:
     """Decides about every object, one after the other.
 
     :param leaving: ids of objects that give up their names
-    :param removed: what is removed, by its compared name
     :param downgrade: why an older version may not change anything; None: it is not older
     """
 
@@ -428,18 +412,16 @@ class Decider:
                 decision.nothing_left()
             if desired.kind in STORED:
                 self._generate(decision)
-            self._leave(decision, desired)
-            self._rename(decision, desired, found)
-            self._check_name(decision, desired)
-            decision.problems += self._lost_names(desired)
-            self._refuse_downgrade(decision, desired)
+            self._leave(decision)
+            self._rename(decision, found)
+            decision.problems += self._name_problems(decision)
+            self._refuse_downgrade(decision)
             self._decisions[desired.uuid] = decision
         return self._decisions
 
-    def _leave(self, decision: Decision, desired: DesiredObject) -> None:
+    def _leave(self, decision: Decision) -> None:
         """What holds an object of another kind leaves its name before the object comes; it has to be unprotected."""
-        known, there = desired.recorded, desired.live
-        decision.leaves = False
+        desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
         if known is None or there is None or there.marker != desired.uuid or decision.how is not Action.CREATE:
             return
         if there.kind is not relation(desired.kind):
@@ -463,8 +445,8 @@ class Decider:
         inputs = zip(read, steps, strict=True)
         return live.properties[DONE] == done_mark(self._recorded.revision, desired.fingerprints, desired.sql, inputs)
 
-    def _rename(self, decision: Decision, desired: DesiredObject, found: Found) -> None:
-        known, live = desired.recorded, desired.live
+    def _rename(self, decision: Decision, found: Found) -> None:
+        desired, known, live = decision.desired, decision.desired.recorded, decision.desired.live
         if known is None or relation(desired.kind) is None:
             if known is not None and known.key != desired.key:
                 decision.how = decision.how or Action.METADATA
@@ -476,16 +458,14 @@ class Decider:
         if not decision.renamed:
             decision.how = decision.how or (Action.METADATA if known.key != desired.key and not decision.done else None)
 
-    def _check_name(self, decision: Decision, desired: DesiredObject) -> None:
-        if desired.recorded is None or not (decision.renamed or decision.how is Action.CREATE):
-            return
+    def _name_problems(self, decision: Decision) -> Iterable[str]:
+        """Its own name is taken, or a name that it reads is not there any more."""
+        desired = decision.desired
         there = self._live.objects.get(desired.key) if relation(desired.kind) is not None else None
-        if there is None or there.marker == desired.uuid:
-            return
-        if there.marker is None or there.marker not in self._leaving:
-            decision.problems.append(f"the name of {desired.obj.name} is taken: {whose(there, desired.uuid)}")
-
-    def _lost_names(self, desired: DesiredObject) -> Iterable[str]:
+        takes_name = desired.recorded is not None and (decision.renamed or decision.how is Action.CREATE)
+        stays = there is not None and (there.marker is None or there.marker not in self._leaving)
+        if takes_name and there is not None and stays and there.marker != desired.uuid:
+            yield f"the name of {desired.obj.name} is taken: {whose(there, desired.uuid)}"
         if relation(desired.kind) is not None and desired.key in self._user_views and desired.live is None:
             view = self._user_views[desired.key]
             yield f"the name of the {desired.kind.value} {desired.obj.name} is taken by the user view {view.name}"
@@ -512,36 +492,31 @@ class Decider:
 
     @cached_property
     def _listed(self) -> list[str]:
-        return list(_listed(self._desired_state, self._recorded))
+        """Objects that come, go, or are called something else."""
+        found = []
+        known, declared = self._recorded.by_uuid, self._desired_state
+        for desired in sorted(declared.objects.values(), key=lambda each: each.key):
+            before = known.get(desired.uuid)
+            if before is None:
+                found.append(f"+ {desired.obj.name}")
+            elif before.key != desired.key or before.kind is not desired.kind:
+                found.append(f"~ {desired.obj.name}")
+        for each in sorted(self._recorded.objects, key=lambda each: each.key):
+            if each.uuid not in declared.objects and each.uuid not in declared.kept:
+                found.append(f"- {each.name}")
+        return found
 
-    def _refuse_downgrade(self, decision: Decision, desired: DesiredObject) -> None:
-        known, new_contract = desired.recorded, Difference.CONTRACT in decision.differences
+    def _refuse_downgrade(self, decision: Decision) -> None:
+        desired, known = decision.desired, decision.desired.recorded
+        new_contract = Difference.CONTRACT in decision.differences
         if decision.instructed or not decision.touched:
             return
         if self._downgrade is not None:
             if (new_contract and desired.kind not in QUERIED) or not self._policies.allow_downgrade:
                 decision.problems.insert(0, self._downgrade)
                 decision.paste = None
-        elif (
-            known is not None
-            and Difference.CONTRACT in decision.differences
-            and desired.kind in STORED
-            and decision.paste is not None
-        ):
+        elif known is not None and new_contract and desired.kind in STORED and decision.paste is not None:
             ours, theirs = desired.fingerprints.contract.digest, known.fingerprints.contract.digest
-            if instructions.lead_back(desired.obj.migrations, theirs, ours):
+            # Instructions that lead from what is declared to what is recorded: older code is being deployed.
+            if instructions.path(desired.obj.migrations, ours, theirs) is not None:
                 decision.problems.append("downgrade not supported: what is recorded comes after what is declared")
-
-
-def _listed(desired_state: DesiredState, recorded: RegistryState) -> Iterable[str]:
-    """Objects that come, go, or are called something else."""
-    known: dict[UUID, RecordedObject] = recorded.by_uuid
-    for desired in sorted(desired_state.objects.values(), key=lambda each: each.key):
-        before = known.get(desired.uuid)
-        if before is None:
-            yield f"+ {desired.obj.name}"
-        elif before.key != desired.key or before.kind is not desired.kind:
-            yield f"~ {desired.obj.name}"
-    for each in sorted(recorded.objects, key=lambda each: each.key):
-        if each.uuid not in desired_state.objects and each.uuid not in desired_state.kept:
-            yield f"- {each.name}"

@@ -72,9 +72,30 @@ class Decision:
 
     def note_differences(self) -> None:
         """Compare the object with its record."""
-        if self.desired.recorded is not None:
-            self.differences = dict(_differences(self.desired, self.desired.recorded))
-            self.reasons += self.differences.values()
+        desired, known = self.desired, self.desired.recorded
+        if known is None:
+            return
+        found: dict[Difference, str] = {}
+        ours, theirs = desired.fingerprints, known.fingerprints
+        if desired.kind is not known.kind:
+            found[Difference.KIND] = f"kind: {known.kind.value} -> {desired.kind.value}"
+        if desired.key != known.key:
+            found[Difference.NAME] = f"renamed from {known.name}"
+        # Full texts are compared, not hashes.
+        if ours.contract.text != theirs.contract.text:
+            found[Difference.CONTRACT] = "contract changed"
+        if ours.constraints.text != theirs.constraints.text:
+            found[Difference.CONSTRAINTS] = "constraints changed"
+        has_query, both = desired.obj.query is not None, None not in (desired.sql, known.sql)
+        if not _is_same_logic(desired, known):
+            what, word = (Difference.LOGIC, "query") if has_query else (Difference.DEFINITION, "definition")
+            found[what] = f"{word} changed"
+        elif both and desired.sql != known.sql and desired.obj.query == known.raw_sql:
+            found[Difference.STAR] = "star expanded again"
+        if ours.meta.text != theirs.meta.text:
+            found[Difference.METADATA] = "metadata changed"
+        self.differences = found
+        self.reasons += found.values()
 
     def note_metadata(self) -> None:
         """Note what a step has to write, and to take away, where the metadata changed."""
@@ -137,7 +158,7 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
 
 
 def reads(name: str, columns: list[str]) -> str:
-    """In words."""
+    """The sentence that says which columns are read."""
     return f"reads {name}" if columns == ["*"] else f"reads {', '.join(f'{name}.{each}' for each in columns)}"
 
 
@@ -148,33 +169,6 @@ def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet =
     renames = pending_renames(known.columns, desired.obj.columns)
     changes = diff_columns(known.columns, desired.obj.columns, renames)
     return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
-
-
-def _differences(desired: DesiredObject, known: RecordedObject) -> Iterator[tuple[Difference, str]]:
-    """Differences from the record. Full texts are compared, not hashes."""
-    ours, theirs = desired.fingerprints, known.fingerprints
-    if desired.kind is not known.kind:
-        yield Difference.KIND, f"kind: {known.kind.value} -> {desired.kind.value}"
-    if desired.key != known.key:
-        yield Difference.NAME, f"renamed from {known.name}"
-    if ours.contract.text != theirs.contract.text:
-        yield Difference.CONTRACT, "contract changed"
-    if ours.constraints.text != theirs.constraints.text:
-        yield Difference.CONSTRAINTS, "constraints changed"
-    if not _is_same_logic(desired, known):
-        if desired.obj.query is not None:
-            yield Difference.LOGIC, "query changed"
-        else:
-            yield Difference.DEFINITION, "definition changed"
-    elif (
-        desired.sql is not None
-        and known.sql is not None
-        and desired.sql != known.sql
-        and desired.obj.query == known.raw_sql
-    ):
-        yield Difference.STAR, "star expanded again"
-    if ours.meta.text != theirs.meta.text:
-        yield Difference.METADATA, "metadata changed"
 
 
 def _is_same_logic(desired: DesiredObject, known: RecordedObject) -> bool:

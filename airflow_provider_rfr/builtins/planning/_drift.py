@@ -80,16 +80,16 @@ def find(
     :param unfinished: ids of objects that an unfinished deploy began to change
     """
     if desired.recorded is None:
-        if desired.live is not None and desired.live.marker in leaving:
-            return Found()
         live = desired.live
-        if live is None or relation(desired.kind) is None:
+        if live is None or live.marker in leaving or relation(desired.kind) is None:
             return Found()
         if live.marker == desired.uuid:
             note = "it is there with our marker, though not recorded"
             return Found(_from_live(desired, live, note)) if live.kind is relation(desired.kind) else Found()
         if live.marker is not None or desired.key not in policies.adopt:
-            return Found(conflicts=(_taken(desired, live),))
+            remedy = f"; rename one of the two, or adopt {desired.obj.name} if it is what is declared"
+            taken = f"the name of the {desired.kind.value} {desired.obj.name} is taken: {whose(live, desired.uuid)}"
+            return Found(conflicts=(f"{taken}{remedy if live.marker is None else ''}",))
         problems = list(_not_as_declared(desired, live))
         if problems:
             return Found(conflicts=(f"{live.name} can't be adopted: {'; '.join(problems)}",))
@@ -102,13 +102,6 @@ def whose(live: LiveObject, expected: UUID) -> str:
     if live.marker is None:
         return f"the {live.kind.value} {live.name} is there and lacks our marker: no deploy made it"
     return f"the {live.kind.value} {live.name} is there and carries the marker of {live.marker}, not of {expected}"
-
-
-def _taken(desired: DesiredObject, live: LiveObject) -> str:
-    remedy = ""
-    if live.marker is None:
-        remedy = f"; rename one of the two, or adopt {desired.obj.name} if it is what is declared"
-    return f"the name of the {desired.kind.value} {desired.obj.name} is taken: {whose(live, desired.uuid)}{remedy}"
 
 
 def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[str]:
@@ -126,7 +119,9 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
         return Found(_from_record(known))
     if live is None:
         # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
-        return Found() if unfinished and was is LiveKind.VIEW else _missing(policies)
+        gone = "it is gone from the catalog"
+        conflicts = (f"{gone}: remove or forget it, or let it be repaired",) if policies.drift == "adopt" else ()
+        return Found() if unfinished and was is LiveKind.VIEW else Found(drift=(gone,), conflicts=conflicts)
     if live.marker != desired.uuid:
         if live.marker is None and desired.key in policies.adopt and not list(_not_as_declared(desired, live)):
             return Found(_from_live(desired, live, None), adopted=True)
@@ -151,15 +146,6 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
         origin = replace(_from_record(known), note="changed by hand")
         return Found(origin, drift, rewrite_text=policies.drift == "repair")
     return _decided(desired, known, live, drift, policies)
-
-
-def _missing(policies: Policies) -> Found:
-    drift = ("it is gone from the catalog",)
-    if policies.drift == "adopt":
-        return Found(
-            drift=drift, conflicts=("it is gone from the catalog: remove or forget it, or let it be repaired",)
-        )
-    return Found(drift=drift)
 
 
 def _decided(

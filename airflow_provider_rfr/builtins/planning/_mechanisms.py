@@ -80,7 +80,15 @@ class _Chooser:
         self._by_hand = origin.contract == self._after
         self._problems: list[str] = []
         self._paste = False
-        self._chained = self._chain()
+        self._chained: instructions.Chained | None = None
+        found = None
+        if origin.contract not in ("", self._after):
+            found = instructions.path(desired.obj.migrations, origin.contract, self._after)
+        if found is not None:
+            try:
+                self._chained = instructions.merge(found)
+            except ValueError as error:
+                self._problems.append(f"an instruction's {error}")
         # An instruction that evolves may name a column's old name as its expression.
         given = self._chained.expressions if self._chained is not None else {}
         renames = {name.casefold(): old for name, text in given.items() if (old := _column(text)) is not None}
@@ -115,18 +123,6 @@ class _Chooser:
             any(each.what in NEEDS_VALUES for each in self._changes),
         )
 
-    def _chain(self) -> instructions.Chained | None:
-        if self._origin.contract == self._after or not self._origin.contract:
-            return None
-        found = instructions.path(self._desired.obj.migrations, self._origin.contract, self._after)
-        if found is None:
-            return None
-        try:
-            return instructions.merge(found, compose)
-        except ValueError as error:
-            self._problems.append(f"an instruction's {error}")
-            return None
-
     def _constraints(self) -> Iterator[str]:
         for name, old, new in (
             ("partitioned by", self._origin.partitioning, self._desired.obj.partitioning),
@@ -157,7 +153,13 @@ class _Chooser:
             if self._desired.obj.query is None:
                 self._problems.append("the instruction says recompute, but there is no query to compute it from")
             return Strategy.RECOMPUTE
-        if chained.how is Strategy.REWRITE and (needed is Strategy.REWRITE or self._computes(chained)):
+        # Whether any value becomes another one: an expression that is a column's old name only renames it.
+        target = folded(self._target)
+        computes = any(
+            name.casefold() in target and not self._passes(name.casefold(), text)
+            for name, text in chained.expressions.items()
+        )
+        if chained.how is Strategy.REWRITE and (needed is Strategy.REWRITE or computes):
             return Strategy.REWRITE
         if needed is Strategy.REWRITE:
             hard = "; ".join(str(each) for each in self._changes if each.what in NEEDS_VALUES)
@@ -165,14 +167,6 @@ class _Chooser:
             self._paste = True
         self._skipped(chained)
         return Strategy.EVOLVE
-
-    def _computes(self, chained: instructions.Chained) -> bool:
-        """Whether any value becomes another one; an expression that is a column's old name only renames it."""
-        target = folded(self._target)
-        return any(
-            name.casefold() in target and not self._passes(name.casefold(), text)
-            for name, text in chained.expressions.items()
-        )
 
     def _skipped(self, chained: instructions.Chained) -> None:
         """Over several versions, a dropped and an added column may be one that was renamed in between."""
@@ -241,7 +235,7 @@ class _Chooser:
     def _details(self, how: Strategy | None, expressions: Mapping[str, str]) -> dict[str, Any]:
         if how is None:
             return {}
-        found = schema_updates(self._origin.columns, self._target, self._renames).to_json()
+        found = schema_updates(self._origin.columns, self._target, self._renames)
         if expressions:
             found["expressions"] = dict(expressions)
         if not same_names(self._origin.partitioning, self._desired.obj.partitioning):
@@ -250,15 +244,12 @@ class _Chooser:
             found["keys"] = list(self._desired.obj.keys)
         found |= {"contract": self._after, "from": self._origin.contract}
         if how is Strategy.SHADOW:
-            found["shadow"] = self._shadow(found)
+            # The name depends on the change: a later deploy uses the shadow only for the very same one.
+            ours = self._desired.fingerprints
+            texts = (ours.contract.text, ours.constraints.text, ours.meta.text)
+            digest = hashlib.sha256(dumps((self._desired.uuid, found, texts))).hexdigest()
+            found["shadow"] = f"{self._desired.obj.name}{SHADOW}{digest[:8]}"
         return found
-
-    def _shadow(self, details: Mapping[str, Any]) -> str:
-        """A name that says what is built there: a later deploy uses it only for the very same change."""
-        ours = self._desired.fingerprints
-        texts = (ours.contract.text, ours.constraints.text, ours.meta.text)
-        digest = hashlib.sha256(dumps((self._desired.uuid, details, texts))).hexdigest()
-        return f"{self._desired.obj.name}{SHADOW}{digest[:8]}"
 
 
 def _column(expression: str) -> str | None:

@@ -233,19 +233,6 @@ _REMEDY = "change the view, or let it break with user_views: warn"
 
 
 @dataclass
-class UserViews:
-    """What the changes mean for users' views.
-
-    :ivar rebound: in the order in which to do it, with why
-    """
-
-    rebound: list[tuple[UserView, str]] = field(default_factory=list)
-    dependents: list[Dependent] = field(default_factory=list)
-    blocked: list[Blocked] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass
 class _Noticed:
     """Impact on one user view, by object id: reads that break, and reads whose columns changed."""
 
@@ -253,17 +240,23 @@ class _Noticed:
     changed: dict[UUID, str] = field(default_factory=dict)
 
 
-def user_views(
-    decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
-) -> UserViews:
-    """What the changes mean for users' views, those over other users' views too."""
-    return _Finder(decisions, removed, live, policies).find()
+class UserViews:
+    """What the changes mean for users' views, those over other users' views too.
 
+    :ivar rebound: in the order in which to do it, with why
+    """
 
-class _Finder:
     def __init__(
-        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
+        self,
+        decisions: Decisions,
+        removed: Mapping[UUID, RecordedObject],
+        live: ActualState,
+        policies: Policies,
     ) -> None:
+        self.rebound: list[tuple[UserView, str]] = []
+        self.dependents: list[Dependent] = []
+        self.blocked: list[Blocked] = []
+        self.warnings: list[str] = []
         self._decisions = decisions
         self._removed = removed
         self._policies = policies
@@ -272,49 +265,55 @@ class _Finder:
         for identity, decision in decisions.items():
             self._ours[(decision.desired.recorded or decision.desired).key] = identity
         self._changed: dict[str, _Noticed] = {}
-        self._found = UserViews()
 
-    def find(self) -> UserViews:
+    def decide(self) -> UserViews:
+        """Decide about each view, after those that it reads."""
         graph = Graph({key: {each.name for each in view.reads or ()} for key, view in self._views.items()})
         try:
             order = graph.order(lambda key: key)
         except CycleError:
             order = tuple(sorted(self._views))
+        policy = self._policies.user_views
         for key in order:
-            noticed = self._noticed(self._views[key])
-            if noticed.broken or noticed.changed:
-                self._changed[key] = noticed
-                self._decide(self._views[key], noticed)
-        return self._found
+            view, noticed = self._views[key], self._noticed(self._views[key])
+            why = [*noticed.broken.values(), *noticed.changed.values()]
+            if not why:
+                continue
+            self._changed[key] = noticed
+            how = "warn" if policy == "warn" else "blocked" if noticed.broken or policy == "fail" else "rebind"
+            words = "; ".join(why)
+            for identity, reason in {**noticed.changed, **noticed.broken}.items():
+                self.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
+            if how == "warn":
+                self.warnings.append(f"view {view.name} (user) {words}: it may fail from now on")
+            elif how == "blocked":
+                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, f"user_views: {policy}; {_REMEDY}")))
+            else:
+                self.rebound.append((view, words))
+        return self
 
     def _noticed(self, view: UserView) -> _Noticed:
         found = _Noticed()
         if view.reads is None:
-            self._assume(found)
-            return found
-        for each in view.reads:
+            # A view that can't be read may read anything.
+            for identity, gone in self._removed.items():
+                found.broken[identity] = f"can't be read, so it may read {gone.name}, which is removed"
+            for identity, decision in self._decisions.items():
+                if decision.effects.gone or decision.renamed:
+                    found.broken[identity] = f"can't be read, so it may read {self._old_name(decision)} as it was"
+                elif decision.effects.shape:
+                    found.changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
+        for each in view.reads or ():
             if (read := self._changed.get(each.name)) is not None:
                 reason = f"reads {self._views[each.name].name}"
                 found.broken.update(dict.fromkeys(read.broken, reason))
                 found.changed.update({on: reason for on in read.changed if not read.broken})
-            identity = self._ours.get(each.name)
-            if identity is None:
-                continue
-            if identity in self._removed:
-                found.broken[identity] = f"reads {self._removed[identity].name}, which is removed"
-            else:
-                self._notice(found, self._decisions[identity], each.columns)
+            ours = self._ours.get(each.name)
+            if ours is not None and ours in self._removed:
+                found.broken[ours] = f"reads {self._removed[ours].name}, which is removed"
+            elif ours is not None:
+                self._notice(found, self._decisions[ours], each.columns)
         return found
-
-    def _assume(self, found: _Noticed) -> None:
-        """A view that can't be read may read anything."""
-        for identity, each in self._removed.items():
-            found.broken[identity] = f"can't be read, so it may read {each.name}, which is removed"
-        for identity, decision in self._decisions.items():
-            if decision.effects.gone or decision.renamed:
-                found.broken[identity] = f"can't be read, so it may read {self._old_name(decision)} as it was"
-            elif decision.effects.shape:
-                found.changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
 
     def _notice(self, found: _Noticed, decision: Decision, columns: tuple[str, ...] | None) -> None:
         identity, name = decision.desired.uuid, self._old_name(decision)
@@ -331,17 +330,3 @@ class _Finder:
     def _old_name(decision: Decision) -> str:
         known = decision.desired.recorded
         return known.name if known is not None else decision.desired.obj.name
-
-    def _decide(self, view: UserView, noticed: _Noticed) -> None:
-        policy = self._policies.user_views
-        why = [*noticed.broken.values(), *noticed.changed.values()]
-        how = "warn" if policy == "warn" else "blocked" if noticed.broken or policy == "fail" else "rebind"
-        words = "; ".join(why)
-        for identity, reason in {**noticed.changed, **noticed.broken}.items():
-            self._found.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
-        if how == "warn":
-            self._found.warnings.append(f"view {view.name} (user) {words}: it may fail from now on")
-        elif how == "blocked":
-            self._found.blocked.append(Blocked(view.name, Kind.VIEW, (*why, f"user_views: {policy}; {_REMEDY}")))
-        else:
-            self._found.rebound.append((view, words))

@@ -220,23 +220,20 @@ class _Resolver:
             seen = {each.name: each.columns for each in known.deps}
 
         def columns_of(name: str) -> tuple[str, ...] | None:
-            return self._as_seen(name.casefold(), seen or {})
+            """Columns that were there when the stars were written out, by the names that they have now."""
+            now, before = self._columns(name.casefold()), (seen or {}).get(name.casefold())
+            if now is None or before is None:
+                return now
+            obj = self._objects.get(name.casefold())
+            columns = obj.columns if obj is not None else ()
+            old = {each.name.casefold() for each in columns if (each.renamed_from or "").casefold() in before}
+            return tuple(each for each in now if each.casefold() in before or each.casefold() in old)
 
         try:
             return expand_stars(query, columns_of, namespace_of(desired.obj.name))
         except (RfrError, ValueError) as error:
             self._problems[desired.uuid].append(str(error))
             return query
-
-    def _as_seen(self, name: str, seen: Mapping[str, Sequence[str] | None]) -> tuple[str, ...] | None:
-        """Columns that were there when the stars were written out, by the names that they have now."""
-        now, before = self._columns(name), seen.get(name)
-        if now is None or before is None:
-            return now
-        obj = self._objects.get(name)
-        columns = obj.columns if obj is not None else ()
-        old = {each.name.casefold() for each in columns if (each.renamed_from or "").casefold() in before}
-        return tuple(each for each in now if each.casefold() in before or each.casefold() in old)
 
     def _columns(self, name: str) -> tuple[str, ...] | None:
         obj = self._objects.get(name)

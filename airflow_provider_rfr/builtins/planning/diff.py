@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from airflow_provider_rfr.builtins.spec import Column, Strategy, is_plain, quoted
-from airflow_provider_rfr.lake.types import TypeChange, classify
+from airflow_provider_rfr.builtins.spec import Column, Strategy
+from airflow_provider_rfr.lake.types import TypeChange, classify, is_plain, quoted
 
 
 class Change(str, Enum):
@@ -137,29 +137,26 @@ def diff_columns(
     before, sources = folded(old), _origins(old, new, renames or {})
     found: list[ColumnChange] = []
     for column in new:
-        source = sources.get(column.name.casefold())
+        name, source = column.name, sources.get(column.name.casefold())
         if source is None:
             what = Change.ADD_REQUIRED if column.required else Change.ADD
-            found.append(ColumnChange(what, column.name, "", column.type))
-        else:
-            found += _changes(before[source], column)
+            found.append(ColumnChange(what, name, "", column.type))
+            continue
+        known = before[source]
+        if known.name.casefold() != name.casefold():
+            found.append(ColumnChange(Change.RENAME, name, known.name, name))
+        if (kind := classify(known.type, column.type)) is not TypeChange.SAME:
+            what = Change.WIDEN if kind is TypeChange.WIDEN else Change.RETYPE
+            found.append(ColumnChange(what, name, known.type, column.type))
+        if known.required != column.required:
+            found.append(ColumnChange(Change.REQUIRE if column.required else Change.RELAX, name))
+        if known.comment != column.comment:
+            found.append(ColumnChange(Change.COMMENT, name, known.comment or "", column.comment or ""))
     kept = set(sources.values())
     dropped = [each for each in old if each.name.casefold() not in kept]
     if [name for name in before if name in kept] != list(sources.values()):
         found.append(ColumnChange(Change.REORDER, "", "", ", ".join(each.name for each in new)))
     return (*found, *(ColumnChange(Change.DROP, each.name, each.type, "") for each in dropped))
-
-
-def _changes(old: Column, new: Column) -> Iterable[ColumnChange]:
-    if old.name.casefold() != new.name.casefold():
-        yield ColumnChange(Change.RENAME, new.name, old.name, new.name)
-    if (kind := classify(old.type, new.type)) is not TypeChange.SAME:
-        what = Change.WIDEN if kind is TypeChange.WIDEN else Change.RETYPE
-        yield ColumnChange(what, new.name, old.type, new.type)
-    if old.required != new.required:
-        yield ColumnChange(Change.REQUIRE if new.required else Change.RELAX, new.name)
-    if old.comment != new.comment:
-        yield ColumnChange(Change.COMMENT, new.name, old.comment or "", new.comment or "")
 
 
 def gentlest(changes: Iterable[ColumnChange]) -> Strategy | None:
@@ -187,25 +184,13 @@ def rename_hints(changes: Iterable[ColumnChange]) -> list[str]:
 _Operation = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _SchemaUpdates:
-    """Operations: ``drop``, ``rename``, ``widen``, ``relax``, ``add``, ``move``, ``comment``, ``require``.
-
-    :ivar batches: schema updates of one transaction, in order; each is a list of operations
-    :ivar tighten: ``require`` operations, to be refused if there is a NULL
-    """
-
-    batches: tuple[tuple[_Operation, ...], ...] = ()
-    tighten: tuple[_Operation, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """For a step's details."""
-        found: dict[str, Any] = {"updates": [list(batch) for batch in self.batches]} if self.batches else {}
-        return {**found, "tighten": list(self.tighten)} if self.tighten else found
-
-
 @dataclass
 class _Draft:
+    """Schema updates in the making.
+
+    :ivar names: compared names of the columns as they are after ``first``; renamed ones begin with ``new:``
+    """
+
     old: Mapping[str, Column]
     names: list[str]
     first: list[_Operation] = field(default_factory=list)
@@ -246,63 +231,46 @@ class _Draft:
                 )
 
 
-def schema_updates(
-    old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str] | None = None
-) -> _SchemaUpdates:
-    """From the old columns to the new ones. A column of an incompatible new type is dropped and added again."""
-    renames = renames or {}
+def schema_updates(old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str]) -> dict[str, Any]:
+    """From the old columns to the new ones, for a step's details; what there is none of is left out.
+
+    A column of an incompatible new type is dropped and added again. Operations are ``drop``, ``rename``, ``widen``,
+    ``relax``, ``add``, ``move``, ``comment`` and ``require``.
+
+    :returns: ``updates``: schema updates of one transaction, in order, each a list of operations;
+        ``tighten``: ``require`` operations, to be refused if there is a NULL
+    """
     changes = diff_columns(old, new, renames)
     sources = _origins(old, new, renames)
     replaced = {each.column.casefold() for each in changes if each.what is Change.RETYPE}
     draft = _Draft(folded(old), list(folded(old)))
-    kept = {source for name, source in sources.items() if name not in replaced}
-    for name in folded(old):
-        if name not in kept:
-            draft.drop(name)
-    _in_place(draft, changes, sources, replaced)
+    # New compared name -> old column, of those columns that stay.
+    kept = {name: draft.old[source] for name, source in sources.items() if name not in replaced}
+    staying = {each.name.casefold() for each in kept.values()}
+    for name in [name for name in draft.old if name not in staying]:
+        draft.drop(name)
+    for change in changes:
+        name = change.column.casefold()
+        if name in kept and change.what in (Change.WIDEN, Change.RELAX):
+            operation = {"op": change.what.value, "column": kept[name].name}
+            draft.first.append(operation if change.what is Change.RELAX else {**operation, "type": change.after})
     for number, column in enumerate(new):
         name = column.name.casefold()
-        if name not in sources or name in replaced:
+        if name not in kept:
             draft.add(column)
         elif sources[name] != name:
             draft.rename(sources[name], column, number)
     draft.move(new)
-    draft.third += _comments(old, new, sources, replaced)
-    batches = (tuple(batch) for batch in (draft.first, draft.second, draft.third) if batch)
-    return _SchemaUpdates(tuple(batches), _tighten(folded(old), new, sources, replaced))
-
-
-def _in_place(draft: _Draft, changes: Sequence[ColumnChange], sources: Mapping[str, str], replaced: set[str]) -> None:
-    for change in changes:
-        name = change.column.casefold()
-        if name in replaced or change.what not in (Change.WIDEN, Change.RELAX):
-            continue
-        operation = {"op": change.what.value, "column": draft.old[sources[name]].name}
-        draft.first.append(operation if change.what is Change.RELAX else {**operation, "type": change.after})
-
-
-def _comments(
-    old: Sequence[Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
-) -> list[_Operation]:
-    before = folded(old)
-    found = []
+    tighten = []
     for column in new:
-        name = column.name.casefold()
-        source = None if name in replaced else sources.get(name)
-        if (before[source].comment if source is not None else None) != column.comment:
-            found.append({"op": "comment", "column": column.name, "comment": column.comment})
-    return found
-
-
-def _tighten(
-    old: Mapping[str, Column], new: Sequence[Column], sources: Mapping[str, str], replaced: set[str]
-) -> tuple[_Operation, ...]:
-    return tuple(
-        {"op": "require", "column": column.name}
-        for column in new
-        if column.required
-        and not ((name := column.name.casefold()) in sources and name not in replaced and old[sources[name]].required)
-    )
+        before = kept.get(column.name.casefold())
+        if (before.comment if before is not None else None) != column.comment:
+            draft.third.append({"op": "comment", "column": column.name, "comment": column.comment})
+        if column.required and (before is None or not before.required):
+            tighten.append({"op": "require", "column": column.name})
+    updates = [batch for batch in (draft.first, draft.second, draft.third) if batch]
+    found: dict[str, Any] = {"updates": updates} if updates else {}
+    return {**found, "tighten": tighten} if tighten else found
 
 
 _DIGITS: Final = 12

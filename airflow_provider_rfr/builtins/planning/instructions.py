@@ -6,17 +6,16 @@ same fingerprints as any other."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from airflow_provider_rfr.builtins.spec import LOSSY, Migration, Strategy
+from airflow_provider_rfr.builtins.sql.parse import compose
 
 _SHORTEST_PREFIX = 8
 """Digits of a fingerprint that an instruction has to name."""
 _ORDER = tuple(Strategy)
-_Compose = Callable[[str, Mapping[str, str]], str]
-"""Puts expressions in the place of the columns that another expression reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,11 @@ class Chained:
 
     :ivar how: the strongest of them
     :ivar expressions: SQL by column, over the columns at the chain's start
-    :ivar emptied: one of them empties the table, so that all of them together do
     """
 
     how: Strategy
     expressions: Mapping[str, str] = field(default_factory=dict)
     length: int = 1
-
-    @property
-    def emptied(self) -> bool:
-        return self.how in LOSSY
 
 
 def names(one: str, other: str) -> bool:
@@ -62,14 +56,13 @@ def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migr
     return None
 
 
-def merge(steps: Sequence[Migration], compose: _Compose) -> Chained:
+def merge(steps: Sequence[Migration]) -> Chained:
     """One instruction for all of them. Evolving twice is evolving once; anything stronger takes in what is gentler;
     expressions are put into each other; emptying anywhere empties the whole."""
-    single = (Chained(each.how, dict(each.expressions)) for each in steps)
-    return reduce(lambda first, then: _both(first, then, compose), single)
+    return reduce(_both, (Chained(each.how, dict(each.expressions)) for each in steps))
 
 
-def _both(first: Chained, then: Chained, compose: _Compose) -> Chained:
+def _both(first: Chained, then: Chained) -> Chained:
     """Two instructions as one. It makes no difference which two of three are taken first."""
     how = max(first.how, then.how, key=_ORDER.index)
     rewritten = {column: compose(text, first.expressions) for column, text in then.expressions.items()}
@@ -86,8 +79,3 @@ def unused(migrations: Iterable[Migration], wanted: str) -> list[Migration]:
             left.remove(each)
             reached.append(each.before)
     return left
-
-
-def lead_back(migrations: Sequence[Migration], recorded: str, wanted: str) -> bool:
-    """Whether the instructions lead from the wanted contract to the recorded one: older code is being deployed."""
-    return path(migrations, wanted, recorded) is not None

@@ -343,10 +343,6 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     """
     if saved.plan_hash == fresh.plan_hash and saved.base_revision == fresh.base_revision:
         return saved
-    raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(_differences(saved, fresh))}; plan again")
-
-
-def _differences(saved: Plan, fresh: Plan) -> list[str]:
     found = []
     if saved.project != fresh.project:
         found.append(f"it is for project {saved.project}, this is {fresh.project}")
@@ -360,4 +356,5 @@ def _differences(saved: Plan, fresh: Plan) -> list[str]:
     after = {(each.name, each.how.value) for each in fresh.steps}
     found += [f"{how} {name} is no longer to be done" for name, how in sorted(before - after)[:5]]
     found += [f"{how} {name} has to be done as well" for name, how in sorted(after - before)[:5]]
-    return found or ["a step has other details, or another object is blocked"]
+    found = found or ["a step has other details, or another object is blocked"]
+    raise StalePlanError(f"plan {saved.plan_hash[:12]} is stale: {'; '.join(found)}; plan again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from airflow_provider_rfr.builtins.planning._order import (
     leaving,
     removals,
     renames,
-    user_views,
 )
 from airflow_provider_rfr.builtins.planning._resolve import resolve
 from airflow_provider_rfr.builtins.planning.diff import short
@@ -39,7 +39,7 @@ _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 
 @dataclass(frozen=True)
 class _Outcome:
-    """All decisions of a plan."""
+    """All decisions of a plan, and the parts of the plan that follow from them."""
 
     decisions: dict[UUID, Decision]
     removed: Removals
@@ -48,19 +48,15 @@ class _Outcome:
     exports: Exports
     policies: Policies
 
-
-class _Writer:
-    """Writes the parts of a plan."""
-
-    def __init__(self, outcome: _Outcome) -> None:
-        self._outcome = outcome
-        self._decisions = outcome.decisions
-        self._going = {uuid: each for uuid, each in outcome.decisions.items() if not each.problems}
+    @cached_property
+    def _going(self) -> dict[UUID, Decision]:
+        """Decisions that nothing stops."""
+        return {uuid: each for uuid, each in self.decisions.items() if not each.problems}
 
     def steps(self) -> tuple[Step, ...]:
         """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
         comes or changes; sinks and users' views follow; the rest leaves."""
-        leaving = self._outcome.leaving
+        leaving = self.leaving
         parts = (
             self._removed_sinks(),
             self._sinks(held=True),
@@ -71,7 +67,7 @@ class _Writer:
             self._sinks(held=False),
             (
                 Step(0, None, view.name, Kind.VIEW, Action.REBIND, why, (), {"sql": view.query}, user=True)
-                for view, why in self._outcome.user_views.rebound
+                for view, why in self.user_views.rebound
             ),
             self._drops(leaving.late),
             self._leftovers(leaving.leftovers[1]),
@@ -103,8 +99,8 @@ class _Writer:
     def _drops(self, identities: tuple[UUID, ...]) -> Iterator[Step]:
         for identity in identities:
             decision = self._going.get(identity)
-            if identity in self._outcome.removed.there:
-                removed = self._outcome.removed
+            if identity in self.removed.there:
+                removed = self.removed
                 kind, reason = removed.leaving[identity].kind, removed.reasons[identity]
                 yield self._gone(identity, kind, Action.REMOVE, reason, removed.there[identity])
             elif decision is not None and decision.desired.live is not None:
@@ -118,7 +114,7 @@ class _Writer:
 
     def _removed_sinks(self) -> Iterator[Step]:
         """Nothing in the catalog, but a cursor that ends; before its source goes."""
-        removed = self._outcome.removed
+        removed = self.removed
         for known in sorted(removed.leaving.values(), key=lambda each: each.key):
             if known.kind is Kind.SINK:
                 yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, removed.reasons[known.uuid])
@@ -127,7 +123,7 @@ class _Writer:
 
     def _leftovers(self, keys: tuple[str, ...]) -> Iterator[Step]:
         for key in keys:
-            there = self._outcome.removed.leftovers[key]
+            there = self.removed.leftovers[key]
             if there.marker is not None:
                 yield self._gone(there.marker, _live_kind(there), Action.REMOVE, "left by an unfinished deploy", there)
 
@@ -135,18 +131,18 @@ class _Writer:
         """The step that retires a table, to be collected later, or drops a view."""
         details: dict[str, Any] = {"physical": live.name}
         if kind in STORED:
-            details["keep_days"] = self._outcome.policies.keep_days
+            details["keep_days"] = self.policies.keep_days
         return Step(0, identity, live.name, kind, how, reason, (), details, rows=live.rows, bytes=live.bytes)
 
     def _renames(self) -> Iterator[Step]:
-        staying = (each for uuid, each in self._going.items() if uuid not in self._outcome.leaving.early)
+        staying = (each for uuid, each in self._going.items() if uuid not in self.leaving.early)
         for each in renames(staying):
             desired = self._going[each.uuid].desired
             yield Step(0, each.uuid, each.name, desired.kind, Action.RENAME, "declared name", (), {"to": each.to})
 
     def _sinks(self, *, held: bool) -> Iterator[Step]:
         """A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards."""
-        choices = self._outcome.exports.choices
+        choices = self.exports.choices
         for identity in sorted(choices, key=lambda each: (choices[each].name, str(each))):
             chosen = choices[identity]
             verb = Action(chosen.how)
@@ -164,11 +160,11 @@ class _Writer:
             if decision.how in _SHOWN
             for on, reason in decision.input_reasons.items()
         )
-        return (*ours, *self._outcome.user_views.dependents, *self._outcome.exports.dependents)
+        return (*ours, *self.user_views.dependents, *self.exports.dependents)
 
     def drift(self) -> tuple[Drift, ...]:
         """What was changed by hand."""
-        policy = self._outcome.policies.drift
+        policy = self.policies.drift
         found = (
             Drift(
                 each.desired.uuid,
@@ -177,7 +173,7 @@ class _Writer:
                 each.drift,
                 policy,
             )
-            for each in self._decisions.values()
+            for each in self.decisions.values()
             if each.drift
         )
         return tuple(sorted(found, key=lambda each: (each.name.casefold(), each.uuid)))
@@ -194,40 +190,68 @@ class _Writer:
                 each.paste,
                 str(each.desired.obj.place),
             )
-            for each in self._decisions.values()
+            for each in self.decisions.values()
             if each.problems
         ]
         sinks = (
-            Blocked(name, Kind.SINK, (problem,), identity)
-            for identity, (name, problem) in self._outcome.exports.blocked.items()
+            Blocked(name, Kind.SINK, (problem,), identity) for identity, (name, problem) in self.exports.blocked.items()
         )
-        every = (*found, *sinks, *self._outcome.removed.blocked, *self._outcome.user_views.blocked)
+        every = (*found, *sinks, *self.removed.blocked, *self.user_views.blocked)
         return tuple(sorted(every, key=lambda each: (each.name.casefold(), str(each.uuid))))
 
     def drop_order(self) -> tuple[UUID, ...]:
         """What leaves, readers first."""
-        leaving = self._outcome.leaving
+        leaving = self.leaving
         return tuple(
-            each
-            for each in (*leaving.early, *leaving.late)
-            if each in self._outcome.removed.there or each in self._going
+            each for each in (*leaving.early, *leaving.late) if each in self.removed.there or each in self._going
         )
 
     def create_order(self) -> tuple[UUID, ...]:
         """What comes or changes, what is read first."""
         return tuple(identity for identity, each in self._going.items() if each.how is not None)
 
+    def plan(self, spec: CatalogSpec, recorded: RegistryState, warnings: tuple[str, ...]) -> Plan:
+        """The plan, with the records of objects that are not blocked."""
+        blocked = self.blocked()
+        stopped = {each.uuid for each in blocked}
+        records = (
+            _record(each, recorded.revision + 1)
+            for each in sorted(self.decisions.values(), key=lambda each: each.desired.key)
+            if each.desired.uuid not in stopped
+        )
+        untouched = [each for each in self.decisions.values() if not each.touched and not each.problems]
+        found = Plan(
+            project=spec.project,
+            version=spec.version,
+            recorded_version=recorded.version,
+            base_revision=recorded.revision,
+            policies=self.policies,
+            canonicalizer=CANONICALIZER,
+            steps=self.steps(),
+            dependents=self.dependents(),
+            drift=self.drift(),
+            blocked=blocked,
+            warnings=warnings,
+            drop_order=self.drop_order(),
+            create_order=self.create_order(),
+            records=tuple(each for each in records if each is not None),
+            forgotten=tuple(sorted(self.removed.leaving)),
+            unchanged=len(untouched),
+            done=sum(each.done for each in untouched),
+        )
+        return replace(found, plan_hash=found.digest())
+
 
 def _live_kind(there: LiveObject) -> Kind:
     return Kind.TABLE if there.kind is LiveKind.TABLE else Kind.VIEW
 
 
-def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObject | None:
+def _record(decision: Decision, revision: int) -> RecordedObject | None:
     """The object's entry, if it is another one afterwards; who applies the plan puts its deploy's id into it."""
     desired, known = decision.desired, decision.desired.recorded
-    if known is not None and not decision.touched and not decision.done and _same(desired, known, canonicalizer):
+    if known is not None and not decision.touched and not decision.done and _same(desired, known):
         return None
-    fresh = _entry(desired, canonicalizer, revision)
+    fresh = _entry(desired, revision)
     if decision.done and desired.live is not None:
         fresh = replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
     elif known is not None:
@@ -241,7 +265,7 @@ def record(decision: Decision, canonicalizer: str, revision: int) -> RecordedObj
     return fresh
 
 
-def _entry(desired: DesiredObject, canonicalizer: str, revision: int) -> RecordedObject:
+def _entry(desired: DesiredObject, revision: int) -> RecordedObject:
     """The record of the object after the deploy."""
     obj = desired.obj
     return RecordedObject(
@@ -250,7 +274,7 @@ def _entry(desired: DesiredObject, canonicalizer: str, revision: int) -> Recorde
         kind=obj.kind,
         physical=obj.name,
         fingerprints=desired.fingerprints,
-        canonicalizer=canonicalizer,
+        canonicalizer=CANONICALIZER,
         raw_sql=obj.query,
         columns=obj.columns,
         deps=desired.reads,
@@ -268,11 +292,11 @@ def _entry(desired: DesiredObject, canonicalizer: str, revision: int) -> Recorde
     )
 
 
-def _same(desired: DesiredObject, known: RecordedObject, canonicalizer: str) -> bool:
+def _same(desired: DesiredObject, known: RecordedObject) -> bool:
     obj = desired.obj
     return (
         known.fingerprints == desired.fingerprints
-        and known.canonicalizer == canonicalizer
+        and known.canonicalizer == CANONICALIZER
         and known.name == obj.name
         and known.kind is obj.kind
         and known.raw_sql == obj.query
@@ -288,16 +312,9 @@ def _warnings(
     outcome: _Outcome, desired_state: DesiredState, recorded: RegistryState, live: ActualState
 ) -> tuple[str, ...]:
     """What is worth a look in the plan and stops nothing."""
-    found = [
-        *_unneeded_instructions(desired_state),
-        *_unneeded_permissions(outcome),
-        *_outside_readers(desired_state, recorded, live),
-        *_retired_rows(outcome),
-    ]
+    found = [*_unneeded_permissions(outcome), *_outside_readers(desired_state, recorded, live)]
     for decision in outcome.decisions.values():
-        if decision.how is Action.REPLACE_EMPTY and not decision.invents_values:
-            enough = "evolve" if decision.details.get("updates") else "nothing"
-            found.append(f"{decision.desired.obj.name} is emptied, though {enough} would do")
+        found += _object_warnings(decision, outcome.policies.keep_days)
     for each in desired_state.unlisted:
         problem = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
         found.append(f"{problem}: none is made; declare a document of kind instances")
@@ -311,12 +328,20 @@ def _warnings(
     return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
 
 
-def _unneeded_instructions(desired_state: DesiredState) -> Iterator[str]:
-    for desired in desired_state.objects.values():
-        target = desired.fingerprints.contract.digest
-        for each in instructions.unused(desired.obj.migrations, target):
-            path = f"from {short(each.before)} to {short(each.after)}"
-            yield f"{desired.obj.name}: the instruction {path} is unused: it does not lead to {short(target)}"
+def _object_warnings(decision: Decision, keep_days: int) -> Iterator[str]:
+    desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
+    target = desired.fingerprints.contract.digest
+    for each in instructions.unused(desired.obj.migrations, target):
+        path = f"from {short(each.before)} to {short(each.after)}"
+        yield f"{desired.obj.name}: the instruction {path} is unused: it does not lead to {short(target)}"
+    if decision.how is Action.REPLACE_EMPTY and not decision.invents_values:
+        enough = "evolve" if decision.details.get("updates") else "nothing"
+        yield f"{desired.obj.name} is emptied, though {enough} would do"
+    if not decision.leaves or known is None or known.kind not in STORED or known.contents is Contents.DERIVABLE:
+        return
+    if there is not None and there.snapshot_id is not None and there.rows != 0:
+        # The deploy itself loses nothing; the garbage collection after it does.
+        yield f"{known.name}: its rows ({known.contents.value}) are retired, and deleted by gc after {keep_days} days"
 
 
 def _unneeded_permissions(outcome: _Outcome) -> Iterator[str]:
@@ -352,17 +377,6 @@ def _outside_readers(desired_state: DesiredState, recorded: RegistryState, live:
                 yield f"view {view.name} (user): {name} is unstable: it may change or go at any time"
 
 
-def _retired_rows(outcome: _Outcome) -> Iterator[str]:
-    """The deploy itself loses nothing; the garbage collection after it does."""
-    for each in outcome.decisions.values():
-        known, there = each.desired.recorded, each.desired.live
-        if not each.leaves or known is None or known.kind not in STORED or known.contents is Contents.DERIVABLE:
-            continue
-        if there is not None and there.snapshot_id is not None and there.rows != 0:
-            days = outcome.policies.keep_days
-            yield f"{known.name}: its rows ({known.contents.value}) are retired, and deleted by gc after {days} days"
-
-
 def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
     """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
 
@@ -384,46 +398,11 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
-        user_views(decisions, removed.leaving, live, policies),
+        UserViews(decisions, removed.leaving, live, policies).decide(),
         exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )
-    written = Plan(
-        project=spec.project,
-        version=spec.version,
-        recorded_version=recorded.version,
-        base_revision=recorded.revision,
-        policies=policies,
-        canonicalizer=CANONICALIZER,
-        warnings=_warnings(outcome, desired_state, recorded, live),
-        forgotten=tuple(sorted(outcome.removed.leaving)),
-    )
-    filled = _filled(written, outcome)
-    return replace(filled, plan_hash=filled.digest())
-
-
-def _filled(plan: Plan, outcome: _Outcome) -> Plan:
-    """The plan with its steps, and with the records of objects that are not blocked."""
-    writer, decisions = _Writer(outcome), outcome.decisions.values()
-    blocked = writer.blocked()
-    stopped = {each.uuid for each in blocked}
-    records = (
-        record(each, plan.canonicalizer, plan.base_revision + 1)
-        for each in sorted(decisions, key=lambda each: each.desired.key)
-        if each.desired.uuid not in stopped
-    )
-    return replace(
-        plan,
-        steps=writer.steps(),
-        dependents=writer.dependents(),
-        drift=writer.drift(),
-        blocked=blocked,
-        drop_order=writer.drop_order(),
-        create_order=writer.create_order(),
-        records=tuple(each for each in records if each is not None),
-        unchanged=sum(not each.touched and not each.problems for each in decisions),
-        done=sum(each.done and not each.touched and not each.problems for each in decisions),
-    )
+    return outcome.plan(spec, recorded, _warnings(outcome, desired_state, recorded, live))
 
 
 def _give_up_names(desired_state: DesiredState, removed: Removals) -> frozenset[UUID]:

@@ -45,7 +45,9 @@ def render(plan: Plan, *, markdown: bool = False) -> str:
 
 
 def _text(plan: Plan) -> Iterator[str]:
-    yield _headline(plan)
+    recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
+    base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
+    yield f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
     nested: dict[UUID, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
@@ -70,13 +72,6 @@ def _text(plan: Plan) -> Iterator[str]:
     yield from (f"  # drift  {each.name}: {'; '.join(each.problems)}  (policy: {each.policy})" for each in plan.drift)
     yield from (f"  # note   {warning}" for warning in plan.warnings)
     yield _last_line(plan)
-
-
-def _headline(plan: Plan) -> str:
-    """What is compared with what."""
-    recorded = f"recorded at rev {plan.base_revision} ({plan.recorded_version})" if plan.recorded_version else "new"
-    base = f"plan {plan.plan_hash[:12]}  base rev {plan.base_revision}"
-    return f'Catalog "{plan.project}" {recorded}, wanted {plan.version}    {base}'
 
 
 def _last_line(plan: Plan) -> str:
@@ -142,9 +137,14 @@ def _hints(step: Step) -> Iterator[str]:
 def _size(step: Step) -> str:
     parts = []
     if step.rows is not None:
-        parts.append(f"~{_rows(step.rows)} rows")
+        units = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
+        shown = (f"{step.rows / limit:.1f}{unit}" for limit, unit in units if step.rows >= limit)
+        parts.append(f"~{next(shown, step.rows)} rows")
     if step.bytes is not None:
-        parts.append(_bytes(step.bytes))
+        size, unit = float(step.bytes), 0
+        while size >= 1000 and unit < len(_UNITS) - 1:
+            size, unit = size / 1000, unit + 1
+        parts.append(f"{size:.0f} {_UNITS[unit]}")
     return f"   {' / '.join(parts)}" if parts else ""
 
 
@@ -209,17 +209,3 @@ def _kind(kind: Kind) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _rows(number: int) -> str:
-    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
-        if number >= limit:
-            return f"{number / limit:.1f}{unit}"
-    return str(number)
-
-
-def _bytes(number: int) -> str:
-    size, unit = float(number), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.0f} {_UNITS[unit]}"

@@ -45,31 +45,28 @@ class Changes:
                     raise self._twice()
                 self._known[key] = (digest, raw)
         for batch in after:
-            changed = [self._differs(key, digest) for key, digest in self._digests(batch)]
+            changed = []
+            for key, digest in self._digests(batch):
+                known = self._known.get(key)
+                if known is None and key in self._known:
+                    raise self._twice()
+                # Met in the later state.
+                self._known[key] = None
+                changed.append(known is None or known[0] != digest)
             yield _with_op(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
-        yield self._gone()
+        left = [each[1] for each in self._known.values() if each is not None]
+        columns = []
+        for field in self._shape:
+            # A deleted row has its keys alone.
+            at = self._keys.index(field.name) if field.name in self._keys else None
+            shown = [None] * len(left) if at is None else [raw[at] for raw in left]
+            columns.append(pa.array(shown, field.type))
+        yield _with_op(pa.RecordBatch.from_arrays(columns, schema=self._shape), DELETE)
 
     def _digests(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
         for row in rows_of(batch):
             # Of the keys digests too: their own texts are kept in buffers that are much larger than they are.
             yield _digest([row[name] for name in self._keys]), _digest(row)
-
-    def _differs(self, key: bytes, digest: bytes) -> bool:
-        before = self._known.get(key)
-        if before is None and key in self._known:
-            raise self._twice()
-        # Met in the later state.
-        self._known[key] = None
-        return before is None or before[0] != digest
-
-    def _gone(self) -> pa.RecordBatch:
-        left = [each[1] for each in self._known.values() if each is not None]
-        columns = []
-        for field in self._shape:
-            at = self._keys.index(field.name) if field.name in self._keys else None
-            values = [None] * len(left) if at is None else [raw[at] for raw in left]
-            columns.append(pa.array(values, field.type))
-        return _with_op(pa.RecordBatch.from_arrays(columns, schema=self._shape), DELETE)
 
     def _twice(self) -> SinkError:
         problem = f"several rows have the same {', '.join(self._keys)}, so changes can't be determined"

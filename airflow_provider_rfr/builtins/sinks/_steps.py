@@ -30,7 +30,7 @@ def apply_sink_step(
 
     :param obj: the sink as it is declared; None for one that is not (any more)
     :param now_ms: milliseconds since 1970, by the store's clock
-    :param deploy_id: of the deploy, as in the summary of its snapshots: it tells a sink which snapshot emptied its
+    :param deploy_id: of the deploy, as in the summary of its snapshots: it shows a sink which snapshot emptied its
         source, so that rows which came after that one are new. Without it, those that came after ``now_ms`` are
     :raises ConfigurationError: the step can't be done to a sink
     """
@@ -160,7 +160,10 @@ def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
     mark = _mark(step, deploy_id)
     if row is None or (mark is not None and row.decided_by == mark):
         return
-    if mark is None and row.held_at is None and _is_pending(row, step.how):
+    # Whether the same was decided before, and nothing was sent since.
+    resent = row.round > 0 and row.cursor is None and row.window is None
+    pending = row.start == "new" if step.how is Action.RESUME_FROM_NEW else resent
+    if mark is None and row.held_at is None and pending:
         return
     _write_decision(connection, row, step.how.value, now_ms, deploy_id)
     store.change_sink(connection, row.uuid, decided_by=mark)
@@ -169,13 +172,6 @@ def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
 def _mark(step: Step, deploy_id: str) -> str | None:
     """Says what was decided, and about which deploy's emptying."""
     return f"{deploy_id}/{step.how.value}" if deploy_id else None
-
-
-def _is_pending(row: SinkRow, how: Action) -> bool:
-    """Whether the same was decided before, and nothing was sent since."""
-    if how is Action.RESUME_FROM_NEW:
-        return row.start == "new"
-    return row.round > 0 and row.cursor is None and row.window is None
 
 
 def _remove(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:

@@ -128,6 +128,30 @@ class Pin:
     field_id: int | None = None
     called: str | None = None
 
+    def seen(self, names: Mapping[int, str], now: _Columns) -> Pin:
+        """With the id and the spelling of the table's column.
+
+        :param names: of the table's columns, by their ids
+        """
+        if self.field_id is not None and self.field_id in names:
+            return replace(self, called=names[self.field_id])
+        found = now.get((self.called or self.name).casefold()) or now.get(self.name.casefold())
+        if found is None:
+            return self
+        return Pin(found[0] if self.field_id is None else self.name, found[1], found[0])
+
+    def resolve(self, then: _Columns, now: _Columns, sink: str) -> int:
+        """The field id of the column; see :meth:`Pins.resolve`."""
+        # In rows from before a column was dropped and added again, its name means the earlier one. A column that only
+        # came later has no value in them.
+        for columns in (then, now):
+            if self.field_id is not None and self.field_id in {number for _, number in columns.values()}:
+                return self.field_id
+            if self.name.casefold() in columns:
+                return columns[self.name.casefold()][1]
+        remedy = "declare sink.columns without it, or follow_schema: true"
+        raise SinkError(sink, f"its source has no column {self.name} any more", remedy)
+
 
 @dataclass(frozen=True, slots=True)
 class Pins:
@@ -186,7 +210,7 @@ class Pins:
         if self.table not in (None, table):
             before = tuple(replace(each, field_id=_ELSEWHERE) for each in before)
         names = {number: name for name, number in now.values()}
-        return Pins(tuple(_seen(each, names, now) for each in before), table=table)
+        return Pins(tuple(each.seen(names, now) for each in before), table=table)
 
     def resolve(self, then: _Columns, now: _Columns, sink: str) -> tuple[tuple[str, int], ...]:
         """Payload names and field ids of the sent columns.
@@ -196,28 +220,7 @@ class Pins:
         """
         if self.follow:
             return tuple(then.values())
-        return tuple((each.name, _resolved(each, then, now, sink)) for each in self.columns)
-
-
-def _seen(pin: Pin, names: Mapping[int, str], now: _Columns) -> Pin:
-    if pin.field_id is not None and pin.field_id in names:
-        return replace(pin, called=names[pin.field_id])
-    found = now.get((pin.called or pin.name).casefold()) or now.get(pin.name.casefold())
-    if found is None:
-        return pin
-    return Pin(found[0] if pin.field_id is None else pin.name, found[1], found[0])
-
-
-def _resolved(pin: Pin, then: _Columns, now: _Columns, sink: str) -> int:
-    # In rows from before a column was dropped and added again, its name means the earlier one. A column that only came
-    # later has no value in them.
-    for columns in (then, now):
-        if pin.field_id is not None and pin.field_id in {number for _, number in columns.values()}:
-            return pin.field_id
-        if pin.name.casefold() in columns:
-            return columns[pin.name.casefold()][1]
-    remedy = "declare sink.columns without it, or follow_schema: true"
-    raise SinkError(sink, f"its source has no column {pin.name} any more", remedy)
+        return tuple((each.name, each.resolve(then, now, sink)) for each in self.columns)
 
 
 _EMIT: Final = ("rows", "diff")
@@ -368,10 +371,18 @@ log = logging.getLogger(__name__)
 def hold_snapshots(catalog: Catalog, name: str, row: SinkRow) -> None:
     """Write from which sequence number on the sink needs the table of this name; nothing for no table."""
     table = SourceTable.load(catalog, name)
-    if table is not None:
-        mine = hold_property(_holder(row.uuid, row.name))
-        others = dict.fromkeys(_holds(table, row.uuid) - {mine})
-        write_table_properties(catalog, name, {**others, mine: str(_needed(row, table))})
+    if table is None:
+        return
+    needed = 0
+    if row.start != "new" and row.physical in (None, table.uuid):
+        at = table.head if row.cursor is None else row.cursor
+        if row.window is not None:
+            window = Window.loads(row.window)
+            at = window.after if window.before is None else window.before
+        needed = table.sequence(at) or 0
+    mine = hold_property(_holder(row.uuid, row.name))
+    others = dict.fromkeys(_holds(table, row.uuid) - {mine})
+    write_table_properties(catalog, name, {**others, mine: str(needed)})
 
 
 def release_snapshots(catalog: Catalog, name: str, identity: UUID) -> None:
@@ -390,12 +401,3 @@ def _holds(table: SourceTable, identity: UUID) -> set[str]:
     begin, end = _holder(identity, "*").split("*")
     begin = hold_property(begin)
     return {key for key in table.properties if key.startswith(begin) and key.endswith(end)}
-
-
-def _needed(row: SinkRow, table: SourceTable) -> int:
-    if row.start == "new" or row.physical not in (None, table.uuid):
-        return 0
-    if row.window is not None:
-        window = Window.loads(row.window)
-        return table.sequence(window.after if window.before is None else window.before) or 0
-    return table.sequence(table.head if row.cursor is None else row.cursor) or 0

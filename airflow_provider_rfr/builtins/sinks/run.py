@@ -242,26 +242,39 @@ def run_sink(
         sender.close()
 
 
+@dataclass
 class _Run:
-    def __init__(self, sink: _HeldSink, name: str, spec: SinkSpec, sender: Sender, limits: Limits) -> None:
-        self._sink = sink
-        self._name = name
-        self._spec = spec
-        self._sender = sender
-        self._limits = limits
-        self._batches = 0
-        self._rows = 0
+    """One run of a sink.
+
+    :ivar batches: acknowledged so far; ``rows``: in them
+    """
+
+    sink: _HeldSink
+    name: str
+    spec: SinkSpec
+    sender: Sender
+    limits: Limits
+    batches: int = 0
+    rows: int = 0
 
     def go(self, find: Callable[[SinkRow], _Stage | Move | Hold]) -> SinkRun:
         while True:
-            row = self._sink.row()
+            row = self.sink.row()
             if row.held_at is not None:
                 raise SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
             try:
-                move = self._next(row, find(row))
+                found, table = find(row), None
+                move: Send | Move | Hold | None
+                if isinstance(found, _Stage):
+                    table = found.table
+                    move = next_move(row, table, SinkOptions.of(self.spec, table), found.until)
+                    if move is None and found.onward is not None:
+                        move, table = Move(found.onward), None
+                else:
+                    move = found
                 if move is None or self._spent:
-                    return SinkRun(self._batches, self._rows, row.cursor, move is None)
-                self._do(row, *move)
+                    return SinkRun(self.batches, self.rows, row.cursor, move is None)
+                self._do(row, move, table)
             except SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
                 self._hold(problem, None)
@@ -269,17 +282,9 @@ class _Run:
 
     @property
     def _spent(self) -> bool:
-        if self._limits.stop is not None and self._limits.stop.is_set():
+        if self.limits.stop is not None and self.limits.stop.is_set():
             return True
-        return self._limits.batches is not None and self._batches >= self._limits.batches
-
-    def _next(self, row: SinkRow, found: _Stage | Move | Hold) -> tuple[Send | Move | Hold, SourceTable | None] | None:
-        if not isinstance(found, _Stage):
-            return found, None
-        move = next_move(row, found.table, SinkOptions.of(self._spec, found.table), found.until)
-        if move is None:
-            return None if found.onward is None else (Move(found.onward), None)
-        return move, found.table
+        return self.limits.batches is not None and self.batches >= self.limits.batches
 
     def _do(self, row: SinkRow, move: Send | Move | Hold, table: SourceTable | None) -> None:
         if isinstance(move, Hold):
@@ -287,44 +292,40 @@ class _Run:
                 raise SinkError(row.name, move.reason, f"run it again after the deploy; if none is running, {_DECIDE}")
             self._hold(move.reason, move.behind)
         elif isinstance(move, Move):
-            self._sink.move(**_with_sequence(move.values, table))
+            self.sink.move(**_with_sequence(move.values, table))
         else:
             assert table is not None
             if row.window is None:
-                self._sink.move(window=move.window.dumps(), name=self._name, **move.values)
-                row = self._sink.row()
+                self.sink.move(window=move.window.dumps(), name=self.name, **move.values)
+                row = self.sink.row()
             self._send(row, move.window, table)
 
     def _hold(self, reason: str, behind: int | None) -> None:
         values = {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
-        self._sink.move(held_at=self._sink.now(), **values)
+        self.sink.move(held_at=self.sink.now(), **values)
 
     def _send(self, row: SinkRow, window: Window, table: SourceTable) -> None:
-        for part in parts_of(window, table, row.name, self._sink.alive):
+        for part in parts_of(window, table, row.name, self.sink.alive):
             if self._spent:
                 return
             window = replace(window, part=part.number)
             identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
-            batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self._sink.token)
+            batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self.sink.token)
             # A run that lost the lease must not begin a batch.
-            self._sink.move()
-            self._sender.send(batch)
-            row = self._acknowledged(row, batch, table)
+            self.sink.move()
+            self.sender.send(batch)
+            row = replace(row, batches=row.batches + 1, rows=row.rows + part.rows.num_rows)
+            counts = {"batches": row.batches, "rows": row.rows, "last_batch": batch.id, "sent_at": self.sink.now()}
+            # The cursor moves only now: a run that dies before this sends the batch again, with the same id.
+            if part.last:
+                self.sink.move(**_with_sequence({"window": None, "cursor": window.after}, table), **counts)
+            else:
+                self.sink.move(window=replace(window, part=window.part + 1).dumps(), **counts)
+            self.batches += 1
+            self.rows += part.rows.num_rows
             if part.last:
                 return
-        self._sink.move(**_with_sequence({"window": None, "cursor": window.after}, table))
-
-    def _acknowledged(self, row: SinkRow, batch: Batch, table: SourceTable) -> SinkRow:
-        window, rows = batch.window, batch.rows.num_rows
-        row = replace(row, batches=row.batches + 1, rows=row.rows + rows)
-        counts = {"batches": row.batches, "rows": row.rows, "last_batch": batch.id, "sent_at": self._sink.now()}
-        if batch.last:
-            self._sink.move(**_with_sequence({"window": None, "cursor": window.after}, table), **counts)
-        else:
-            self._sink.move(window=replace(window, part=window.part + 1).dumps(), **counts)
-        self._batches += 1
-        self._rows += rows
-        return row
+        self.sink.move(**_with_sequence({"window": None, "cursor": window.after}, table))
 
 
 def _with_sequence(values: Mapping[str, Any], table: SourceTable | None) -> dict[str, Any]:

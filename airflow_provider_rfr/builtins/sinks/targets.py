@@ -191,7 +191,19 @@ class HttpSender:
 
     def send(self, batch: Batch) -> None:
         """Post the batch, several times where that may help."""
-        body = dumps(_body(batch))
+        window = batch.window
+        body = dumps(
+            {
+                "sink": batch.sink,
+                "batch_id": batch.id,
+                "from_snapshot": None if window.before is None else str(window.before),
+                "to_snapshot": str(window.after),
+                "part": window.part,
+                "last": batch.last,
+                "resend": batch.again,
+                "rows": list(rows_of(batch.rows, window.keys)),
+            }
+        )
         retrying = Retrying(
             retry=retry_if_exception_type(_TryAgainError),
             stop=stop_after_delay(self._target.patience),
@@ -227,20 +239,6 @@ def _wait(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome is not None else None
     asked = error.wait if isinstance(error, _TryAgainError) else None
     return _BACKOFF(state) if asked is None else asked
-
-
-def _body(batch: Batch) -> dict[str, Any]:
-    window = batch.window
-    return {
-        "sink": batch.sink,
-        "batch_id": batch.id,
-        "from_snapshot": None if window.before is None else str(window.before),
-        "to_snapshot": str(window.after),
-        "part": window.part,
-        "last": batch.last,
-        "resend": batch.again,
-        "rows": list(rows_of(batch.rows, window.keys)),
-    }
 
 
 _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})

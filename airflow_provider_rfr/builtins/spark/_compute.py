@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile, WorkFolder
+    from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
 
 
 _MAX_FILE_BYTES = 256 * 1024 * 1024
@@ -49,13 +49,18 @@ _ONE_RESULT = pa.schema([("file", pa.binary()), ("error", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task computes, and what is noted when it is finished.
+    """What one task computes, and what is noted when it is finished."""
 
-    :ivar name: made of its inputs
-    """
-
-    name: str
     inputs: tuple[InputFile, ...]
+
+    @property
+    def name(self) -> str:
+        """Made of its inputs, so that a later run finds what was finished."""
+        digest = hashlib.blake2b(digest_size=12)
+        for each in self.inputs:
+            digest.update(each.identity.encode())
+            digest.update(b"\0")
+        return digest.hexdigest()
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -214,16 +219,13 @@ _MAX_BYTES = 128 * 1024 * 1024
 _SHARES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Remaining:
-    """What is left to do of a piece of work, and what earlier runs of it have done."""
+def _remaining(
+    inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]
+) -> tuple[tuple[FinishedUnit, ...], tuple[Unit, ...]]:
+    """Keep the finished units whose inputs are all still there, each input once; divide the rest again.
 
-    finished: tuple[FinishedUnit, ...]
-    units: tuple[Unit, ...]
-
-
-def _remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> _Remaining:
-    """Keep the finished units whose inputs are all still there, each input once; divide the rest again."""
+    :returns: what earlier runs have done, and what is left to do
+    """
     left = {each.identity: each for each in inputs}
     kept = []
     for unit in noted:
@@ -231,7 +233,7 @@ def _remaining(inputs: Sequence[InputFile], noted: Iterable[FinishedUnit]) -> _R
             kept.append(unit)
             for each in unit.inputs:
                 del left[each]
-    return _Remaining(tuple(kept), _cut(tuple(left.values()), sum(each.size for each in inputs)))
+    return tuple(kept), _cut(tuple(left.values()), sum(each.size for each in inputs))
 
 
 def _cut(inputs: Sequence[InputFile], whole: int) -> tuple[Unit, ...]:
@@ -248,15 +250,7 @@ def _cut(inputs: Sequence[InputFile], whole: int) -> tuple[Unit, ...]:
             size = 0
         found[-1].append(each)
         size += each.size
-    return tuple(Unit(_name(each), tuple(each)) for each in found)
-
-
-def _name(inputs: Iterable[InputFile]) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    for each in inputs:
-        digest.update(each.identity.encode())
-        digest.update(b"\0")
-    return digest.hexdigest()
+    return tuple(Unit(tuple(each)) for each in found)
 
 
 _IN_PLACE = frozenset({"AdaptiveSparkPlan", "Project", "MapInArrow", "Range", "BatchEvalPython", "ArrowEvalPython"})
@@ -274,10 +268,10 @@ def _by_file(job: Job, table: str, snapshot: int) -> tuple[StoredFile, ...] | No
         return None
     reader, inputs = found
     work = job.work(table, source.metadata.schema().model_dump_json())
-    left = _remaining(inputs, work.finished())
-    files = tuple(file for each in left.finished for file in each.files)
-    if left.units:
-        computed = _compute(job, table, reader, left.units, work)
+    finished, units = _remaining(inputs, work.finished())
+    files = tuple(file for each in finished for file in each.files)
+    if units:
+        computed = _compute(job, table, reader, units, work)
         if computed is None:
             return None
         files += computed

@@ -78,7 +78,11 @@ def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
     """The statement with text and properties at once: a crash must not leave a view without its marker."""
     parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", table_name(view.name, catalog)]
     if view.columns:
-        parts.append(f"({', '.join(map(_column, view.columns))})")
+        columns = [
+            identifier(each.name) + ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}")
+            for each in view.columns
+        ]
+        parts.append(f"({', '.join(columns)})")
     if view.comment is not None:
         parts.append(f"COMMENT {string_literal(view.comment)}")
     # Spark keeps the text from its first word to its last one.
@@ -105,11 +109,6 @@ def _set_view_properties(
         yield f"{view} SET TBLPROPERTIES {property_list(given)}"
     if gone:
         yield f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(string_literal, gone))})"
-
-
-def _column(column: Column) -> str:
-    name = identifier(column.name)
-    return name if column.comment is None else f"{name} COMMENT {string_literal(column.comment)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,12 +174,20 @@ def _of_application(spark: SparkSettings, settings: Mapping[str, str], app_name:
     packages = [given.pop(_PACKAGES, ""), "" if spark.jars else settings[_PACKAGES]]
     extensions = [given.pop(_EXTENSIONS, ""), settings[_EXTENSIONS]]
     jars = [given.pop("spark.jars", ""), *spark.jars]
+    where: dict[str, str] = {}
+    # spark-submit says itself where it runs.
+    if "spark.master" in given or "PYSPARK_GATEWAY_PORT" not in os.environ:
+        where["spark.master"] = given.get("spark.master") or "local[*,4]"
+        if where["spark.master"].startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            where |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            where["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
     found = {
         "spark.app.name": app_name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _REDACTED,
-        **_of_master(given.get("spark.master")),
+        **where,
         _EXTENSIONS: _joined(extensions),
         **given,
     }
@@ -191,18 +199,6 @@ def _of_application(spark: SparkSettings, settings: Mapping[str, str], app_name:
 
 def _joined(values: list[str]) -> str:
     return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
-
-
-def _of_master(master: str | None) -> dict[str, str]:
-    if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Started by spark-submit, which says where it runs.
-        return {}
-    found = {"spark.master": master or "local[*,4]"}
-    if found["spark.master"].startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        found["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
-    return found
 
 
 def _has_runtime(session: SparkSession, extensions: str) -> bool:

@@ -161,7 +161,16 @@ def main(document: _MigrationDocument, *, began: float) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     try:
-        figures = {**_figures(_deploy(document)), "seconds": round(time.monotonic() - began, 3)}
+        applied = _deploy(document)
+        figures = {
+            "deploy_id": applied.deploy_id,
+            "plan_hash": applied.plan_hash,
+            "state": applied.state,
+            "steps": len(applied.steps),
+            "done": dict(Counter(each.how for each in applied.steps)),
+            "revision": applied.revision,
+            "seconds": round(time.monotonic() - began, 3),
+        }
     except Exception as error:
         log.debug("the deploy failed", exc_info=error)
         return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
@@ -209,14 +218,3 @@ def registered_views(recorded: RegistryState) -> tuple[RegisteredView, ...]:
     return tuple(
         RegisteredView(each.physical, each.sql or "", tuple(column.name for column in each.columns)) for each in views
     )
-
-
-def _figures(applied: Applied) -> dict[str, Any]:
-    return {
-        "deploy_id": applied.deploy_id,
-        "plan_hash": applied.plan_hash,
-        "state": applied.state,
-        "steps": len(applied.steps),
-        "done": dict(Counter(each.how for each in applied.steps)),
-        "revision": applied.revision,
-    }

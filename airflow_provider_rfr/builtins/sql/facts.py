@@ -70,21 +70,18 @@ def _facts_of(query: str) -> _Facts:
     scopes = scopes_of(query)
     # Fills the cache of canonical texts while the tokens of this query are still cached.
     canonical_sql(query)
-    starred = any(map(_is_starred, scopes))
+    starred = any(
+        reads_columns(node) if isinstance(node, exp.Star) else node.method.upper() == "NATURAL"
+        for scope in scopes
+        for node in scope.walk()
+        if isinstance(node, (exp.Star, exp.Join))
+    )
     qualified = dict.fromkeys(each for scope in scopes for each in _qualified(scope))
     outputs = None
     if not starred:
         with suppress(QueryError):
             outputs = Outputs(lambda name: None, "").of(scopes[-1])
     return _Facts(tuple(_tables(query, scopes)), tuple(qualified), starred, outputs)
-
-
-def _is_starred(scope: Scope) -> bool:
-    return any(
-        reads_columns(node) if isinstance(node, exp.Star) else node.method.upper() == "NATURAL"
-        for node in scope.walk()
-        if isinstance(node, (exp.Star, exp.Join))
-    )
 
 
 def _qualified(scope: Scope) -> Iterator[tuple[_Parts, str, str]]:
@@ -157,7 +154,7 @@ class Reads:
 
     :ivar name: as objects' names are compared
     :ivar columns: the columns of it that are used, sorted, as they are compared; some too many where the query does
-        not tell whose a column is. None: all, or it can't be known
+        not say whose a column is. None: all, or it can't be known
     """
 
     name: str
@@ -173,10 +170,31 @@ def dependencies(query: str, namespace: str, *, known: Container[str] | None = N
     :raises QueryError: it is not one query
     :raises UnreadableQueryError: it can't be parsed
     """
-    found = _Found(namespace, known)
-    for parts, columns in _facts_of(query).tables:
-        found.add(parts, columns)
-    return found.reads()
+    found: dict[str, set[str] | None] = {}
+    for parts, used in _facts_of(query).tables:
+        for name, is_own in _names_of(parts, namespace, known):
+            before = found.setdefault(name, set())
+            if before is None or used is None or not is_own:
+                found[name] = None
+            else:
+                before.update(used)
+    return tuple(
+        Reads(name, None if columns is None else tuple(sorted(columns))) for name, columns in sorted(found.items())
+    )
+
+
+def _names_of(parts: _Parts, namespace: str, known: Container[str] | None) -> Iterator[tuple[str, bool]]:
+    """What is read where a query names these parts, and whether the columns are its own."""
+    whole, table = full_name(parts, namespace), full_name(parts[:-1], namespace)
+    inside = parts[-1] in _METADATA_TABLES or parts[-1].startswith(_SELECTORS)
+    if len(parts) < 3 or (known is not None and (whole in known or table not in known)):
+        yield whole, True
+    elif known is not None:
+        yield table, False
+    else:
+        yield whole, True
+        if inside:
+            yield table, False
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] | None = None) -> tuple[Reads, ...]:
@@ -206,38 +224,6 @@ def unqualified(query: str) -> tuple[str, ...]:
         return ()
     names = (table_parts(table) for _, table in tables)
     return tuple(sorted({full_name(parts, "") for parts in names if len(parts) == 1}))
-
-
-class _Found:
-    def __init__(self, namespace: str, known: Container[str] | None) -> None:
-        self._namespace = namespace
-        self._known = known
-        self._columns: dict[str, set[str] | None] = {}
-
-    def add(self, parts: tuple[str, ...], columns: Iterable[str] | None) -> None:
-        for name, exact in self._names(parts):
-            before = self._columns.setdefault(name, set())
-            if before is None or columns is None or not exact:
-                self._columns[name] = None
-            else:
-                before.update(columns)
-
-    def _names(self, parts: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
-        """What is read, and whether the columns are its own."""
-        whole, table = full_name(parts, self._namespace), full_name(parts[:-1], self._namespace)
-        inside = parts[-1] in _METADATA_TABLES or parts[-1].startswith(_SELECTORS)
-        if len(parts) < 3 or (self._known is not None and (whole in self._known or table not in self._known)):
-            yield whole, True
-        elif self._known is not None:
-            yield table, False
-        else:
-            yield whole, True
-            if inside:
-                yield table, False
-
-    def reads(self) -> tuple[Reads, ...]:
-        items = sorted(self._columns.items())
-        return tuple(Reads(name, None if columns is None else tuple(sorted(columns))) for name, columns in items)
 
 
 def unknown_columns(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[tuple[str, str]]:
@@ -345,21 +331,15 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
 
     def columns_of(name: str) -> tuple[str, ...] | None:
         key = name.casefold()
-        if key not in known:
-            # Views in a cycle have no columns; the rules report the cycle.
-            known[key] = None
-            known[key] = _columns(by_key.get(key), columns_of)
+        if key in known:
+            return known[key]
+        # Views in a circle have no columns; the rules report the circle.
+        known[key], obj = None, by_key.get(key)
+        if obj is not None and not obj.columns and obj.kind in QUERIED and obj.query is not None:
+            with suppress(QueryError):
+                known[key] = output_columns(obj.query, columns_of, namespace=namespace_of(obj.name))
+        elif obj is not None:
+            known[key] = tuple(each.name for each in obj.columns) or None
         return known[key]
 
     return columns_of
-
-
-def _columns(obj: BuiltinObject | None, columns_of: ColumnsOf) -> tuple[str, ...] | None:
-    if obj is None:
-        return None
-    if obj.columns or obj.kind not in QUERIED or obj.query is None:
-        return tuple(each.name for each in obj.columns) or None
-    try:
-        return output_columns(obj.query, columns_of, namespace=namespace_of(obj.name))
-    except QueryError:
-        return None

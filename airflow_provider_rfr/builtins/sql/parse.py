@@ -17,8 +17,8 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError, SqlglotError
 
-from airflow_provider_rfr.builtins.spec import is_plain
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
+from airflow_provider_rfr.lake.types import is_plain
 
 _DIALECT: Final = "spark"
 _RULES: Final = 1
@@ -138,7 +138,11 @@ def parse_query(query: str) -> exp.Query:
         _check_words(query, words)
         found = Dialect.get_or_raise(_DIALECT).parser().parse(words, _without_comments(query))
     except ParseError as error:
-        raise UnreadableQueryError(_parse_problem(error)) from None
+        first = error.errors[0] if error.errors else {}
+        where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
+        said = str(first.get("description") or "")
+        problem = said if said and "<" not in said else "something is missing here"
+        raise UnreadableQueryError(f"{where}{problem}") from None
     except SqlglotError:
         raise UnreadableQueryError("a string, a quoted name or a comment has no end") from None
     except RecursionError:
@@ -195,14 +199,6 @@ def _check_tree(tree: exp.Query) -> None:
             raise QueryError(f"it uses {node.name.upper()}()", "write the name of the table")
         if isinstance(node, exp.Select) and not node.expressions:
             raise QueryError("a SELECT names no columns", "name them")
-
-
-def _parse_problem(error: ParseError) -> str:
-    first = error.errors[0] if error.errors else {}
-    line, column = first.get("line"), first.get("col")
-    where = f"line {line}, column {column}: " if line else ""
-    said = str(first.get("description") or "")
-    return f"{where}{said if said and '<' not in said else 'something is missing here'}"
 
 
 @lru_cache(maxsize=4096)

@@ -11,9 +11,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from airflow_provider_rfr.builtins.spec import quoted
 from airflow_provider_rfr.builtins.sql.parse import WRITTEN, identifier, parse_query
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
+from airflow_provider_rfr.lake.types import quoted
 
 STAR = "*"
 
@@ -304,7 +304,11 @@ class Outputs:
 
     def _columns(self, scope: Scope, node: exp.Expr) -> tuple[str, ...] | None:
         """The columns of a source; None if its alias names them all."""
-        source = _scope_or_table(scope, node)
+        alias = node.alias_or_name
+        if alias not in scope.sources or [name for name, _ in scope.references].count(alias) > 1:
+            problem = f"it is not clear which table {alias or 'a star'} stands for"
+            raise QueryError(problem, "give each an alias of its own")
+        source = scope.sources[alias]
         if isinstance(source, exp.Table):
             parts = table_parts(source)
             name = full_name(parts, self._namespace) if parts else ""
@@ -349,14 +353,6 @@ def _names_it(star: exp.Column, node: exp.Expr) -> bool:
     if len(parts) == 1:
         return parts[0] == node.alias_or_name
     return isinstance(node, exp.Table) and not node.alias and parts == table_parts(node)[-len(parts) :]
-
-
-def _scope_or_table(scope: Scope, node: exp.Expr) -> exp.Table | Scope:
-    name = node.alias_or_name
-    same = [each for each, _ in scope.references if each == name]
-    if name not in scope.sources or len(same) > 1:
-        raise QueryError(f"it is not clear which table {name or 'a star'} stands for", "give each an alias of its own")
-    return scope.sources[name]
 
 
 def _scope(scope: Scope, name: str) -> Scope:

@@ -14,7 +14,6 @@ from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, Lon
 
 from airflow_provider_rfr.builtins.planning.diff import (
     Change,
-    _SchemaUpdates,
     diff_columns,
     gentlest,
     pending_renames,
@@ -143,8 +142,7 @@ def test_updates_lead_from_any_columns_to_any_others_and_carry_each_column_that_
         assert each.comment == (f"was {source}" if kept else None)
 
 
-def _without_comments(updates: _SchemaUpdates) -> dict[str, Any]:
-    found = updates.to_json()
+def _without_comments(found: dict[str, Any]) -> dict[str, Any]:
     batches = [[each for each in batch if each["op"] != "comment"] for batch in found.get("updates", [])]
     return {**found, "updates": batches}
 
@@ -187,7 +185,7 @@ def test_pyiceberg_does_the_updates_in_one_transaction(tmp_path: Path, old: list
     table = catalog.create_table("ops.t", Schema(*fields))
     renames = pending_renames(before, after)
     with table.transaction() as transaction:
-        for batch in schema_updates(before, after, renames).batches:
+        for batch in schema_updates(before, after, renames)["updates"]:
             with transaction.update_schema() as update:
                 for operation in batch:
                     _update(update, operation)
@@ -202,8 +200,8 @@ def test_pyiceberg_does_the_updates_in_one_transaction(tmp_path: Path, old: list
     assert len(found.metadata.metadata_log) == 1
 
 
-def _first(before: tuple[Column, ...], after: tuple[Column, ...], renames: dict[str, str]) -> tuple[Any, ...]:
-    return schema_updates(before, after, renames).batches[0]
+def _first(before: tuple[Column, ...], after: tuple[Column, ...], renames: dict[str, str]) -> list[Any]:
+    return schema_updates(before, after, renames)["updates"][0]
 
 
 def _update(update: Any, operation: dict[str, Any]) -> None:

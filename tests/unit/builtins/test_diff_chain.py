@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.planning.instructions import Chained, _both, lead_back, merge, names, path, unused
+from airflow_provider_rfr.builtins.planning.instructions import Chained, _both, merge, names, path, unused
 from airflow_provider_rfr.builtins.spec import Migration, Strategy
 from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
 from tests.profile import examples
@@ -61,21 +61,20 @@ def test_instructions_in_a_circle_end() -> None:
 
 def test_evolving_twice_is_evolving_once() -> None:
     """Row 23."""
-    assert merge([step(A, B), step(B, C)], compose).how is Strategy.EVOLVE
+    assert merge([step(A, B), step(B, C)]).how is Strategy.EVOLVE
 
 
 @pytest.mark.parametrize("strong", [Strategy.REWRITE, Strategy.SHADOW, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY])
 def test_anything_stronger_takes_in_what_is_gentler_on_either_side(strong: Strategy) -> None:
     """Row 22."""
-    merged = merge([step(A, B), step(B, C, strong), step(C, D)], compose)
+    merged = merge([step(A, B), step(B, C, strong), step(C, D)])
     assert (merged.how, merged.length) == (strong, 3)
-    assert merged.emptied is (strong is Strategy.REPLACE_EMPTY)
 
 
 def test_expressions_of_rewrites_are_put_into_each_other() -> None:
     first = step(A, B, Strategy.REWRITE, rows="CAST(rows AS INT)", kind="lower(type)")
     then = step(B, C, Strategy.REWRITE, total="rows * 2 + size", kind="upper(kind)")
-    assert merge([first, then], compose).expressions == {
+    assert merge([first, then]).expressions == {
         "rows": "CAST(rows AS INT)",
         "total": "(CAST(rows AS INT)) * 2 + size",
         "kind": "upper((lower(type)))",
@@ -83,7 +82,7 @@ def test_expressions_of_rewrites_are_put_into_each_other() -> None:
 
 
 def test_names_of_instructions_that_evolve_are_put_into_each_other_as_well() -> None:
-    merged = merge([step(A, B, b="a"), step(B, C, c="b")], compose)
+    merged = merge([step(A, B, b="a"), step(B, C, c="b")])
     assert merged.expressions["c"] == "a"
 
 
@@ -99,8 +98,8 @@ STEPS = st.builds(
 @examples(200)
 @given(STEPS, STEPS, STEPS)
 def test_it_makes_no_difference_which_two_of_three_are_merged_first(one: Chained, two: Chained, three: Chained) -> None:
-    left = _both(_both(one, two, compose), three, compose)
-    right = _both(one, _both(two, three, compose), compose)
+    left = _both(_both(one, two), three)
+    right = _both(one, _both(two, three))
     assert left == right
 
 
@@ -109,11 +108,6 @@ def test_instructions_that_lead_nowhere_are_unused_and_those_of_the_past_are_not
     past, present, wrong, onwards = step(A, B), step(B, C), step(A, D), step(C, D)
     assert unused((past, present, wrong, onwards), C) == [wrong, onwards]
     assert unused((past, present), C) == []
-
-
-def test_an_instruction_from_what_is_wanted_shows_that_something_newer_is_recorded() -> None:
-    assert lead_back((step(A, B), step(B, C)), recorded=C, wanted=A)
-    assert not lead_back((step(A, B),), recorded=A, wanted=B)
 
 
 @pytest.mark.parametrize(

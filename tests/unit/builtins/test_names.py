@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import available_name, name_problem, namespace_of, nearest, quoted
+from airflow_provider_rfr.builtins.spec import available_name, name_problem, namespace_of, nearest
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier
+from airflow_provider_rfr.lake.types import quoted
 from tests.unit.builtins.declaring import PATIENT
 
 BASES = st.from_regex(r"[a-z]{1,3}(_[0-9]{1,2})?", fullmatch=True)

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from airflow_provider_rfr.connections import (
+    ActionKind,
     Parameter,
     SecretReference,
     Statement,
@@ -38,9 +39,12 @@ def test_a_whole_statement_is_read() -> None:
         "password": SecretReference("env", "PG_PW"),
         "login": Parameter("who"),
     }
-    assert (statement.drop, statement.reset) == (("extra.a", "extra.B"), ("schema",))
-    assert (statement.validate, statement.restart, statement.dry_run) == (True, False, True)
-    assert statement.drain_timeout == 600
+    removed = [(action.kind, action.option) for action in statement.actions if action.removes]
+    dropped = [(ActionKind.DROP, "extra.a"), (ActionKind.DROP, "extra.B")]
+    assert removed == [(ActionKind.RESET, "schema"), *dropped]
+    settings = statement.settings
+    assert (settings.validate, settings.restart, settings.dry_run) == (True, False, True)
+    assert settings.drain_timeout == 600
 
 
 def test_a_statement_is_frozen_and_is_what_it_prints() -> None:

@@ -20,6 +20,7 @@ from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, _Expired,
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
+from airflow_provider_rfr.lake.schema_changes import table_definition
 from airflow_provider_rfr.lake.target import TargetTable
 
 NAME = "raw.daily"
@@ -128,7 +129,9 @@ def test_a_table_of_somebody_else_is_expired_by_iceberg_s_own_defaults(lake: Lak
 def test_a_table_that_a_deploy_makes_begins_with_the_same_properties_unless_it_is_declared_with_others(
     lake: Lake,
 ) -> None:
-    made = MigratedTable.create(lake.catalog, NAME, [LiveColumn("id", "bigint")], properties={_MIN_SNAPSHOTS: "3"})
+    made = MigratedTable.create(
+        lake.catalog, NAME, table_definition([LiveColumn("id", "bigint")], properties={_MIN_SNAPSHOTS: "3"})
+    )
     assert expiry.is_ours(made.properties)
     assert (made.properties[_MAX_AGE], made.properties[_MIN_SNAPSHOTS]) == (str(7 * DAY), "3")
 

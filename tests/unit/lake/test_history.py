@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.exceptions import LedgerError
-from airflow_provider_rfr.lake import history
+from airflow_provider_rfr.lake import commits
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.history import append_once
+from airflow_provider_rfr.lake.commits import append_once
 
 NAME = "rfr.told"
 SCHEMA = pa.schema([("target", pa.string()), ("number", pa.int64()), ("names", pa.list_(pa.string()))])
@@ -96,16 +96,16 @@ def test_four_that_tell_the_same_at_once_tell_it_once(settings: LakeSettings) ->
 
 @pytest.mark.usefixtures("table")
 def test_whoever_is_always_too_late_says_so(settings: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, others = history.load_table, iter(range(100, 200))
+    load, others = commits.load_table, iter(range(100, 200))
 
     def load_before_another_writes(*arguments: object) -> object:
         found = load(*arguments)  # type: ignore[arg-type]
-        monkeypatch.setattr(history, "load_table", load)
+        monkeypatch.setattr(commits, "load_table", load)
         tell(settings, next(others))
-        monkeypatch.setattr(history, "load_table", load_before_another_writes)
+        monkeypatch.setattr(commits, "load_table", load_before_another_writes)
         return found
 
-    monkeypatch.setattr(history, "_TRIES", 2)
-    monkeypatch.setattr(history, "load_table", load_before_another_writes)
+    monkeypatch.setattr(commits, "_APPEND_TRIES", 2)
+    monkeypatch.setattr(commits, "load_table", load_before_another_writes)
     with pytest.raises(LedgerError, match="other commits came first each of 2 times"):
         tell(settings, 1)

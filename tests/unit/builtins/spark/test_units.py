@@ -42,6 +42,6 @@ def test_what_is_finished_is_kept_if_all_its_inputs_are_still_there_and_each_cou
     files = inputs(*[_MAX_BYTES] * 4)
     whole, gone = FinishedUnit(("file-0000", "file-0001"), ()), FinishedUnit(("file-0002", "file-9999"), ())
     twice = FinishedUnit(("file-0001",), ())
-    found = _remaining(files, [whole, gone, twice])
-    assert found.finished == (whole,)
-    assert [each.identities for each in found.units] == [("file-0002",), ("file-0003",)]
+    finished, units = _remaining(files, [whole, gone, twice])
+    assert finished == (whole,)
+    assert [each.identities for each in units] == [("file-0002",), ("file-0003",)]
