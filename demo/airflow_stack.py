@@ -204,7 +204,7 @@ class AirflowStack:
         if not self._token and not path.startswith("/auth"):
             _, text = self._request("GET", "/auth/token", None)
             self._token = json.loads(text)["access_token"]
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -56,7 +56,7 @@ _PARALLEL_READS = 16
 def _ledger_name(target: str, part: str | None = None) -> str:
     """The name of the ledger of a target or of a part of it, in the target's namespace.
 
-    :param part: as :func:`~airflow_provider_rfr.lake.target.part_of` names it
+    :param part: as :func:`~airflow_provider_rfr.lake.row_filter.part_of` names it
     """
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
 

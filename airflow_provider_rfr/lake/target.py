@@ -6,18 +6,13 @@ one is published already, and only then repeats the commit. ``replace_where`` na
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.expressions import BooleanExpression, parser
-from pyiceberg.expressions.visitors import bind
-from pyiceberg.schema import Schema
 
-from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake._schema_evolution import (
     EvolutionPlan,
     Policy,
@@ -220,64 +215,3 @@ def append_rows(catalog: Catalog, name: str, rows: Sequence[Mapping[str, Any]]) 
     if unknown := sorted({column for row in rows for column in row} - set(schema.names)):
         raise ValueError(f"{name} has no column {unknown[0]}; it has {', '.join(schema.names)}")
     table.append(pa.Table.from_pylist(list(rows), schema=schema))
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """A filter such as ``day = '2026-01-01'``.
-
-    :ivar schema: of the table, which gives the columns
-    """
-
-    text: str
-    schema: Schema
-
-    def count_outside(self, table: pa.Table) -> int:
-        """Rows that don't match: once published, they would double when the same part is replaced again.
-
-        :raises ConfigurationError: as :meth:`bound`
-        """
-        from pyiceberg.io.pyarrow import expression_to_pyarrow
-
-        bound = self.bound()
-        # A column of the table that these rows lack is null in them.
-        absent = [column for column in self.schema.as_arrow() if column.name not in table.column_names]
-        for column in absent:
-            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
-        return int(table.num_rows - table.filter(expression_to_pyarrow(bound)).num_rows)
-
-    def bound(self) -> BooleanExpression:
-        """The filter, bound to the table's columns.
-
-        :raises ConfigurationError: it names a column that does not exist, or compares one with an unsuitable value
-        """
-        try:
-            return bind(self.schema, parser.parse(self.text), case_sensitive=True)
-        except (ValueError, TypeError) as error:
-            columns = ", ".join(column.name for column in self.schema.fields)
-            raise ConfigurationError(
-                "options.replace_where", f"{self.text!r}: {error}", f"the columns are {columns}"
-            ) from None
-
-
-def part_of(replace_where: str | None) -> str | None:
-    """A short name of the part that a filter selects, the same however it is spaced; None for the whole table.
-
-    :raises ConfigurationError: the text is not a filter
-    """
-    if replace_where is None:
-        return None
-    try:
-        parsed = parser.parse(replace_where)
-    except Exception as error:  # noqa: BLE001 - the grammar's own errors have no common base
-        raise ConfigurationError(
-            "options.replace_where",
-            f"{replace_where!r} is not a row filter",
-            f"write e.g. day = '2026-01-01' ({str(error).splitlines()[0]})",
-        ) from None
-    return hashlib.blake2b(str(parsed).encode(), digest_size=6).hexdigest()
-
-
-def check_filter(text: str, rows: pa.Schema) -> None:
-    """Raise :class:`ConfigurationError` if the filter can't be applied to rows with these columns."""
-    RowFilter(text, target_schema(rows)).bound()

@@ -82,7 +82,7 @@ class LedgerReader:
         """The newest generation's header; None before the first refresh."""
         from airflow_provider_rfr.lake.catalog import open_catalog
         from airflow_provider_rfr.lake.ledger_table import LedgerTable
-        from airflow_provider_rfr.lake.target import part_of
+        from airflow_provider_rfr.lake.row_filter import part_of
         from airflow_provider_rfr.refresh.header import GENERATION_KEY, read_header
 
         self._failed.add(table)

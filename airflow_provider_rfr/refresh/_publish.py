@@ -30,7 +30,8 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.lake.data_files import FileTarget
 from airflow_provider_rfr.lake.files import naming
 from airflow_provider_rfr.lake.inference import InferredSchema, arrow_schema, merge
-from airflow_provider_rfr.lake.target import Publication, RowFilter, TargetTable
+from airflow_provider_rfr.lake.row_filter import RowFilter
+from airflow_provider_rfr.lake.target import Publication, TargetTable
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,

@@ -20,7 +20,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, ReconciliationEr
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inference import InferredSchema, infer_records, merge
-from airflow_provider_rfr.lake.target import RowFilter
+from airflow_provider_rfr.lake.row_filter import RowFilter
 from airflow_provider_rfr.refresh._typed_rows import LedgerPage, type_pages
 
 _KEY_BYTES = 16

@@ -20,7 +20,8 @@ from airflow_provider_rfr.exceptions import (
 )
 from airflow_provider_rfr.lake.inference import arrow_schema
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.target import TargetTable, check_filter, part_of
+from airflow_provider_rfr.lake.row_filter import check_filter, part_of
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh._messages import RefreshFigures, TaskFigures
 from airflow_provider_rfr.refresh._publish import Publisher, PublishOutcome, outcome_of
 from airflow_provider_rfr.refresh._resume_policy import (

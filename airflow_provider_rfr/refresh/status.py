@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.target import part_of
+from airflow_provider_rfr.lake.row_filter import part_of
 from airflow_provider_rfr.refresh.header import GENERATION_KEY, LedgerHeader, read_header
 
 if TYPE_CHECKING:

@@ -199,6 +199,8 @@ def stack(
         transport = {"type": "file", "log_file_path": str(home / LINEAGE), "append": True}
         settings = {
             **SETTINGS,
+            # No DAG file changes here, and parsing all of them again takes a core from what is tested.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.new_database(),
             "AIRFLOW__RFR__WEBHOOK_ALLOWED_HOSTS": "127.0.0.1",
             "PATH": f"{Path(sys.executable).parent}:{submit}:{os.environ['PATH']}",

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.spark._session import (
@@ -26,11 +24,12 @@ from airflow_provider_rfr.builtins.spark._session import (
     table_name,
     use_namespace,
 )
+from airflow_provider_rfr.builtins.spark._tasks import RESULT, ReadUnits, Unit, WriteRows
 from airflow_provider_rfr.builtins.spec import namespace_of
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, at_snapshots, replace_tables
-from airflow_provider_rfr.exceptions import DeployError, QueryError, RfrError, SchemaError
+from airflow_provider_rfr.exceptions import DeployError, QueryError, SchemaError
 from airflow_provider_rfr.lake.catalog import load_table
-from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder, conform
+from airflow_provider_rfr.lake.data_files import FinishedUnit, StoredFile, WorkFolder
 from airflow_provider_rfr.lake.files import InputFile, InputReader, input_files
 
 if TYPE_CHECKING:
@@ -38,97 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
-
-
-_MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Of rows in memory, before they are written; the file is some times smaller."""
-_RESULT = "file binary, error string"
-"""Columns, in Spark's words, of what a task sends back."""
-_ONE_RESULT = pa.schema([("file", pa.binary()), ("error", pa.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What one task computes, and what is noted when it is finished."""
-
-    inputs: tuple[InputFile, ...]
-
-    @property
-    def name(self) -> str:
-        """Made of its inputs, so that a later run finds what was finished."""
-        digest = hashlib.blake2b(digest_size=12)
-        for each in self.inputs:
-            digest.update(each.identity.encode())
-            digest.update(b"\0")
-        return digest.hexdigest()
-
-    @property
-    def identities(self) -> tuple[str, ...]:
-        """Of the inputs."""
-        return tuple(each.identity for each in self.inputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadUnits:
-    """Rows of units, by their numbers.
-
-    :ivar columns: as Spark holds them
-    """
-
-    reader: InputReader
-    units: tuple[Unit, ...]
-    columns: pa.Schema
-
-    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for file in self.units[number].inputs:
-                    for rows in self.reader.read(file):
-                        yield from conform(pa.Table.from_batches([rows]), self.columns).to_batches()
-
-
-@dataclass(frozen=True, slots=True)
-class _WriteRows:
-    """Rows to data files, which are sent back. So is an error of ours, so that Spark does not repeat the task.
-
-    :ivar units: of each of Spark's partitions; empty where they have none
-    """
-
-    work: WorkFolder
-    units: tuple[Unit, ...] = ()
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            files = [file for rows in _gathered(batches) for file in self.work.write(rows)]
-            from pyspark import TaskContext
-
-            context = TaskContext.get()
-            if self.units and context is not None:
-                unit = self.units[context.partitionId()]
-                self.work.note(unit.name, unit.identities, files)
-        except RfrError as error:
-            yield _results([None], [str(error)])
-            return
-        yield _results([pickle.dumps(each) for each in files], [None] * len(files))
-
-
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about :data:`_MAX_FILE_BYTES`."""
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            size += batch.nbytes
-        if size >= _MAX_FILE_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _results(files: list[bytes | None], errors: list[str | None]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(files, pa.binary()), pa.array(errors, pa.string())], schema=_ONE_RESULT)
 
 
 @dataclass(frozen=True)
@@ -189,7 +97,7 @@ class Job:
         :raises SparkJobError: Spark could not finish
         """
         with spark_errors(self.table, self.secrets):
-            results = rows.mapInArrow(_WriteRows(work, units), _RESULT).collect()
+            results = rows.mapInArrow(WriteRows(work, units), RESULT).collect()
         errors = [each["error"] for each in results if each["error"] is not None]
         if errors:
             raise SchemaError(f"{self.table}: {errors[0]}")
@@ -294,7 +202,7 @@ def _compute(
     session = job.session
     with spark_errors(table, job.secrets):
         columns = session.table(table_name(table, job.lake)).schema
-    read = _ReadUnits(reader, units, to_arrow_schema(columns))
+    read = ReadUnits(reader, units, to_arrow_schema(columns))
     session.range(0, len(units), 1, len(units)).mapInArrow(read, columns).createOrReplaceTempView(view)
     try:
         rows = session.sql(as_subquery(query))

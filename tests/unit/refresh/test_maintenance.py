@@ -14,7 +14,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_provider_rfr.lake import expiry
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
-from airflow_provider_rfr.lake.target import TargetTable, part_of
+from airflow_provider_rfr.lake.row_filter import part_of
+from airflow_provider_rfr.lake.target import TargetTable
 from airflow_provider_rfr.refresh import maintenance
 from airflow_provider_rfr.refresh._messages import RefreshFigures
 from airflow_provider_rfr.refresh.config import RefreshOptions, parse_options
