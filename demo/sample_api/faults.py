@@ -27,7 +27,7 @@ class FaultKind(str, Enum):
     ERROR = "error"  # status (500), with the JSON body {"error": message}
     LATENCY = "latency"  # seconds, or from seconds to seconds_max at random
     DRIP = "drip"  # the body in pieces of `chunk` bytes, `seconds` apart
-    HOLD = "hold"  # the answer comes when the faults are set again
+    HOLD = "hold"  # the answer comes when the faults are set again; `after` counts different requests
     HANG = "hang"  # no answer; the connection closes after seconds, if given
     TRUNCATE = "truncate"  # the full Content-Length, then only the share `keep` of the body
     DISCONNECT = "disconnect"  # the connection ends without an answer
@@ -71,13 +71,14 @@ class Fault:
     reverse: bool = False
     seen: int = 0
     used: int = 0
+    _answered: set[tuple[str, frozenset[tuple[str, str]]]] = field(default_factory=set)
 
     @classmethod
     def from_json(cls, value: Any) -> Fault:
         """:raises ValueError: the value is not an object, or names a kind or field that there isn't"""
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
-        known = {one.name for one in fields(cls)} - {"seen", "used"}
+        known = {one.name for one in fields(cls)} - {"seen", "used", "_answered"}
         if unknown := sorted(set(value) - known):
             raise ValueError(f"unknown field {unknown[0]!r} of a fault, allowed: {', '.join(sorted(known))}")
         fault = cls(**{**value, "kind": FaultKind(value["kind"])})
@@ -87,7 +88,7 @@ class Fault:
         return fault
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("_")}
 
     def delay(self, chance: random.Random) -> float:
         """Seconds to wait, for the kinds that wait."""
@@ -97,8 +98,13 @@ class Fault:
         """Whether this request gets the fault; counts it."""
         if not self._concerns(path, query):
             return False
+        # How often a page is asked for again depends on how many rounds a slow machine needs.
+        request = (path, frozenset(query.items()))
+        if self.kind is FaultKind.HOLD and request in self._answered:
+            return False
         self.seen += 1
         if self.seen <= self.after or (self.times is not None and self.used >= self.times):
+            self._answered.add(request)
             return False
         self.used += 1
         return True

@@ -380,8 +380,7 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
     run = {"key": "k", "supervisor": {"pid": supervisor.pid, "started": started, "host": socket.gethostname()}}
     options = {"round_seconds": 5, "requests_per_second": 10, "concurrency": 4}
     config = runner.config(source=shop(api, partitions=8, page_size=25), streams=["items"], run=run, options=options)
-    # Each round asks for some pages a second time, so the hold leaves it enough requests for 90 different pages.
-    api.set_faults({"kind": "hold", "path": "/partitions/*", "after": 120})
+    api.set_faults({"kind": "hold", "path": "/partitions/*", "after": 90})
     driver = runner.start(config)
     try:
         # Spark has started by then, and the second round is on.

@@ -300,6 +300,13 @@ class TestFaults:
             assert held.result().status == 200
         assert (api.counts()["requests"], api.counts()["served"]) == (2, 1)
 
+    def test_a_request_that_was_answered_is_answered_again_and_a_hold_does_not_count_it(self, api: SampleApi) -> None:
+        api.set_faults({"kind": "hold", "after": 2})
+        for page in (1, 1, 1, 2, 1, 2):
+            assert get(api, "/orders", page=page).status == 200
+        with pytest.raises(TimeoutError):
+            get(api, "/orders", page=3, timeout=0.2)
+
     @pytest.mark.parametrize("fault", [{"kind": "disconnect"}, {"kind": "hang", "seconds": 0.05}])
     def test_a_connection_can_end_without_an_answer(self, api: SampleApi, fault: dict[str, Any]) -> None:
         api.set_faults(fault)
