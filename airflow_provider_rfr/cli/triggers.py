@@ -46,7 +46,7 @@ def validate(args: Namespace) -> None:
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
     block = check_triggers(args.path)
-    print(f"{args.path}: {len(block.endpoints)} triggers, nothing wrong")
+    print(f"{args.path}: nothing wrong, triggers: {len(block.endpoints)}")
 
 
 @command
@@ -136,14 +136,19 @@ def replay(args: Namespace) -> int:
 
 
 @command
-def cancel(args: Namespace) -> None:
-    """Give pending or dead deliveries up for good."""
+def cancel(args: Namespace) -> int:
+    """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
     _check_named(args)
     store, selection = _selected(args)
     detail = args.reason or "cancelled"
-    _print_ids("cancelled", [each for one in selection for each in operations.cancel(store, one, detail=detail)])
+    cancelled = [each for one in selection for each in operations.cancel(store, one, detail=detail)]
+    _print_ids("cancelled", cancelled)
+    left = [each for each in args.delivery_id if each not in cancelled]
+    for delivery_id in left:
+        print(f"{delivery_id}: no pending or dead delivery has this id", file=sys.stderr)
+    return 1 if left else 0
 
 
 @command

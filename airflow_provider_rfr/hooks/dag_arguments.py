@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,13 @@ def dag_folder(task: _InDag) -> Path | None:
     return Path(fileloc).parent if fileloc else None
 
 
+def has_result(target: Any) -> bool:
+    """Whether any of the tasks that the rendered value refers to has returned something."""
+    if isinstance(target, Sequence) and not isinstance(target, str):
+        return any(map(has_result, target))
+    return target is not None
+
+
 def table_names(target: Any) -> list[str]:
     """The tables, each once, in order.
 
@@ -54,6 +61,6 @@ def _names(target: Any) -> Iterator[str]:
         for figures in streams.values() if isinstance(streams, Mapping) else (target,):
             if isinstance(figures, Mapping) and isinstance(figures.get("target"), str):
                 yield figures["target"]
-    elif isinstance(target, (list, tuple, set)):
+    elif isinstance(target, (Sequence, Set)):
         for each in target:
             yield from _names(each)

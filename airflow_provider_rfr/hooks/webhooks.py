@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +164,14 @@ class WebhookHook(BaseHook):
         known = {row.key.table for row in operations.endpoints(self.store, self.lake)}
         return sorted(known.union(tables_with_property(self.catalog, PUBLISHED_PROPERTY)))
 
+    def known_tables(self) -> list[str]:
+        """Every table of the lake that endpoints of this block have delivered for."""
+        from airflow_provider_rfr.webhooks import operations
+
+        known = {row.key for row in operations.endpoints(self.store, self.lake)}
+        of_block = self.endpoints({key.table for key in known})
+        return sorted({key.table for key in known & of_block.keys()})
+
     def enqueue(self, tables: Sequence[str], start_from: StartFrom = "latest") -> int:
         """Make the deliveries of the tables' commits that are missing; returns how many there were.
 
@@ -260,7 +268,7 @@ class WebhookHook(BaseHook):
         if self._dispatcher is not None:
             self._dispatcher.stop()
 
-    def endpoints(self, tables: Sequence[str]) -> dict[EndpointKey, Endpoint]:
+    def endpoints(self, tables: Iterable[str]) -> dict[EndpointKey, Endpoint]:
         from airflow_provider_rfr.webhooks.config import made_name
         from airflow_provider_rfr.webhooks.outbox import endpoints_of
 

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder, is_pending, table_names
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder, has_result, is_pending, table_names
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import Triggers, WebhookHook, check_triggers, configured_hosts, http_settings
 
@@ -53,7 +53,8 @@ class CommitWebhookOperator(BaseOperator):
     :param triggers: a triggers block, or the path of a file with one, next to the DAG's file if relative (a path is
         templated)
     :param target: a table, several, or what a refresh returned, e.g. ``refresh.output``; None for every table that
-        a refresh has published to (templated)
+        a refresh has published to (templated). Where that refresh failed, and so returned nothing, the tables are
+        those that the block's endpoints know from earlier runs
     :param lake_conn_id: connection of type ``rfr_lake`` (templated)
     :param control_store_conn_id: connection of the control store; None for the usual one (templated)
     :param start_from: for an endpoint that is new to a table: ``latest`` begins with its newest commit, ``earliest``
@@ -100,6 +101,8 @@ class CommitWebhookOperator(BaseOperator):
         self.triggers_file = str(triggers) if isinstance(triggers, (str, Path)) else None
         self._block = None if isinstance(triggers, (str, Path)) else triggers
         self.target = target
+        # A refresh that failed has returned None, which must not be taken for "every table of the lake".
+        self._is_of_upstream = not isinstance(target, str) and is_pending(target)
         self.lake_conn_id = lake_conn_id
         self.control_store_conn_id = control_store_conn_id
         self.start_from = start_from
@@ -135,7 +138,7 @@ class CommitWebhookOperator(BaseOperator):
         _check_start(self.start_from)
         triggers = self._block or self.triggers_file or ""
         hook = self._hook = WebhookHook(triggers, self.lake_conn_id, self.control_store_conn_id, task=self)
-        tables = hook.all_tables() if self.target is None else table_names(self.target)
+        tables = self._tables(hook)
         enqueued = hook.enqueue(tables, "earliest" if self.start_from == "earliest" else "latest")
         notifies = self.fail_on_dead or self.on_dead is not None
         summary = hook.deliver(tables, patience=self.slot_seconds, notify_later=notifies)
@@ -153,6 +156,12 @@ class CommitWebhookOperator(BaseOperator):
             self._pause_until(summary.next_due, counts)
         hook.raise_unread()
         return {**counts, "pending": summary.pending}
+
+    def _tables(self, hook: WebhookHook) -> list[str]:
+        if self._is_of_upstream and not has_result(self.target):
+            self.log.info("What target refers to has returned nothing, so only what earlier runs left is delivered")
+            return hook.known_tables()
+        return hook.all_tables() if self.target is None else table_names(self.target)
 
     def _notifier(self, dead: list[DeadLetter]) -> Callable[[DeadLetter], None]:
         """Calls ``on_dead``, and collects the dead letters for which it did not raise."""

@@ -292,7 +292,8 @@ def _decide_open(
         )
     return _Decision(
         Opening.RESUME,
-        f"generation {number} continues: {header.partitions_done} of {header.partitions} partitions done",
+        f"generation {number} continues: {header.pages} pages are kept, {header.partitions_done} of"
+        f" {header.partitions} partitions are done",
     )
 
 

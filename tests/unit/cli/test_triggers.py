@@ -95,7 +95,7 @@ def test_a_block_is_checked_as_a_deploy_does(
     tmp_path: Path, receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rfr("validate", write(tmp_path, "t.json", block(receiver))) == 0
-    assert "1 triggers, nothing wrong" in capsys.readouterr().out
+    assert "nothing wrong, triggers: 1" in capsys.readouterr().out
     assert rfr("validate", write(tmp_path, "t.json", block(receiver, payload={"a": "{{nope}}"}, timeout="0s"))) == 1
     told = capsys.readouterr().err
     assert "trigger hook: timeout must be greater than 0" in told

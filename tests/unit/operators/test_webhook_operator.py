@@ -79,6 +79,35 @@ def test_all_tables_are_those_that_a_refresh_has_published_to(lake: Lake, receiv
     assert sorted(request.json["table"] for request in receiver.requests) == ["raw.items", "raw.orders"]
 
 
+class Upstream:
+    """What ``refresh.output`` is until Airflow has rendered it."""
+
+    def resolve(self, context: Any) -> None: ...
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_refresh_that_returned_nothing_is_not_every_table_of_the_lake(
+    several: bool, lake: Lake, receiver: Receiver
+) -> None:
+    lake.publish("raw.orders")
+    operator(block(receiver)).execute({})
+    lake.publish("raw.orders")
+    lake.publish("raw.items")
+    task: Any = operator(block(receiver), target=[Upstream(), Upstream()] if several else Upstream())
+    task.target = [None, None] if several else None
+    assert task.execute({})["delivered"] == 1
+    assert [request.json["table"] for request in receiver.requests] == ["raw.orders", "raw.orders"]
+
+
+def test_of_several_refreshes_those_that_returned_something_are_the_target(lake: Lake, receiver: Receiver) -> None:
+    lake.publish("raw.items")
+    lake.publish("raw.orders")
+    task: Any = operator(block(receiver), target=[Upstream(), Upstream()])
+    task.target = [None, {"target": "raw.orders"}]
+    assert task.execute({})["delivered"] == 1
+    assert [request.json["table"] for request in receiver.requests] == ["raw.orders"]
+
+
 def test_what_a_refresh_returned_is_a_target(lake: Lake, receiver: Receiver) -> None:
     lake.publish("raw.orders")
     assert operator(block(receiver), target={"target": "raw.orders", "rows": 1}).execute({})["delivered"] == 1
