@@ -394,7 +394,7 @@ def test_a_driver_whose_supervisor_died_commits_its_round_and_ends(lake: Lake, r
     assert driver.returncode == FAILED, output[-4000:]
     error = figures_of(output)["error"]
     assert error["type"] == "RefreshStoppedError"
-    assert "is gone" in output
+    assert "for which this refresh ran, has ended" in output
     status = read_status(lake.settings, "raw.items")
     assert status is not None
     served = api.counts(path="/partitions/*")
