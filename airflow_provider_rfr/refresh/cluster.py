@@ -221,7 +221,11 @@ def _readable_errors() -> Iterator[None]:
 def _spark_error(error: BaseException) -> BaseException:
     """What went wrong in a call of the JVM, in one sentence; other errors are unchanged."""
     kind = type(error)
-    if isinstance(error, (ConnectionError, EOFError)) or kind.__name__ == "Py4JNetworkError":
+    # A call without an answer is a plain Py4JError, whose text may say that the method does not exist. What the JVM
+    # itself answers has a trace.
+    has_answer = kind.__name__ == "Py4JJavaError" or "Trace:" in str(error)
+    is_unanswered = kind.__module__.startswith("py4j") and not has_answer
+    if isinstance(error, (ConnectionError, EOFError)) or is_unanswered:
         return SparkJobError(f"Spark's JVM died ({_LIKELY_CAUSE}); what was read is kept, the next attempt continues")
     if kind.__module__.split(".")[0] not in ("py4j", "pyspark"):
         return error

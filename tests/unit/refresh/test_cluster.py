@@ -23,6 +23,8 @@ def of_library(module: str, name: str, text: str) -> Exception:
         ConnectionResetError(104, "Connection reset by peer"),
         EOFError(),
         of_library("py4j.protocol", "Py4JNetworkError", "Answer from Java side is empty"),
+        of_library("py4j.protocol", "Py4JError", "PythonRDD.readRDDFromFile does not exist in the JVM"),
+        of_library("py4j.protocol", "Py4JError", "An error occurred while calling o1.collect"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -31,6 +33,11 @@ def test_a_jvm_that_died_is_told_as_that(error: Exception) -> None:
     assert isinstance(told, SparkJobError)
     assert "Spark's JVM died (killed, often for memory" in str(told)
     assert told.retryable and not told.refuses_generation
+
+
+def test_what_the_jvm_itself_answers_is_its_own_error() -> None:
+    text = "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist"
+    assert "JVM died" not in str(_spark_error(of_library("py4j.protocol", "Py4JError", text)))
 
 
 def test_a_jvm_that_died_while_it_started_is_told_as_that() -> None:
