@@ -7,11 +7,11 @@ cores=$(nproc 2>/dev/null || sysctl -n hw.ncpu)
 tier=${1-}
 (($#)) && shift
 case $tier in
-  check) options=(-m check -n "$cores" --dist worksteal) ;;
-  # Much of what these do is waiting: for an API's latency, for Airflow, for a killed process to be missed.
-  test) options=(-m "check or test" -n $((cores + 1)) --dist loadscope) ;;
-  all) export RFR_TESTS=full && options=(-n $((cores + 1)) --dist loadscope) ;;
-  rest) export RFR_TESTS=full && options=(-m "full or randomized" -n $((cores + 1)) --dist loadscope) ;;
+  check) options=(-m check --dist worksteal) ;;
+  test) options=(-m "check or test" --dist loadscope) ;;
+  all) export RFR_TESTS=full && options=(--dist loadscope) ;;
+  rest) export RFR_TESTS=full && options=(-m "full or randomized" --dist loadscope) ;;
   *) echo "usage: scripts/test.sh check|test|all|rest [pytest's arguments]" >&2 && exit 2 ;;
 esac
-exec scripts/run.sh python -m pytest "${options[@]}" --durations 25 "$@"
+# One more than there are cores: much of what tests do is waiting, for an API, Airflow, or a killed process to be missed.
+exec scripts/run.sh python -m pytest "${options[@]}" -n $((cores + 1)) --durations 25 "$@"
