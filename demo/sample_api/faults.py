@@ -69,16 +69,16 @@ class Fault:
     add: int = 0
     remove: Sequence[int] = ()
     reverse: bool = False
-    seen: int = 0
-    used: int = 0
-    _answered: set[tuple[str, frozenset[tuple[str, str]]]] = field(default_factory=set)
+    seen: int = field(default=0, init=False)
+    used: int = field(default=0, init=False)
+    _answered: set[tuple[str, frozenset[tuple[str, str]]]] = field(default_factory=set, init=False)
 
     @classmethod
     def from_json(cls, value: Any) -> Fault:
         """:raises ValueError: the value is not an object, or names a kind or field that there isn't"""
         if not isinstance(value, Mapping) or "kind" not in value:
             raise ValueError(f"a fault is an object with a 'kind', got {value!r}")
-        known = {one.name for one in fields(cls)} - {"seen", "used", "_answered"}
+        known = {one.name for one in fields(cls) if one.init}
         if unknown := sorted(set(value) - known):
             raise ValueError(f"unknown field {unknown[0]!r} of a fault, allowed: {', '.join(sorted(known))}")
         fault = cls(**{**value, "kind": FaultKind(value["kind"])})
@@ -98,13 +98,15 @@ class Fault:
         """Whether this request gets the fault; counts it."""
         if not self._concerns(path, query):
             return False
-        # How often a page is asked for again depends on how many rounds a slow machine needs.
-        request = (path, frozenset(query.items()))
-        if self.kind is FaultKind.HOLD and request in self._answered:
+        if self.kind is FaultKind.HOLD and self.seen < self.after:
+            # How often a page is asked for again depends on how many rounds a slow machine needs.
+            self._answered.add((path, frozenset(query.items())))
+            self.seen = len(self._answered)
+            return False
+        if self.kind is FaultKind.HOLD and (path, frozenset(query.items())) in self._answered:
             return False
         self.seen += 1
         if self.seen <= self.after or (self.times is not None and self.used >= self.times):
-            self._answered.add(request)
             return False
         self.used += 1
         return True

@@ -151,6 +151,9 @@ def test_deliveries_are_made_listed_replayed_and_cancelled(
     assert rfr("deliver", file, *STORE) == 0
     assert len(receiver.requests) == 2
     assert rfr("cancel", "--trigger", "hook", *STORE) == 0
+    capsys.readouterr()
+    assert rfr("cancel", "3f0c", *STORE) == 1
+    assert "3f0c: no pending or dead delivery has this id" in capsys.readouterr().err
     assert rfr("resume", "raw.orders", "hook", *STORE) == 0
     assert rfr("deliver", file, *STORE) == 0
     assert len(receiver.requests) == 2
