@@ -5,9 +5,12 @@ The tree is drawn in ``docs/architecture.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 EXIT_FAILED, EXIT_CONFIGURATION, EXIT_FENCED = 1, 2, 3
 
@@ -43,28 +46,73 @@ def _rebuild(kind: type[Exception], arguments: tuple[Any, ...], attributes: Mapp
     return error
 
 
-def _with_remedy(problem: str, remedy: str) -> str:
-    return f"{problem}; {remedy}" if remedy else problem
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in what a user wrote.
+
+    :ivar field: dotted name of the setting, or name of the object; empty for the whole
+    :ivar problem: what is wrong, without values that may be secret
+    :ivar remedy: what to write instead
+    :ivar place: where it is written, e.g. a file and a line; empty where that is not known
+    """
+
+    field: str
+    problem: str
+    remedy: str = ""
+    place: str = ""
+
+    def __str__(self) -> str:
+        text = ": ".join(part for part in (self.place, self.field, self.problem) if part)
+        return f"{text}; {self.remedy}" if self.remedy else text
 
 
 class ConfigurationError(RfrError):
-    """A setting is wrong.
+    """What a user wrote is wrong.
 
-    :ivar field: dotted name of the setting
-    :ivar problem: what is wrong with it
-    :ivar remedy: what to write instead
+    :ivar problems: all that is wrong; ``field``, ``problem``, ``remedy`` and ``place`` are those of the first
     """
 
     retryable = False
     refuses_generation = True
     exit_code = EXIT_CONFIGURATION
     advice = "correct it and clear the task"
+    problems: tuple[Problem, ...]
 
-    def __init__(self, field: str, problem: str, remedy: str = "") -> None:
-        self.field = field
-        self.problem = problem
-        self.remedy = remedy
-        super().__init__(_with_remedy(f"{field}: {problem}", remedy))
+    def __init__(self, field: str, problem: str, remedy: str = "", place: str = "") -> None:
+        self.problems = (Problem(field, problem, remedy, place),)
+        super().__init__(str(self.problems[0]))
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> Self:
+        """One error for several problems, each on a line of its own.
+
+        :param problems: at least one
+        """
+        found = tuple(problems)
+        # Not by __init__, whose arguments differ between the subclasses.
+        error = cls.__new__(cls, "\n".join(map(str, found)))
+        error.problems = found
+        return error
+
+    def at(self, place: str) -> Self:
+        """The same error with this place."""
+        return self.of(replace(each, place=place) for each in self.problems)
+
+    @property
+    def field(self) -> str:
+        return self.problems[0].field
+
+    @property
+    def problem(self) -> str:
+        return self.problems[0].problem
+
+    @property
+    def remedy(self) -> str:
+        return self.problems[0].remedy
+
+    @property
+    def place(self) -> str:
+        return self.problems[0].place
 
 
 class PreflightError(RfrError):
@@ -74,35 +122,8 @@ class PreflightError(RfrError):
     exit_code = EXIT_CONFIGURATION
 
 
-@dataclass(frozen=True, slots=True)
-class DeclarationProblem:
-    """One mistake in the declarations.
-
-    :ivar place: file and line, or a description where there is no file
-    :ivar name: the object; empty where it is not known, or none is concerned
-    :ivar problem: what is wrong
-    :ivar remedy: what to write instead
-    """
-
-    place: str
-    name: str
-    problem: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        text = ": ".join(part for part in (self.place, self.name, self.problem) if part)
-        return _with_remedy(text, self.remedy)
-
-
-class DeclarationError(RfrError):
-    """The declarations of built-in objects are wrong.
-
-    :ivar problems: all of them, sorted by place
-    """
-
-    def __init__(self, problems: Sequence[DeclarationProblem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+class DeclarationError(ConfigurationError):
+    """The declarations of built-in objects are wrong; all problems are named, sorted by place."""
 
 
 class QueryError(ConfigurationError):
@@ -157,7 +178,7 @@ class StepError(DeployError):
         self.action = action
         self.problem = problem
         self.remedy = remedy
-        super().__init__(_with_remedy(f"{action} {object}: {problem}", remedy))
+        super().__init__(str(Problem(f"{action} {object}", problem, remedy)))
 
 
 class DeployBusyError(DeployError):
@@ -201,30 +222,7 @@ class StatementError(ConfigurationError):
     def __init__(self, problem: str, line: int, column: int, remedy: str = "") -> None:
         self.line = line
         self.column = column
-        super().__init__(f"line {line}, column {column}", problem, remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class AlterationProblem:
-    """One mistake in an alteration.
-
-    :ivar option: e.g. ``extra.sslmode``; empty for the connection as a whole
-    :ivar problem: what is wrong, without values of secrets
-    :ivar remedy: what to write instead
-    :ivar line: in the statement, from 1; 0 if there is no statement
-    :ivar column: in the statement, from 1
-    """
-
-    option: str
-    problem: str
-    remedy: str = ""
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        place = f"line {self.line}, column {self.column}" if self.line else ""
-        text = ": ".join(part for part in (place, self.option, self.problem) if part)
-        return _with_remedy(text, self.remedy)
+        super().__init__("", problem, remedy, f"line {line}, column {column}")
 
 
 class AlterConnectionError(RfrError):
@@ -247,7 +245,7 @@ class AlterationRefusedError(AlterConnectionError):
 
     retryable = False
 
-    def __init__(self, connection: str, problems: Sequence[AlterationProblem]) -> None:
+    def __init__(self, connection: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__(connection, "\n".join(map(str, self.problems)))
 
@@ -376,7 +374,7 @@ class SinkError(RfrError):
         self.sink = sink
         self.problem = problem
         self.remedy = remedy
-        super().__init__(_with_remedy(f"sink {sink}: {problem}", remedy))
+        super().__init__(str(Problem(f"sink {sink}", problem, remedy)))
 
 
 class SinkHeldError(SinkError):
@@ -415,16 +413,7 @@ class SnapshotsExpiredError(RfrError):
 
 
 class SourceDefinitionError(ConfigurationError):
-    """A source definition is wrong.
-
-    :ivar file: of the definition; None for an inline one
-    :ivar path: place in the document, e.g. ``streams.orders.paginator.type``
-    """
-
-    def __init__(self, path: str, problem: str, remedy: str = "", file: str | None = None) -> None:
-        self.path = path
-        self.file = file
-        super().__init__(f"{file}: {path}" if file else path, problem, remedy)
+    """A source's definition is wrong; each problem's field is a path such as ``streams.orders.paginator.type``."""
 
 
 class SourceError(RfrError):
@@ -520,37 +509,8 @@ class TemplateError(RfrError):
         super().__init__(f"line {line}, column {column}: {problem}")
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerProblem:
-    """One mistake in a triggers block.
-
-    :ivar trigger: name of the endpoint; empty for the block as a whole
-    :ivar path: place in the endpoint, e.g. ``retry.maxElapsed``; empty for the endpoint as a whole
-    :ivar problem: what is wrong, without values that may be secret
-    :ivar remedy: what to write instead
-    """
-
-    trigger: str
-    path: str
-    problem: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        place = ": ".join(
-            part for part in (f"trigger {self.trigger}" if self.trigger else "triggers", self.path) if part
-        )
-        return _with_remedy(f"{place}: {self.problem}", self.remedy)
-
-
-class TriggerConfigError(RfrError):
-    """A triggers block is wrong.
-
-    :ivar problems: all of them, in the block's order
-    """
-
-    def __init__(self, problems: Sequence[TriggerProblem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+class TriggerConfigError(ConfigurationError):
+    """A triggers block is wrong; all problems are named, in the block's order."""
 
 
 class SealError(RfrError):

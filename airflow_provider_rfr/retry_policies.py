@@ -46,7 +46,12 @@ class RefreshRetryPolicy(RetryPolicy):
     ) -> RetryDecision:
         """Decide in the worker, once the try has failed."""
         if isinstance(exception, RateLimitedError):
-            return self._after(exception.retry_after)
+            seconds = exception.retry_after
+            if not math.isfinite(seconds) or seconds <= 0:
+                return RetryDecision.retry(reason="rate limited; the API did not say for how long")
+            if seconds > self.longest_wait.total_seconds():
+                return RetryDecision.fail(f"the API asks to wait {seconds:,.0f} s, longer than longest_wait")
+            return RetryDecision.retry(timedelta(seconds=math.ceil(seconds)), f"the API asks to wait {seconds:,.0f} s")
         if isinstance(exception, RfrError):
             if not exception.retryable:
                 return RetryDecision.fail(f"{type(exception).__name__}: a retry would meet the same")
@@ -60,13 +65,6 @@ class RefreshRetryPolicy(RetryPolicy):
         if tries > 1 and isinstance(stalled, int) and stalled >= self.stalled_tries:
             return RetryDecision.fail(f"no progress since the last try ({stalled} in a row brought no page)")
         return RetryDecision.default()
-
-    def _after(self, seconds: float) -> RetryDecision:
-        if not math.isfinite(seconds) or seconds <= 0:
-            return RetryDecision.retry(reason="rate limited; the API did not say for how long")
-        if seconds > self.longest_wait.total_seconds():
-            return RetryDecision.fail(f"the API asks to wait {seconds:,.0f} s, longer than longest_wait")
-        return RetryDecision.retry(timedelta(seconds=math.ceil(seconds)), f"the API asks to wait {seconds:,.0f} s")
 
     def serialize(self) -> dict[str, Any]:
         """JSON from which :meth:`deserialize` makes the same policy."""

@@ -19,18 +19,12 @@ from airflow_provider_rfr.builtins.spec import (
     STORED,
     BuiltinObject,
     CatalogSpec,
-    Instance,
+    Dependency,
     Kind,
     available_name,
+    is_retired,
 )
-from airflow_provider_rfr.builtins.state import (
-    ActualState,
-    Dependency,
-    LiveKind,
-    LiveObject,
-    RecordedObject,
-    RegistryState,
-)
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 
 Node = TypeVar("Node", bound=Hashable)
 
@@ -211,7 +205,9 @@ class Generator:
     ) -> None:
         self._instances = spec.instances
         self._recorded = recorded
-        self._made = {each.marker: each.name for each in live.objects.values() if each.marker and not each.is_retired}
+        self._made = {
+            each.marker: each.name for each in live.objects.values() if each.marker and not is_retired(each.name)
+        }
         self._taken = {*live.objects, *(each.key for each in declared), *(each.key for each in recorded.objects)}
         self._taken.update(each.key for each in live.user_views)
 
@@ -219,19 +215,14 @@ class Generator:
         """The objects of a template, with the ids of their instances."""
         for instance in sorted(self._instances.get(template.per_instance or "", ()), key=lambda each: each.id):
             identity = instance_id(template.id, instance.id)
-            yield replace(template, id=identity, name=self._name(template, instance, identity)), instance.id
-
-    def _name(self, template: BuiltinObject, instance: Instance, identity: UUID) -> str:
-        known = self._recorded.by_uuid.get(identity)
-        if known is not None:
-            return known.name
-        if identity in self._made:
-            return self._made[identity]
-        room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
-        ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
-        name = available_name(f"{template.name}_{ending}", self._taken)
-        self._taken.add(name.casefold())
-        return name
+            known = self._recorded.by_uuid.get(identity)
+            name = known.name if known is not None else self._made.get(identity)
+            if name is None:
+                room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
+                ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
+                name = available_name(f"{template.name}_{ending}", self._taken)
+                self._taken.add(name.casefold())
+            yield replace(template, id=identity, name=name), instance.id
 
     def kept(self, unlisted: Iterable[BuiltinObject]) -> frozenset[UUID]:
         """Recorded objects of templates without a list of instances: an unknown instance is not a removed one."""

@@ -18,15 +18,17 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_transform, parse_type, quoted
 
-_SHOWN_DIGITS = 12
+if TYPE_CHECKING:
+    from airflow_provider_rfr.builtins.state import RecordedObject
+
 _FORMAT = "format-version"
 _LONGEST_NAME = 255
 _INSTANTS = {"timestamp", "timestamp_ntz"}
@@ -58,12 +60,6 @@ class Fingerprint:
         digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         return cls(text, f"{prefix}:{digits}")
 
-    @property
-    def short(self) -> str:
-        """The hash as people read and write it."""
-        prefix, _, digits = self.digest.partition(":")
-        return f"{prefix}:{digits[:_SHOWN_DIGITS]}"
-
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
@@ -75,24 +71,8 @@ class Fingerprints:
     meta: Fingerprint
 
 
-class _HasLogic(Protocol):
-    """A recorded object, as far as its query goes."""
-
-    @property
-    def canonicalizer(self) -> str: ...
-
-    @property
-    def raw_sql(self) -> str | None: ...
-
-    @property
-    def fingerprints(self) -> Fingerprints: ...
-
-
 def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
-    """The fingerprints of a declared object; types are canonical texts.
-
-    :param spec: contains the source of a sink
-    """
+    """The fingerprints of a declared object; types are canonical texts."""
     return Fingerprints(
         contract_of(obj.columns),
         Fingerprint.of("k1", "\n".join(_constraints(obj))),
@@ -110,15 +90,13 @@ def contract_of(columns: Sequence[Column]) -> Fingerprint:
     return Fingerprint.of("c1", "\n".join(lines))
 
 
-def same_logic(obj: BuiltinObject, recorded: _HasLogic) -> bool:
+def same_logic(obj: BuiltinObject, recorded: RecordedObject) -> bool:
     """Whether an object's query is the recorded one.
 
     A text of another canonicalizer is not comparable: the recorded query is then made canonical again.
     """
-    if obj.query is None or recorded.raw_sql is None:
-        return obj.query is recorded.raw_sql
-    if obj.query == recorded.raw_sql:
-        return True
+    if obj.query is None or recorded.raw_sql is None or obj.query == recorded.raw_sql:
+        return obj.query == recorded.raw_sql
     if recorded.canonicalizer == CANONICALIZER:
         return canonical_sql(obj.query) == recorded.fingerprints.logic.text
     return canonical_sql(obj.query) == canonical_sql(recorded.raw_sql)
@@ -148,25 +126,21 @@ def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
         return definition_of(obj.source)
     if obj.sink is None:
         return ""
+    # The id of the source, which survives a rename; the name, if no object has it. Objects are sorted by key, unless
+    # the spec was made by hand.
+    key = obj.sink.source.casefold()
+    at = bisect_left(spec.objects, key, key=lambda each: each.key)
+    near = spec.objects[at : at + 1]
+    found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
     return _json(
         {
-            "source": _identity(obj.sink.source, spec),
+            "source": str(found.id) if found is not None else key,
             "to": obj.sink.to,
             "settings": _masked(obj.sink.settings),
             "columns": [name.casefold() for name in obj.sink.columns],
             "follow_schema": obj.sink.follow_schema,
         }
     )
-
-
-def _identity(name: str, spec: CatalogSpec) -> str:
-    """The id of the object of this name, which survives a rename; the name, if no object has it."""
-    key = name.casefold()
-    # Objects are sorted by key, unless the spec was made by hand.
-    at = bisect_left(spec.objects, key, key=lambda each: each.key)
-    near = spec.objects[at : at + 1]
-    found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
-    return str(found.id) if found is not None else key
 
 
 def _meta(obj: BuiltinObject) -> Iterator[str]:
@@ -200,57 +174,44 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem at a path of a declaration."""
-
-    path: str
-    problem: str
-    remedy: str = ""
-
-
-def column_findings(columns: Sequence[Column]) -> Iterator[Finding]:
+def column_findings(columns: Sequence[Column]) -> Iterator[Problem]:
     """Problems of columns: names, types, duplicates."""
     names, before = dict[str, int](), dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
-        if problem := _column_name_problem(name):
-            yield Finding(f"{path}.name", problem)
+        shown = repr(name[:40])
+        if not name or name != name.strip():
+            yield Problem(f"{path}.name", f"a column's name is empty, or has spaces around it: {shown}")
+        elif not name.isprintable() or set(name) & set(".`\\"):
+            problem = "a column's name has a dot, a backtick, a backslash or something invisible in it"
+            yield Problem(f"{path}.name", f"{problem}: {shown}")
+        elif len(name) > _LONGEST_NAME:
+            yield Problem(f"{path}.name", f"a column's name is longer than {_LONGEST_NAME} characters: {shown}")
         if names.setdefault(name.casefold(), number) != number:
-            yield Finding(f"{path}.name", f"two columns are called {name}", "names are compared without case")
+            yield Problem(f"{path}.name", f"two columns are called {name}", "names are compared without case")
         try:
             parse_type(column.type)
         except ConfigurationError as error:
-            yield Finding(f"{path}.type", f"{name}: {error.problem}", error.remedy)
+            yield Problem(f"{path}.type", f"{name}: {error.problem}", error.remedy)
         if column.renamed_from is None:
             continue
         if column.renamed_from.casefold() == name.casefold():
-            yield Finding(f"{path}.renamed_from", f"{name} was always called so", "leave renamed_from out")
+            yield Problem(f"{path}.renamed_from", f"{name} was always called so", "leave renamed_from out")
         if before.setdefault(column.renamed_from.casefold(), number) != number:
-            yield Finding(f"{path}.renamed_from", f"two columns were called {column.renamed_from}")
+            yield Problem(f"{path}.renamed_from", f"two columns were called {column.renamed_from}")
 
 
-def _column_name_problem(name: str) -> str | None:
-    """Why no column can have this name; None if one can."""
-    shown = repr(name[:40])
-    if not name or name != name.strip():
-        return f"a column's name is empty, or has spaces around it: {shown}"
-    if not name.isprintable() or set(name) & set(".`\\"):
-        return f"a column's name has a dot, a backtick, a backslash or something invisible in it: {shown}"
-    return f"a column's name is longer than {_LONGEST_NAME} characters: {shown}" if len(name) > _LONGEST_NAME else None
-
-
-def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Finding]:
+def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
     """Unknown or duplicate names of columns."""
     known = {name.casefold(): name for name in valid}
     for number, name in enumerate(names):
         if name.casefold() not in known:
-            yield Finding(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
+            yield Problem(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
         if name.casefold() in (each.casefold() for each in names[:number]):
-            yield Finding(f"{path}.{number}", f"{name} is listed twice")
+            yield Problem(f"{path}.{number}", f"{name} is listed twice")
 
 
-def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -> Iterator[Finding]:
+def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -> Iterator[Problem]:
     """Problems of partition transforms."""
     seen = set[str]()
     for number, text in enumerate(partitioning):
@@ -258,10 +219,10 @@ def partition_findings(partitioning: Sequence[str], columns: Sequence[Column]) -
         try:
             found = canonical_transform(text, columns)
         except ConfigurationError as error:
-            yield Finding(path, error.problem, error.remedy)
+            yield Problem(path, error.problem, error.remedy)
             continue
         if found.casefold() in seen:
-            yield Finding(path, f"{found} is listed twice")
+            yield Problem(path, f"{found} is listed twice")
         seen.add(found.casefold())
 
 
@@ -282,25 +243,3 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
     if kind.name not in _TRANSFORMABLE[transform.name]:
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
     return str(replace(transform, column=column.name))
-
-
-def canonical_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns with canonical types; a text that names no type is unchanged, and is a finding."""
-    found = []
-    for column in columns:
-        try:
-            found.append(replace(column, type=str(parse_type(column.type))))
-        except ConfigurationError:
-            found.append(column)
-    return tuple(found)
-
-
-def canonical_partitioning(partitioning: Sequence[str], columns: Sequence[Column]) -> tuple[str, ...]:
-    """The transforms in canonical form; an invalid one is unchanged, and is a finding."""
-    found = []
-    for text in partitioning:
-        try:
-            found.append(canonical_transform(text, columns))
-        except ConfigurationError:
-            found.append(text)
-    return tuple(found)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-import uuid
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID, uuid5
 
 from airflow_provider_rfr.lake.types import is_plain
 
-_NAMESPACE = uuid.UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
+_NAMESPACE = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 """Of the ids that are made from a project and a first name."""
 
 
@@ -58,16 +58,11 @@ class Strategy(str, Enum):
     METADATA = "metadata"
     EVOLVE = "evolve"
     REWRITE = "rewrite"
-    SHADOW = "shadow"
     RECOMPUTE = "recompute"
     REPLACE_EMPTY = "replace_empty"
 
 
-LOSSY = frozenset({Strategy.REPLACE_EMPTY})
-"""Mechanisms that lose rows."""
-
-
-def _frozen() -> Mapping[str, Any]:
+def no_entries() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
@@ -107,13 +102,13 @@ class Migration:
 
     :ivar before: contract fingerprint that it starts from, at least eight digits of it
     :ivar after: contract fingerprint that it leads to
-    :ivar expressions: SQL by new column, over the old columns, for ``rewrite`` and ``shadow``
+    :ivar expressions: SQL by new column, over the old columns, for ``rewrite``
     """
 
     before: str
     after: str
     how: Strategy
-    expressions: Mapping[str, str] = field(default_factory=_frozen)
+    expressions: Mapping[str, str] = field(default_factory=no_entries)
     note: str | None = None
 
 
@@ -123,6 +118,21 @@ class Removal:
 
     deprecated_since: str
     removed_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """An object that another one reads.
+
+    :ivar name: as it is compared
+    :ivar uuid: None for what is not one of ours, and as long as it was not looked up
+    :ivar columns: those that are used, sorted, as they are compared; some too many where a query does not say whose a
+        column is. None: all, or it can't be known
+    """
+
+    name: str
+    uuid: UUID | None = None
+    columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +148,26 @@ class SinkSpec:
 
     source: str
     to: str
-    settings: Mapping[str, Any] = field(default_factory=_frozen)
+    settings: Mapping[str, Any] = field(default_factory=no_entries)
     columns: tuple[str, ...] = ()
     follow_schema: bool = False
     on_replace: str = "hold"
 
 
+class Named:
+    """Something with a name, which is compared without case."""
+
+    __slots__ = ()
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The name as it is compared."""
+        return self.name.casefold()
+
+
 @dataclass(frozen=True, slots=True)
-class BuiltinObject:
+class BuiltinObject(Named):
     """One declared object.
 
     :ivar name: ``namespace.name``; compared without case
@@ -154,7 +176,6 @@ class BuiltinObject:
     :ivar depends_on: names that the query reads, for a query that can't be parsed
     :ivar protect: why it must never be emptied or replaced
     :ivar exportable: whether users may attach sinks
-    :ivar follow_star: a ``SELECT *`` is expanded on each deploy, not once
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
     :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
     :ivar refresh: how and when a ``source`` is refreshed: the other arguments, and ``schedule``; in no fingerprint, for
@@ -163,19 +184,18 @@ class BuiltinObject:
 
     kind: Kind
     name: str
-    id: uuid.UUID
+    id: UUID
     columns: tuple[Column, ...] = ()
     stability: Stability = Stability.STABLE
     contents: Contents = Contents.HISTORY
     protect: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=_frozen)
+    properties: Mapping[str, str] = field(default_factory=no_entries)
     comment: str | None = None
     owner: str | None = None
     query: str | None = None
     depends_on: tuple[str, ...] = ()
-    follow_star: bool = False
     exportable: bool = False
     per_instance: str | None = None
     source: Mapping[str, Any] | None = None
@@ -184,11 +204,6 @@ class BuiltinObject:
     migrations: tuple[Migration, ...] = ()
     removed: Removal | None = None
     place: Place = Place()
-
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,27 +230,31 @@ class CatalogSpec:
     project: str
     version: str
     objects: tuple[BuiltinObject, ...]
-    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=_frozen)
+    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=no_entries)
 
     def by_key(self) -> dict[str, BuiltinObject]:
-        """The objects by their compared names."""
         return {each.key: each for each in self.objects}
 
 
-def stable_id(project: str, first_name: str) -> uuid.UUID:
+def stable_id(project: str, first_name: str) -> UUID:
     """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
-    return uuid.uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
+    return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
-_BESIDE = re.compile(r"__[gs][0-9a-f]{8}$", re.IGNORECASE)
+RETIRED = "__g"
+"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
+_RETIRED_NAME = re.compile(rf"{RETIRED}[0-9a-f]{{8}}$", re.IGNORECASE)
 _MOST_COMPARED = 500
 LONGEST_PART = 100
 """Characters of one part of a name: catalogs take 128, and a suffix has to fit too."""
 
 
 def namespace_of(name: str) -> str:
-    """All parts of a name but the last."""
     return name.rpartition(".")[0]
+
+
+def is_retired(name: str) -> bool:
+    return _RETIRED_NAME.search(name) is not None
 
 
 def name_problem(name: str) -> str | None:
@@ -248,8 +267,8 @@ def name_problem(name: str) -> str | None:
             return f"{name!r} is not a name: its parts are letters, digits and underscores, and begin with no digit"
         if len(part) > LONGEST_PART:
             return f"{part[:20]}... is longer than {LONGEST_PART} characters"
-    if _BESIDE.search(name):
-        return f"{name!r} ends like the tables that a migration builds beside the live ones, or puts aside"
+    if is_retired(name):
+        return f"{name!r} ends like the tables that a deploy puts aside"
     return None
 
 

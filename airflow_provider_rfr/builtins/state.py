@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import orjson
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.spec import Column, Contents, Kind, Stability
+from airflow_provider_rfr.builtins.spec import Column, Contents, Dependency, Kind, Named, Stability, no_entries
 
 Value = TypeVar("Value")
 _SORTED = orjson.OPT_SORT_KEYS
@@ -69,11 +67,6 @@ DEPLOY: Final = "rfr.deploy-id"
 """Property: the deploy that changed it last."""
 STAMP: Final = "rfr.contract"
 """Property: fingerprint of the contract that the columns are of, written in the same commit as they are."""
-RETIRED: Final = "__g"
-"""Suffix of a retired table's name, followed by eight hex digits; its properties stay what they were."""
-SHADOW: Final = "__s"
-"""Suffix of a shadow's name, followed by eight hex digits of a digest of the change: so a deploy finds what an earlier
-one built for the same change."""
 STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
@@ -81,10 +74,6 @@ DONE: Final = "rfr.done"
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
-
-
-def _none() -> Mapping[str, str]:
-    return MappingProxyType({})
 
 
 def done_mark(
@@ -103,21 +92,7 @@ def done_mark(
 
 
 @dataclass(frozen=True, slots=True)
-class Dependency:
-    """An object that another one reads.
-
-    :ivar name: as it is compared
-    :ivar uuid: None for what is not one of ours
-    :ivar columns: those that are used, as they are compared; None if unknown
-    """
-
-    name: str
-    uuid: UUID | None = None
-    columns: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedObject:
+class RecordedObject(Named):
     """An object as the last deploy that changed it left it.
 
     :ivar physical: name of the table or view that holds it now
@@ -145,15 +120,10 @@ class RecordedObject:
     protect: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=_none)
+    properties: Mapping[str, str] = field(default_factory=no_entries)
     comment: str | None = None
     owner: str | None = None
     instance: str | None = None
-
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +131,6 @@ class SinkState:
     """How far an export is.
 
     :ivar source: id of the object that it exports
-    :ivar physical: id of the table that the cursor belongs to
     :ivar cursor: snapshot up to which everything was sent; None before the first batch
     :ivar on_replace: what to do when its source is emptied; None: undecided
     """
@@ -170,7 +139,6 @@ class SinkState:
     name: str
     source: UUID
     cursor: int | None = None
-    physical: str | None = None
     on_replace: str | None = None
 
 
@@ -189,7 +157,6 @@ class RegistryState:
 
     @cached_property
     def by_uuid(self) -> dict[UUID, RecordedObject]:
-        """The objects by their ids."""
         return {each.uuid: each for each in self.objects}
 
 
@@ -209,7 +176,7 @@ class Constraints:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveObject:
+class LiveObject(Named):
     """A table or a view as the catalog shows it.
 
     :ivar marker: id that its properties name as its object; None: it is not ours
@@ -224,31 +191,21 @@ class LiveObject:
     marker: UUID | None = None
     columns: tuple[Column, ...] = ()
     constraints: Constraints | None = None
-    properties: Mapping[str, str] = field(default_factory=_none)
+    properties: Mapping[str, str] = field(default_factory=no_entries)
     snapshot_id: int | None = None
     rows: int | None = None
     bytes: int | None = None
     stamp: str | None = None
     query: str | None = None
 
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
-
     def emptied_by(self, revision: int) -> str | None:
         """The deploy that took all rows since the registry was written at this revision; None: none did."""
         at, _, deploy = self.properties.get(EMPTIED, "").partition("/")
         return deploy if deploy and at == str(revision) else None
 
-    @property
-    def is_retired(self) -> bool:
-        """Whether its name is that of a retired table."""
-        return RETIRED in self.name and re.search(rf"{RETIRED}[0-9a-f]{{8}}$", self.key) is not None
-
 
 @dataclass(frozen=True, slots=True)
-class UserView:
+class UserView(Named):
     """A view of a user.
 
     :ivar reads: None when its text can't be read: it may read anything
@@ -257,11 +214,6 @@ class UserView:
     name: str
     query: str
     reads: tuple[Dependency, ...] | None = ()
-
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
 
 
 @dataclass(frozen=True)
@@ -287,5 +239,4 @@ class ActualState:
 
     @classmethod
     def of(cls, *objects: LiveObject, user_views: tuple[UserView, ...] = ()) -> ActualState:
-        """A catalog of these."""
         return cls({each.key: each for each in objects}, user_views)

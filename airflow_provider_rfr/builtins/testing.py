@@ -45,7 +45,7 @@ _LEASE_SECONDS = 2.0
 _PATIENCE = 60.0
 
 
-class _World:
+class World:
     """A lake and a control store, empty at first.
 
     :param store_url: SQLAlchemy address of the control store
@@ -75,7 +75,6 @@ class _World:
         return self.apply(self.plan(spec, policies), spec, self.store)
 
     def apply(self, plan: Plan, spec: CatalogSpec, store: ControlStore) -> Applied:
-        """Apply a plan."""
         return apply(
             plan,
             catalog=self.catalog,
@@ -98,16 +97,16 @@ class _World:
         return found
 
 
-class _Check:
+class Check:
     """What must be so. Each method meets the objects of whatever version is deployed at that moment."""
 
-    def initialize(self, world: _World) -> None:
+    def initialize(self, world: World) -> None:
         """Once, after the first deploy."""
 
-    def manipulate(self, world: _World, number: int) -> None:
+    def manipulate(self, world: World, number: int) -> None:
         """Twice, with 1 and 2; deploys may come before and after each."""
 
-    def validate(self, world: _World) -> None:
+    def validate(self, world: World) -> None:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
@@ -118,25 +117,22 @@ class _Stage:
     :ivar versions: the oldest first
     """
 
-    world: _World
+    world: World
     versions: Sequence[CatalogSpec]
-    checks: Sequence[_Check]
+    checks: Sequence[Check]
     random: random.Random
 
     def begin(self, spec: CatalogSpec) -> None:
-        """The first deploy."""
         self.world.deploy(spec)
         for check in self.checks:
             check.initialize(self.world)
 
     def manipulate(self, number: int) -> None:
-        """All checks."""
         self.world.manipulated = number
         for check in self.checks:
             check.manipulate(self.world, number)
 
     def validate(self) -> None:
-        """All checks, twice."""
         for check in (*self.checks, *self.checks):
             check.validate(self.world)
 
@@ -183,8 +179,8 @@ class Scenario:
     play: Callable[[_Stage], None]
 
 
-def _run_scenario(
-    scenario: Scenario, checks: Sequence[_Check], versions: Sequence[CatalogSpec], world: _World, *, seed: int = 0
+def run_scenario(
+    scenario: Scenario, checks: Sequence[Check], versions: Sequence[CatalogSpec], world: World, *, seed: int = 0
 ) -> None:
     """Play a scenario in an empty world, and deploy and validate once more.
 
@@ -207,69 +203,52 @@ def _run_scenario(
         raise
 
 
-def _no_restart(stage: _Stage) -> None:
-    stage.begin(stage.back(0))
-    stage.manipulate(1)
-    stage.manipulate(2)
-
-
-def _redeploy(stage: _Stage) -> None:
-    stage.begin(stage.back(0))
-    for number in (1, 2):
-        stage.world.deploy(stage.back(0))
-        stage.validate()
-        stage.manipulate(number)
-    stage.world.deploy(stage.back(0))
-
-
-def _upgrade(count: int, *, stepwise: bool = False, policies: Policies | None = None) -> Callable[[_Stage], None]:
-    """Over so many versions, at once or one after the other."""
+def _between(count: int, *deploys: Callable[[_Stage], None]) -> Callable[[_Stage], None]:
+    """Begin so many versions before the newest, and deploy between the two manipulations."""
 
     def play(stage: _Stage) -> None:
         stage.begin(stage.back(count))
         stage.manipulate(1)
-        for left in range(count - 1, -1, -1) if stepwise else (0,):
-            stage.world.deploy(stage.back(left), policies)
-            stage.validate()
+        for deploy in deploys:
+            deploy(stage)
         stage.manipulate(2)
 
     return play
 
 
-def _abandoned(stage: _Stage) -> None:
-    stage.begin(stage.back(2))
-    stage.manipulate(1)
-    stage.crash(stage.back(1))
+def _upgraded(left: int = 0) -> Callable[[_Stage], None]:
+    """A deploy of the version so many before the newest, and a validation."""
+
+    def deploy(stage: _Stage) -> None:
+        stage.world.deploy(stage.back(left))
+        stage.validate()
+
+    return deploy
+
+
+def _crashed(left: int = 0) -> Callable[[_Stage], None]:
+    return lambda stage: stage.crash(stage.back(left))
+
+
+def _redeployed(stage: _Stage) -> None:
+    stage.begin(stage.back(0))
+    for number in (1, 2):
+        _upgraded()(stage)
+        stage.manipulate(number)
     stage.world.deploy(stage.back(0))
-    stage.manipulate(2)
 
 
-def _crashes(stage: _Stage) -> None:
-    stage.begin(stage.back(1))
-    stage.manipulate(1)
-    for _ in range(3):
-        stage.crash(stage.back(0))
-    stage.world.deploy(stage.back(0))
-    stage.manipulate(2)
-
-
-def _at_once(stage: _Stage) -> None:
-    stage.begin(stage.back(1))
-    stage.manipulate(1)
-    stage.together(stage.back(0))
-    stage.manipulate(2)
-
-
-_SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("no restart", _no_restart),
-    Scenario("redeploy", _redeploy),
-    *(Scenario(f"upgrade over {count}", _upgrade(count)) for count in (1, 2, 4)),
-    *(Scenario(f"upgrade over {count}, one by one", _upgrade(count, stepwise=True)) for count in (2, 4)),
-    Scenario("abandoned deploy, then another version", _abandoned),
-    Scenario("crashes at random steps", _crashes),
-    Scenario("two deploys at once", _at_once),
-    Scenario("forced evolve", _upgrade(1, policies=Policies(force="evolve"))),
-    Scenario("forced rewrite", _upgrade(1, policies=Policies(force="rewrite"))),
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("no restart", _between(0)),
+    Scenario("redeploy", _redeployed),
+    *(Scenario(f"upgrade over {count}", _between(count, _upgraded())) for count in (1, 2, 4)),
+    *(
+        Scenario(f"upgrade over {count}, one by one", _between(count, *map(_upgraded, reversed(range(count)))))
+        for count in (2, 4)
+    ),
+    Scenario("abandoned deploy, then another version", _between(2, _crashed(1), _upgraded())),
+    Scenario("crashes at random steps", _between(1, *[_crashed()] * 3, _upgraded())),
+    Scenario("two deploys at once", _between(1, lambda stage: stage.together(stage.back(0)))),
 )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import getpass
 import json
 from argparse import Namespace
+from contextlib import closing, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.cli.common import command, moment, print_data, print_value
@@ -32,7 +32,7 @@ def plan(args: Namespace) -> int:
 
 
 @command
-def apply(args: Namespace) -> int:
+def apply(args: Namespace) -> None:
     """Deploy: what is declared now, or a saved plan if nothing has changed since."""
     from airflow_provider_rfr.builtins import load_plan
 
@@ -43,11 +43,10 @@ def apply(args: Namespace) -> int:
     done = _deploy(hook, found, args)
     if not print_data({**asdict(done), "steps": [asdict(each) for each in done.steps]}, args):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
-    return 0
 
 
 @command
-def status(args: Namespace) -> int:
+def status(args: Namespace) -> None:
     """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
     from airflow_provider_rfr.builtins.execution.maintenance import waiting
     from airflow_provider_rfr.store import deploys
@@ -74,11 +73,10 @@ def status(args: Namespace) -> int:
         ],
     }
     print_value(found, args)
-    return 0
 
 
 @command
-def history(args: Namespace) -> int:
+def history(args: Namespace) -> None:
     """Deploys, the newest first; with an id, the steps of one."""
     from airflow_provider_rfr.store import deploys
 
@@ -89,21 +87,19 @@ def history(args: Namespace) -> int:
         else:
             rows = [_row(each, _OF_DEPLOYS) for each in deploys.history(connection, hook.project, args.limit)]
     print_value(rows, args)
-    return 0
 
 
 @command
 def drift(args: Namespace) -> int:
     """What was changed by hand. Exit code 2 if anything was."""
     found = _hook(args).plan(_policies(args))
-    print_value(
-        [{"name": each.name, "kind": each.kind.value, "problems": list(each.problems)} for each in found.drift], args
-    )
+    rows = [{"name": each.name, "kind": each.kind.value, "problems": list(each.problems)} for each in found.drift]
+    print_value(rows, args)
     return 2 if found.drift else 0
 
 
 @command
-def adopt(args: Namespace) -> int:
+def adopt(args: Namespace) -> None:
     """Manage existing tables and views, if they are as declared; they are not changed."""
     hook = _hook(args)
     found = hook.plan(_policies(args, adopt=args.names))
@@ -116,41 +112,33 @@ def adopt(args: Namespace) -> int:
     done = _deploy(hook, found, args)
     if args.output not in ("json", "yaml"):
         print(f"deploy {done.deploy_id}: {done.state}, registry at revision {done.revision}")
-    return 0
 
 
 @command
-def forget(args: Namespace) -> int:
+def forget(args: Namespace) -> None:
     """Remove objects from the registry, and our markers from them; tables, views and rows stay."""
     from airflow_provider_rfr.builtins.execution.maintenance import forget_objects
 
     hook = _hook(args)
     views = {each.key for each in hook.observe()[0].objects if each.kind.value == "view"}
-    engine = _engine(hook, args) if views & {name.casefold() for name in args.names} else None
-    try:
-        for name in forget_objects(
-            args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=engine
-        ):
+    needs_sql = not views.isdisjoint(name.casefold() for name in args.names)
+    with closing(_engine(hook, args)) if needs_sql else nullcontext() as sql:
+        for name in forget_objects(args.names, project=hook.project, catalog=hook.catalog, store=hook.store, sql=sql):
             print(f"forgot {name}")
-    finally:
-        if engine is not None:
-            engine.close()
-    return 0
 
 
 @command
-def force_unlock(args: Namespace) -> int:
+def force_unlock(args: Namespace) -> None:
     """Take the lease from a deploy that is known to be dead."""
     from airflow_provider_rfr.store.leases import force_unlock as unlock
 
     hook = _hook(args)
     unlock(hook.store, hook.project, args.token)
     print(f"project {hook.project} is free; the holder of token {args.token} can no longer write")
-    return 0
 
 
 @command
-def release_sink(args: Namespace) -> int:
+def release_sink(args: Namespace) -> None:
     """Decide what becomes of a sink that is held."""
     from airflow_provider_rfr.builtins.sinks import release_sink as release
 
@@ -159,7 +147,6 @@ def release_sink(args: Namespace) -> int:
     if sink is None or sink.sink is None:
         raise ConfigurationError("sink", f"{args.sink_name} is not a declared sink", "name one of the plan's sinks")
     hook.store.run(lambda connection: release(connection, sink.id, args.choice, hook.store.now(connection)))
-    return 0
 
 
 @command
@@ -171,7 +158,7 @@ def gc(args: Namespace) -> int:
 
 
 @command
-def graph(args: Namespace) -> int:
+def graph(args: Namespace) -> None:
     """Print what reads what, for Graphviz."""
     from airflow_provider_rfr.builtins.sql.facts import object_reads
 
@@ -183,34 +170,6 @@ def graph(args: Namespace) -> int:
         for read in sorted({each.name for each in object_reads(obj, known=known)}):
             print(f"  {json.dumps(read)} -> {json.dumps(obj.name)};")
     print("}")
-    return 0
-
-
-@command
-def lock_check(args: Namespace) -> int:
-    """Compare the declaration with its lock file, and print the entries to paste. Exit code 1 if they differ."""
-    from airflow_provider_rfr.builtins import load_objects
-    from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock, updated_lock
-    from airflow_provider_rfr.hooks.builtins import paths_of
-
-    paths = paths_of([str(each) for each in args.objects or ()], None)
-    if not paths:
-        raise ConfigurationError("--objects", "must be set", "name the folder with the declarations")
-    # Without what the package and others declare: each has a lock of its own.
-    spec = load_objects(*paths, project=args.project, version=args.declared_version, entry_points=False)
-    first: Path = args.objects[0]
-    path = args.lock or (first if first.is_dir() else first.parent) / LOCK_FILE
-    lock = read_lock(path.read_text(encoding="utf-8")) if path.is_file() else None
-    if args.write:
-        path.write_text(updated_lock(spec, lock), encoding="utf-8")
-        print(f"{path}: {len(spec.objects)} objects")
-        return 0
-    if lock is None:
-        raise ConfigurationError("--lock", f"{path} does not exist", "write it with --write, and commit it")
-    problems = lock_problems(spec, lock)
-    for each in problems:
-        print(each)
-    return 1 if problems else 0
 
 
 _OF_STEPS: Final = ("seq", "name", "action", "attempts", "error", "state", "evidence")
@@ -243,12 +202,10 @@ def _hook(args: Namespace) -> BuiltinsHook:
 def _policies(args: Namespace, **more: Any) -> Any:
     from airflow_provider_rfr.hooks.builtins import policies_of
 
-    names = ("user_views", "drift", "accept_data_loss", "adopt", "force", "allow_downgrade", "keep_days")
+    names = ("user_views", "drift", "accept_data_loss", "adopt", "keep_days")
     given = {name: getattr(args, name, None) for name in names} | more
-    sinks = dict(_pair(each) for each in getattr(args, "sink", None) or ())
-    return policies_of(
-        {**{name: value for name, value in given.items() if value}, **({"sinks": sinks} if sinks else {})}
-    )
+    given["sinks"] = dict(_pair(each) for each in getattr(args, "sink", None) or ())
+    return policies_of({name: value for name, value in given.items() if value})
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -263,11 +220,8 @@ def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
     # Starting Spark takes seconds, and most plans need no SQL.
     if not hook.needs_spark(found):
         return hook.apply(found, actor=actor)
-    engine = _engine(hook, args)
-    try:
-        return hook.apply(found, sql=engine, actor=actor)
-    finally:
-        engine.close()
+    with closing(_engine(hook, args)) as sql:
+        return hook.apply(found, sql=sql, actor=actor)
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.connections.alteration import Outcome
     from airflow_provider_rfr.connections.statement import Statement
     from airflow_provider_rfr.hooks.connections import ConnectionsHook
-    from airflow_provider_rfr.store.connection_audit import AlterationRecord
 
 
 @command
@@ -54,7 +53,6 @@ def alter(args: Namespace) -> int:
 
 @command
 def validate(args: Namespace) -> None:
-    """Try a connection as it is stored."""
     from airflow_provider_rfr.connections import Statement, Verb
 
     _execute(Statement(Verb.VALIDATE, args.connection), args, {})
@@ -62,7 +60,6 @@ def validate(args: Namespace) -> None:
 
 @command
 def dependents(args: Namespace) -> None:
-    """What uses a connection, by any number of steps."""
     found = _hook(args).dependents(args.connection)
     if print_data([each.to_json() for each in found], args):
         return
@@ -80,22 +77,18 @@ def history(args: Namespace) -> None:
     if print_data([asdict(row) for row in rows], args):
         return
     for row in rows:
-        print("\n".join(_lines(row)))
+        tried = {True: ", tried before", False: ", not tried before", None: ""}[row.validated]
+        print(f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}")
+        for option, change in row.options.items():
+            print(f"  {option}: {change['before']} -> {change['after']}")
+        for each in row.dependents:
+            task = f"{each['dag_id']}.{each['task_id']} ({each['run_id']})"
+            print(f"  {each['kind']} {task}: {each.get('outcome') or each['verdict']}")
+        if row.detail:
+            print(f"  {row.detail}")
     if not rows:
         of = f" of {args.connection}" if args.connection else ""
         print(f"no ALTER CONNECTION{of} yet", file=sys.stderr)
-
-
-def _lines(row: AlterationRecord) -> Iterator[str]:
-    tried = {True: ", tried before", False: ", not tried before", None: ""}[row.validated]
-    yield f"{moment(row.started_at)} {row.conn_id} {row.state}{tried}, by {row.actor}: {row.statement}"
-    for option, change in row.options.items():
-        yield f"  {option}: {change['before']} -> {change['after']}"
-    for each in row.dependents:
-        task = f"{each['dag_id']}.{each['task_id']} ({each['run_id']})"
-        yield f"  {each['kind']} {task}: {each.get('outcome') or each['verdict']}"
-    if row.detail:
-        yield f"  {row.detail}"
 
 
 def _execute(statement: Statement, args: Namespace, parameters: Mapping[str, Any]) -> Outcome:

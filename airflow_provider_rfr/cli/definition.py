@@ -6,8 +6,6 @@ from pathlib import Path
 
 from airflow.cli.cli_config import ARG_OUTPUT, ActionCommand, Arg, GroupCommand, lazy_load_command
 
-_CLI = "airflow_provider_rfr.cli"
-
 _ARG_PATH = Arg(("path",), type=Path, metavar="PATH", help="A triggers block, YAML or JSON")
 _ARG_TEMPLATE = Arg(("--template",), type=Path, required=True, metavar="FILE", help="The Handlebars template")
 _ARG_VARIABLES = Arg(("--variables",), type=Path, required=True, metavar="FILE", help="Its variables, a JSON object")
@@ -40,11 +38,12 @@ _ARG_START_FROM = Arg(
 )
 
 _STORE = (_ARG_LAKE, _ARG_STORE)
+_SELECTED = (_ARG_TARGET, _ARG_TRIGGER, _ARG_STATE)
 
 
 def _command(name: str, help: str, *args: Arg, does: str | None = None, of: str = "triggers") -> ActionCommand:
     """A command of a group: the function of its name, or ``does``, in the group's module."""
-    function = f"{_CLI}.{of}.{does or name.replace('-', '_')}"
+    function = f"airflow_provider_rfr.cli.{of}.{does or name.replace('-', '_')}"
     return ActionCommand(name=name, help=help, func=lazy_load_command(function), args=args)
 
 
@@ -55,20 +54,10 @@ _TRIGGERS = (
     _command("seal", "Print the file with its secrets sealed (SOPS, age)", _ARG_PATH, _ARG_RECIPIENT, _ARG_RESEAL),
     _command("deliver", "Deliver what is due, once", _ARG_PATH, _ARG_TARGET, _ARG_START_FROM, *_STORE),
     _command("test-fire", "Send one invented event to an endpoint", _ARG_PATH, _ARG_ONE_TRIGGER, *_STORE),
-    _command(
-        "list",
-        "Show deliveries",
-        _ARG_TARGET,
-        _ARG_TRIGGER,
-        _ARG_STATE,
-        _ARG_LIMIT,
-        ARG_OUTPUT,
-        *_STORE,
-        does="list_deliveries",
-    ),
-    _command("replay", "Send again, under the same id", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_STATE, *_STORE),
+    _command("list", "Show deliveries", *_SELECTED, _ARG_LIMIT, ARG_OUTPUT, *_STORE, does="list_deliveries"),
+    _command("replay", "Send again, under the same id", _ARG_DELIVERY, *_SELECTED, *_STORE),
     _command("cancel", "Give pending deliveries up", _ARG_DELIVERY, _ARG_TARGET, _ARG_TRIGGER, _ARG_REASON, *_STORE),
-    _command("pause", "Hold an endpoint's deliveries back", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, _ARG_REASON, *_STORE),
+    _command("pause", "Hold an endpoint's deliveries back", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
     _command("resume", "Resume a paused or disabled endpoint", _ARG_ONE_TARGET, _ARG_ONE_TRIGGER, *_STORE),
 )
 
@@ -89,16 +78,12 @@ _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
 _ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
-_ARG_LOCK = Arg(("--lock",), type=Path, metavar="FILE", help="By default builtins.lock.json next to the declarations")
-_ARG_WRITE = Arg(("--write",), action="store_true", help="Write the lock file, if no entry is missing")
 _POLICIES = (
     Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
     Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object that may be emptied"),
     Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
     Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
-    Arg(("--force",), choices=("evolve", "rewrite"), help="For tests: migrate everything that is not protected"),
-    Arg(("--allow-downgrade",), action="store_true", help="Let an older version put its views and settings back"),
     Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),
 )
 _SPARK = (
@@ -124,7 +109,6 @@ _BUILTINS = (
     _builtins("release-sink", "Decide what becomes of a sink that is held", _ARG_SINK, _ARG_CHOICE),
     _builtins("gc", "Delete retired tables that are no longer needed", ARG_OUTPUT),
     _builtins("graph", "What reads what, for Graphviz"),
-    _builtins("lock-check", "Compare the declarations with their lock file", _ARG_LOCK, _ARG_WRITE),
 )
 
 

@@ -22,8 +22,9 @@ def expire(args: Namespace) -> int:
     from airflow_provider_rfr.lake.commits import write_table_properties
     from airflow_provider_rfr.lake.expiry import HOLD, KIND, expire_table, hold_property, is_ours
 
-    catalog, rows, failed = _catalog(args), [], False
-    for name in _names(catalog, args, KIND):
+    rows = []
+    catalog, names = _tables(args, KIND)
+    for name in names:
         table = load_table(catalog, name)
         if table is None:
             raise ConfigurationError("table", f"there is no table {name}")
@@ -38,22 +39,19 @@ def expire(args: Namespace) -> int:
                 raise ConfigurationError("--release", problem, remedy)
             write_table_properties(catalog, name, {hold_property(each): None for each in args.release})
         done = expire_table(catalog, name, dry_run=args.dry_run)
-        failed = failed or done.undeleted > 0
         held = ", ".join(f"{holder} ({count})" for holder, count in done.held.items())
         row = {"table": name, "snapshots": done.snapshots, "files": done.files, "undeleted": done.undeleted}
         rows.append({**row, "held": held or None})
     print_value(rows, args)
-    return 1 if failed else 0
+    return 1 if any(row["undeleted"] for row in rows) else 0
 
 
 @command
 def ledgers(args: Namespace) -> None:
-    """Show the ledgers of parts."""
     from airflow_provider_rfr.lake.target import PUBLISHED_PROPERTY
     from airflow_provider_rfr.refresh.maintenance import part_ledgers
 
-    catalog = _catalog(args)
-    names = _names(catalog, args, PUBLISHED_PROPERTY)
+    catalog, names = _tables(args, PUBLISHED_PROPERTY)
     print_value([_row(each) for name in names for each in part_ledgers(catalog, name)], args)
 
 
@@ -65,9 +63,10 @@ def drop_ledgers(args: Namespace) -> None:
 
     if args.days < 0:
         raise ConfigurationError("--days", "must not be negative", "give a number from 0 on")
-    catalog, seconds = _catalog(args), args.days * 86400.0
+    catalog, names = _tables(args, PUBLISHED_PROPERTY)
+    seconds = args.days * 86400.0
     dropped: list[PartLedger] = []
-    for name in _names(catalog, args, PUBLISHED_PROPERTY):
+    for name in names:
         if args.dry_run:
             dropped += [each for each in part_ledgers(catalog, name) if each.is_expired(seconds)]
         else:
@@ -75,20 +74,15 @@ def drop_ledgers(args: Namespace) -> None:
     print_value([_row(each) for each in dropped], args)
 
 
-def _catalog(args: Namespace) -> Catalog:
+def _tables(args: Namespace, key: str) -> tuple[Catalog, list[str]]:
+    """The catalog, and the tables that are named; all with that property where none is."""
     from airflow_provider_rfr.hooks.lake import LakeHook
-    from airflow_provider_rfr.lake.catalog import open_catalog
-
-    return open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
-
-
-def _names(catalog: Catalog, args: Namespace, key: str) -> list[str]:
-    from airflow_provider_rfr.lake.catalog import tables_with_property
+    from airflow_provider_rfr.lake.catalog import open_catalog, tables_with_property
     from airflow_provider_rfr.lake.names import check_identifier
 
-    if args.tables:
-        return [check_identifier(each, "table") for each in args.tables]
-    return tables_with_property(catalog, key)
+    catalog = open_catalog(LakeHook(args.lake_conn_id).get_lake_settings())
+    named = [check_identifier(each, "table") for each in args.tables or ()]
+    return catalog, named or tables_with_property(catalog, key)
 
 
 def _row(ledger: PartLedger) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 @command
 def render(args: Namespace) -> None:
-    """Print what a template gives."""
     from airflow_provider_rfr.webhooks.handlebars.template import compile_template
 
     try:
@@ -42,7 +42,6 @@ def render(args: Namespace) -> None:
 
 @command
 def validate(args: Namespace) -> None:
-    """Check a block as a deploy does."""
     from airflow_provider_rfr.hooks.webhooks import check_triggers
 
     block = check_triggers(args.path)
@@ -51,7 +50,6 @@ def validate(args: Namespace) -> None:
 
 @command
 def schema(args: Namespace) -> None:
-    """Print the JSON schema of a block."""
     from airflow_provider_rfr.webhooks.trigger_schema import schema_text
 
     print(schema_text().rstrip())
@@ -125,11 +123,7 @@ def replay(args: Namespace) -> int:
     """Deliver again, under the same id; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    _check_named(args)
-    store, selection = _selected(args)
-    replayed = [each for one in selection for each in operations.replay(store, one)]
-    _print_ids("to be delivered again", replayed)
-    left = [each for each in args.delivery_id if each not in replayed]
+    store, left = _change(args, operations.replay, "to be delivered again")
     for delivery_id, reason in operations.why_not_replayed(store, _lake(args), left).items():
         print(f"{delivery_id}: {reason}", file=sys.stderr)
     return 1 if left else 0
@@ -140,12 +134,7 @@ def cancel(args: Namespace) -> int:
     """Give pending or dead deliveries up for good; 1 if one that is named can't be."""
     from airflow_provider_rfr.webhooks import operations
 
-    _check_named(args)
-    store, selection = _selected(args)
-    detail = args.reason or "cancelled"
-    cancelled = [each for one in selection for each in operations.cancel(store, one, detail=detail)]
-    _print_ids("cancelled", cancelled)
-    left = [each for each in args.delivery_id if each not in cancelled]
+    _, left = _change(args, partial(operations.cancel, detail=args.reason or "cancelled"), "cancelled")
     for delivery_id in left:
         print(f"{delivery_id}: no pending or dead delivery has this id", file=sys.stderr)
     return 1 if left else 0
@@ -153,7 +142,6 @@ def cancel(args: Namespace) -> int:
 
 @command
 def pause(args: Namespace) -> None:
-    """Hold an endpoint's deliveries back."""
     from airflow_provider_rfr.webhooks import operations
 
     store = _store(args)
@@ -164,7 +152,6 @@ def pause(args: Namespace) -> None:
 
 @command
 def resume(args: Namespace) -> None:
-    """Resume a paused or disabled endpoint."""
     from airflow_provider_rfr.webhooks import operations
 
     store = _store(args)
@@ -206,15 +193,16 @@ def _selected(args: Namespace) -> tuple[Any, tuple[Selection, ...]]:
     return _store(args), tuple(replace(one, table=table) for table in args.target or (None,))
 
 
-def _check_named(args: Namespace) -> None:
+def _change(args: Namespace, change: Callable[[Any, Selection], list[str]], done: str) -> tuple[Any, list[str]]:
+    """Do this to the deliveries that are named, and print their ids; returns the store, and the ids that are left."""
     if not (args.delivery_id or args.target or args.trigger):
         raise ConfigurationError("deliveries", "none are named", "give ids, --target or --trigger")
-
-
-def _print_ids(what: str, ids: Any) -> None:
-    for each in ids:
+    store, selection = _selected(args)
+    changed = [each for one in selection for each in change(store, one)]
+    for each in changed:
         print(each)
-    print(f"{len(ids)} {what}", file=sys.stderr)
+    print(f"{len(changed)} {done}", file=sys.stderr)
+    return store, [each for each in args.delivery_id if each not in changed]
 
 
 def _row(delivery: Delivery, endpoint: EndpointRow | None) -> dict[str, str]:

@@ -13,25 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_rfr.connections.dependents import Find, cycle, find_readable, references_of
 from airflow_provider_rfr.connections.statement import Action, Parameter, SecretReference, Value
 from airflow_provider_rfr.connections.types import ConnectionType, Definition, Option, type_named
-from airflow_provider_rfr.exceptions import AlterationProblem, AlterationRefusedError
+from airflow_provider_rfr.exceptions import AlterationRefusedError, Problem
 from airflow_provider_rfr.http.redaction import MASK, without_credentials
-
-_UNREAD: Final = MASK
-"""Placeholder for a secret that is not read yet; it is never stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a statement makes of a connection.
-
-    :ivar candidate: the new definition, without the secrets that are yet to be read
-    :ivar secrets: where its secrets are kept, by option
-    :ivar named: full names of the options that the statement names
-    """
-
-    candidate: Definition
-    secrets: Mapping[str, SecretReference]
-    named: frozenset[str]
 
 
 def draft(
@@ -47,28 +30,28 @@ def draft(
 
     :param kept: where the secrets that are stored came from
     :param parameters: values of ``:name``
-    :param find: the other connections
-    :param in_use: whether anything uses the connection
     :raises AlterationRefusedError: with every problem
     """
-    editor = _Editor(stored, kept, parameters)
-    renamed = [replace(action, option=editor.known.full_name(action.option)) for action in actions]
-    editor.check_combination(renamed)
-    editor.check_exclusive(renamed)
+    made = Draft(stored, kept, parameters)
+    renamed = [replace(action, option=made.known.full_name(action.option)) for action in actions]
+    made.check_combination(renamed)
+    made.check_exclusive(renamed)
     for action in renamed:
-        editor.edit(action, in_use)
+        made.edit(action, in_use)
     if not actions:
-        editor.problems.append(AlterationProblem("", "nothing is to be changed", "write SET, DROP or RESET"))
-    editor.check_whole()
-    editor.check_references(find)
-    if editor.problems:
-        raise AlterationRefusedError(stored.name, editor.problems)
-    return Draft(editor.candidate, editor.secrets, frozenset(action.option for action in renamed))
+        made.problems.append(Problem("", "nothing is to be changed", "write SET, DROP or RESET"))
+    made.check_whole()
+    made.check_references(find)
+    if made.problems:
+        raise AlterationRefusedError(stored.name, made.problems)
+    return made
 
 
-class _Editor:
-    """Applies actions one by one, and collects their problems.
+class Draft:
+    """What a statement makes of a connection: applies its actions one by one, and collects their problems.
 
+    :ivar candidate: the new definition, without the secrets that are yet to be read
+    :ivar secrets: where its secrets are kept, by option
     :ivar touched: actions by the option that they change
     :ivar unreadable: options whose new value is wrong, which need no second error
     """
@@ -79,15 +62,15 @@ class _Editor:
         self.known: ConnectionType = type_named(stored.conn_type)
         self.candidate = stored
         self.secrets = dict(kept)
-        self.problems: list[AlterationProblem] = []
+        self.problems: list[Problem] = []
         self.touched: dict[str, Action] = {}
         self.unreadable: set[str] = set()
         self._parameters = parameters
 
     def _blame(self, option: str, problem: str, remedy: str = "", action: Action | None = None) -> None:
         action = action or self.touched.get(option)
-        line, column = (action.line, action.column) if action is not None else (0, 0)
-        self.problems.append(AlterationProblem(option, problem, remedy, line, column))
+        place = f"line {action.line}, column {action.column}" if action is not None and action.line else ""
+        self.problems.append(Problem(option, problem, remedy, place))
 
     def check_combination(self, actions: Sequence[Action]) -> None:
         """An option must be named once, and not together with an object that it is a field of.
@@ -175,7 +158,8 @@ class _Editor:
         self._forget(name)
         if isinstance(value, SecretReference):
             self.secrets[name] = value
-            self.candidate = self.candidate.having(name, _UNREAD)
+            # In place of a secret that is not read yet; it is never stored.
+            self.candidate = self.candidate.having(name, MASK)
         elif option.secret and not is_given:
             remedy = "write SECRET 'backend:key', or :name and give the value as a parameter"
             self._refuse(action, "is secret and must not be plain text", remedy)
@@ -186,7 +170,7 @@ class _Editor:
                 self._refuse(action, str(error))
 
     def check_whole(self) -> None:
-        blamed = {problem.option for problem in self.problems} | self.unreadable
+        blamed = {problem.field for problem in self.problems} | self.unreadable
         for option in self.known.options.values():
             if option.required and self._is_unset(option.name) and option.name not in blamed:
                 self._blame(option.name, "must be set", "give it a value")
@@ -194,8 +178,8 @@ class _Editor:
             if all(map(self._is_unset, group)) and not blamed & set(group):
                 self._blame(group[0], f"one of {', '.join(group)} must be set", "set one of them")
         for problem in broken_rules(self.candidate):
-            if problem.option not in blamed:
-                self._blame(problem.option, problem.problem, problem.remedy)
+            if problem.field not in blamed:
+                self._blame(problem.field, problem.problem, problem.remedy)
 
     def _is_unset(self, option: str) -> bool:
         return self.candidate.get(option) in (None, "")
@@ -214,7 +198,7 @@ class _Editor:
             self._blame(option, f"makes a cycle: {' > '.join(path)}", "name another connection")
 
 
-def broken_rules(candidate: Definition) -> list[AlterationProblem]:
+def broken_rules(candidate: Definition) -> list[Problem]:
     """Problems across the candidate's fields; checked again when its secrets are in it."""
     return [problem for rule in type_named(candidate.conn_type).rules if (problem := rule(candidate)) is not None]
 

@@ -21,7 +21,6 @@ _RECOVERED: Final = "its process ended after the new settings were stored; the n
 class Journal:
     """A context manager: inside, no other process alters the connection; an error is noted and raised.
 
-    :param statement: without plain values
     :ivar id: number of the alteration's audit row
     :raises ConnectionConflictError: another process alters the connection
     """
@@ -84,18 +83,13 @@ class Journal:
         self._intended = True
 
     def settle(self, present: str) -> None:
-        """Note the outcome of earlier alterations of this connection whose process died.
-
-        :param present: hash of what is stored now
-        """
+        """Note how earlier alterations ended whose process died; ``present``: hash of what is stored now."""
 
         def work(connection: Connection) -> None:
             now = self._store.now(connection)
             for each in audit.interrupted_alterations(connection, self._name, self.id):
                 was_stored = each.new_hash is not None and each.new_hash == present != each.old_hash
-                state, detail = AlterationState.FAILED, _DIED
-                if was_stored:
-                    state, detail = AlterationState.APPLIED, _RECOVERED
+                state, detail = (AlterationState.APPLIED, _RECOVERED) if was_stored else (AlterationState.FAILED, _DIED)
                 audit.note_alteration(connection, now, each.id, state, detail=detail)
 
         self._store.run(work)

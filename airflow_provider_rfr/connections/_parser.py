@@ -53,12 +53,7 @@ _RESERVED_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """One token.
-
-    :ivar text: unquoted
-    :ivar line: from 1
-    :ivar column: from 1, in characters
-    """
+    """One token; ``text`` is unquoted, ``line`` and ``column`` (in characters) count from 1."""
 
     kind: _TokenKind
     text: str = field(repr=False)
@@ -71,6 +66,20 @@ class _Token:
         if self.kind is _TokenKind.SIGN or (self.kind is _TokenKind.WORD and self.text.upper() in _RESERVED_WORDS):
             return f"'{self.text}'"
         return str(self.kind.value)
+
+    def number(self) -> int | float:
+        """Its value.
+
+        :raises StatementError: it is too large
+        """
+        try:
+            made = float(self.text) if set(self.text) & set(".eE") else int(self.text)
+        except ValueError:
+            # Python refuses to convert text with thousands of digits.
+            made = math.inf
+        if math.isinf(made):
+            raise self.error("this number is too large", "write it as text")
+        return made
 
     def error(self, problem: str, remedy: str = "") -> StatementError:
         return StatementError(problem, self.line, self.column, remedy)
@@ -131,7 +140,6 @@ def _tokens_of(text: str) -> list[_Token]:
 
 
 _FORMS: Final = "write ALTER CONNECTION name SET (option = value), or VALIDATE CONNECTION name"
-_ALONE: Final = "write ALTER CONNECTION name ROTATE KEYS, and nothing else"
 _WORDS: Final = {"true": True, "on": True, "false": False, "off": False, "null": None}
 
 
@@ -168,15 +176,12 @@ class _Parser:
             self._word("keys")
             if self._next.text in (",", "(") or self._is("with", "set", "rotate"):
                 what = "WITH" if self._is("with") else "other actions"
-                raise self._next.error(f"ROTATE KEYS can't be combined with {what}", _ALONE)
+                remedy = "write ALTER CONNECTION name ROTATE KEYS, and nothing else"
+                raise self._next.error(f"ROTATE KEYS can't be combined with {what}", remedy)
             return replace(made, verb=Verb.ROTATE_KEYS)
         if self._word("rename", optional=True):
             self._word("to")
             return replace(made, verb=Verb.RENAME, new_name=self._name("the new name"))
-        actions = self._actions()
-        return replace(made, actions=tuple(actions), settings=self._settings())
-
-    def _actions(self) -> list[Action]:
         kinds = {kind.value: kind for kind in ActionKind}
         actions: list[Action] = []
         while not actions or self._sign(",", optional=True):
@@ -189,7 +194,7 @@ class _Parser:
             while self._sign(",", optional=True):
                 actions.append(self._action(kind))
             self._sign(")")
-        return actions
+        return replace(made, actions=tuple(actions), settings=self._settings())
 
     def _action(self, kind: ActionKind) -> Action:
         start = self._next
@@ -207,26 +212,23 @@ class _Parser:
         if token.kind is _TokenKind.TEXT:
             return token.text
         if token.kind is _TokenKind.NUMBER:
-            return _number(token)
+            return token.number()
         if token.kind is _TokenKind.PARAMETER:
             return Parameter(token.text)
         word = token.text.lower() if token.kind is _TokenKind.WORD else ""
         if word == "secret":
-            return self._reference()
+            reference = self._take()
+            backend, colon, key = reference.text.partition(":")
+            if reference.kind is not _TokenKind.TEXT or not (colon and backend.isidentifier() and key):
+                raise reference.error("no reference follows SECRET", "write SECRET 'env:PG_PASSWORD'")
+            if backend not in BACKENDS:
+                # This may be the secret itself, so it is neither repeated nor kept.
+                raise reference.error("unknown backend after SECRET", f"use one of {', '.join(BACKENDS)}")
+            return SecretReference(backend, key)
         if word in _WORDS:
             return _WORDS[word]
         self._place -= token.kind is not _TokenKind.END
         raise self._expected("a value", "write a text in single quotes, a number, true, false or SECRET 'backend:key'")
-
-    def _reference(self) -> SecretReference:
-        token = self._take()
-        backend, colon, key = token.text.partition(":")
-        if token.kind is not _TokenKind.TEXT or not (colon and backend.isidentifier() and key):
-            raise token.error("no reference follows SECRET", "write SECRET 'env:PG_PASSWORD'")
-        if backend not in BACKENDS:
-            # This may be the secret itself, so it is neither repeated nor kept.
-            raise token.error("unknown backend after SECRET", f"use one of {', '.join(BACKENDS)}")
-        return SecretReference(backend, key)
 
     def _settings(self) -> Settings:
         found: dict[str, Any] = {}
@@ -302,14 +304,3 @@ class _Parser:
 
     def _expected(self, what: str, remedy: str = "") -> StatementError:
         return self._next.error(f"expected {what}, found {self._next.shown}", remedy)
-
-
-def _number(token: _Token) -> int | float:
-    try:
-        made = float(token.text) if set(token.text) & set(".eE") else int(token.text)
-    except ValueError:
-        # Python refuses to convert text with thousands of digits.
-        made = math.inf
-    if math.isinf(made):
-        raise token.error("this number is too large", "write it as text")
-    return made

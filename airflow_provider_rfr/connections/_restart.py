@@ -30,11 +30,10 @@ _UNRELATED_ERRORS: Final = frozenset(
 def restart(
     services: Services, name: str, wanted: str, dependents: Sequence[Dependent], timeout: float
 ) -> dict[str, str]:
-    """Start what is stopped, and wait until what runs has taken the new settings.
+    """Start what is stopped, and wait until what runs has the new settings; returns the outcomes by consumer.
 
     :param wanted: hash of the new settings
     :param timeout: seconds after which the rest is left to itself
-    :returns: the outcome of each dependent, by consumer
     """
     outcomes = {each.use.task.consumer: "next run" for each in dependents if each.verdict is not Verdict.RESTART}
     waiting = [each.use.task for each in dependents if each.verdict is Verdict.RESTART]

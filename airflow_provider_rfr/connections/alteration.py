@@ -22,7 +22,6 @@ from airflow_provider_rfr.connections.ports import Services
 from airflow_provider_rfr.connections.statement import SecretReference, Statement, Value, Verb
 from airflow_provider_rfr.connections.types import REFERENCE_SUFFIX, Definition, type_named
 from airflow_provider_rfr.exceptions import (
-    AlterationProblem,
     AlterationRefusedError,
     AlterConnectionError,
     ConfigurationError,
@@ -30,6 +29,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionNotFoundError,
     ConnectionRightsError,
     ConnectionValidationError,
+    Problem,
 )
 from airflow_provider_rfr.http.redaction import without_credentials
 from airflow_provider_rfr.store.connection_audit import AlterationState, ConnectionNotes, concurrent_alterations
@@ -47,10 +47,7 @@ class Outcome:
     """What was done.
 
     :ivar result: applied, unchanged, planned (a dry run), missing, renamed, valid or not tried
-    :ivar dependents: what uses the connection
-    :ivar outcomes: of their restarts, by consumer
-    :ivar validated: whether the settings were tried
-    :ivar notice: what the caller should know
+    :ivar outcomes: of restarts, by consumer
     :ivar alteration: number of its audit row
     """
 
@@ -125,7 +122,7 @@ class _Alteration:
 
     def refused(self, problem: str, remedy: str) -> AlterationRefusedError:
         """An error of the connection as a whole."""
-        return AlterationRefusedError(self.name, [AlterationProblem("", problem, remedy)])
+        return AlterationRefusedError(self.name, [Problem("", problem, remedy)])
 
 
 def execute(
@@ -189,7 +186,15 @@ def _draft(services: Services, plan: _Alteration, parameters: Mapping[str, Value
     :raises ConnectionRightsError: the caller lacks a right
     """
     if plan.statement.verb is Verb.ROTATE_KEYS:
-        return _draft_rotation(services, plan)
+        if not type_named(plan.stored.conn_type).has_keys:
+            raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
+        _check_editable(services, plan.name, [plan.name])
+        rotation, public = rotated(plan.stored)
+        plan = _compared(services, replace(plan, candidate=rotation))
+        secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
+        # The key of a dry run is thrown away.
+        notice = f"install this public key in addition to the present one before the next rotation: {public}"
+        return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else notice)
     paths = paths_to(plan.name, plan.uses, services.gateway.find)
     made = draft(plan.stored, plan.statement.actions, plan.kept, parameters, services.gateway.find, in_use=bool(paths))
     _check_rights(services, plan.stored, made, paths)
@@ -201,34 +206,22 @@ def _draft(services: Services, plan: _Alteration, parameters: Mapping[str, Value
     return _compared(services, plan, hidden={*plan.kept, *made.secrets})
 
 
-def _draft_rotation(services: Services, plan: _Alteration) -> _Alteration:
-    if not type_named(plan.stored.conn_type).has_keys:
-        raise plan.refused(f"is of type {plan.stored.conn_type!r}, which has no keys", "ROTATE KEYS is for ssh")
-    _check_editable(services, plan.name, [plan.name])
-    candidate, public = rotated(plan.stored)
-    plan = _compared(services, replace(plan, candidate=candidate))
-    secrets = {name: each for name, each in plan.kept.items() if name not in plan.changed_options}
-    # The key of a dry run is thrown away.
-    notice = f"install this public key in addition to the present one before the next rotation: {public}"
-    return replace(plan, secrets=secrets, notice="" if plan.statement.settings.dry_run else notice)
-
-
 def _with_secrets(services: Services, made: Draft) -> Definition:
     """The candidate with the secrets that the statement names. Others stay as they are stored, even if edited by hand.
 
     :raises AlterationRefusedError: with every secret that can't be read, or does not fit its option
     """
     candidate, problems = made.candidate, []
-    for name in sorted(made.named & made.secrets.keys()):
+    for name in sorted(made.touched.keys() & made.secrets.keys()):
         reference, option = made.secrets[name], type_named(candidate.conn_type).option(name)
         try:
             value = services.secrets.read(reference)
             if option is not None:
                 option.fit(value)
         except ConfigurationError as error:
-            problems.append(AlterationProblem(name, f"SECRET '{reference}' {error.problem}", error.remedy))
+            problems.append(Problem(name, f"SECRET '{reference}' {error.problem}", error.remedy))
         except ValueError as error:
-            problems.append(AlterationProblem(name, f"SECRET '{reference}' {error}"))
+            problems.append(Problem(name, f"SECRET '{reference}' {error}"))
         else:
             candidate = candidate.having(name, value)
     if problems:
@@ -245,7 +238,7 @@ def _compared(services: Services, plan: _Alteration, hidden: Collection[str] = (
     plan = replace(plan, changes=changes_between(plan.stored, plan.candidate, hidden), new_hash=new_hash)
     dependents = judge(plan.name, new_hash, plan.changed_options, plan.uses, services.gateway.find)
     refused = [
-        AlterationProblem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
+        Problem("", f"{each.use.task} uses it: {each.reason}", "end it, or use another connection for it")
         for each in dependents
         if each.verdict is Verdict.INCOMPATIBLE
     ]
@@ -431,7 +424,7 @@ def _check_new_name(services: Services, plan: _Alteration) -> None:
     if users:
         problems.append((f"can't be renamed: {', '.join(users)} use it", "change those first"))
     if problems:
-        raise AlterationRefusedError(plan.name, [AlterationProblem("", *each) for each in problems])
+        raise AlterationRefusedError(plan.name, [Problem("", *each) for each in problems])
     if services.gateway.find(new) is not None:
         raise ConnectionConflictError(plan.name, f"there is a {new!r} already")
 

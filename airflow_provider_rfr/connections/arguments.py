@@ -24,12 +24,7 @@ from airflow_provider_rfr.connections.statement import (
     parts_of,
 )
 from airflow_provider_rfr.connections.types import may_be_secret
-from airflow_provider_rfr.exceptions import (
-    AlterationProblem,
-    AlterationRefusedError,
-    ConfigurationError,
-    StatementError,
-)
+from airflow_provider_rfr.exceptions import AlterationRefusedError, ConfigurationError, Problem, StatementError
 from airflow_provider_rfr.http.redaction import is_secret
 
 
@@ -46,8 +41,7 @@ def statement_from(
     """The statement, from its text or from a connection's id and options.
 
     :param set: values by option; text must be a JSON object
-    :param drop: options; text may name several, separated by commas
-    :param reset: likewise
+    :param drop: options, as ``reset``; text may name several, separated by commas
     :param settings: those of :func:`settings_with`
     :raises ConfigurationError: the field, the problem, and the remedy
     """
@@ -106,7 +100,7 @@ def check_plain(statement: Statement) -> None:
     """
     remedy = "write SECRET 'env:NAME', or use parameters"
     problems = [
-        AlterationProblem(name, "is secret and must not be plain text", remedy)
+        Problem(name, "is secret and must not be plain text", remedy)
         for name, value in statement.set.items()
         if is_secret(name) and not isinstance(value, (SecretReference, Parameter))
     ]

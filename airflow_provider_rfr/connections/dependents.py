@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -17,11 +17,7 @@ Find = Callable[[str], Definition | None]
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """A connection that something uses.
-
-    :ivar path: ids on the way to it, itself included
-    :ivar definition: None where there is no such connection, or it can't be read
-    """
+    """A connection that something uses, and the ids on the way to it; no definition where it can't be read."""
 
     name: str
     path: tuple[str, ...]
@@ -97,11 +93,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
-    """A task that uses the connection.
-
-    :ivar via: ids on the way from the connection that it names to the one that is altered
-    :ivar reason: of the verdict
-    """
+    """A task that uses the connection; ``via``: ids from the connection that it names to the one that is altered."""
 
     use: Use
     via: tuple[str, ...]
@@ -109,13 +101,9 @@ class Dependent:
     reason: str
 
     def to_json(self, outcome: str = "") -> dict[str, Any]:
-        task = self.use.task
         values: dict[str, Any] = {
             "kind": self.use.kind,
-            "dag_id": task.dag_id,
-            "task_id": task.task_id,
-            "run_id": task.run_id,
-            "map_index": task.map_index,
+            **asdict(self.use.task),
             "via": list(self.via),
             "verdict": self.verdict.value,
             "reason": self.reason,
@@ -138,11 +126,9 @@ _STATES: Final = {
 def judge(
     name: str, new_hash: str | None, options: Collection[str], uses: Sequence[Use], find: Find
 ) -> tuple[Dependent, ...]:
-    """Everything that uses the connection, and what the change means for it.
+    """Everything that uses the connection, and what a change of these options means for it.
 
     :param new_hash: of the content as it would be; None where nothing is to change
-    :param options: names of what changes
-    :param find: connections as they are stored now
     """
     paths = paths_to(name, uses, find)
     found = []

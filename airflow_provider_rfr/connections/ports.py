@@ -66,7 +66,7 @@ class _Validator(Protocol):
     """Tries settings on the machine where tasks run."""
 
     def test(self, candidate: Definition) -> bool:
-        """Whether it was tried; False where this type can't be tried.
+        """Whether this type could be tried.
 
         :raises ConnectionValidationError: the connection does not work
         """
@@ -96,12 +96,7 @@ class _Tasks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that an alteration is done with.
-
-    :ivar hashes: with the installation's key
-    :ivar report: called with each line of progress
-    :ivar sleep: waits between two looks at tasks
-    """
+    """Everything that an alteration is done with; ``report`` is called with each line of progress."""
 
     store: ControlStore
     hashes: ContentHash

@@ -98,12 +98,10 @@ Value = str | int | float | bool | None | SecretReference | Parameter
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One option to change.
+    """One option to change, e.g. ``host`` or ``extra.sslmode``.
 
-    :ivar option: e.g. ``host`` or ``extra.sslmode``
     :ivar value: for ``SET``; never shown, since a plain text may be a misplaced secret
-    :ivar line: place in the statement's text, from 1; 0 where it came from Python
-    :ivar column: ... and from 1
+    :ivar line: place in the statement's text, from 1, as is ``column``; 0 where it came from Python
     """
 
     kind: ActionKind
@@ -140,9 +138,7 @@ class Settings:
 class Statement:
     """An ALTER or VALIDATE CONNECTION statement.
 
-    :ivar connection: its id
     :ivar if_exists: a connection that is missing is not an error
-    :ivar actions: in the statement's order
     :ivar new_name: for ``RENAME``
     """
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from airflow_provider_rfr.connections.statement import boolean, name_of, parts_of
-from airflow_provider_rfr.exceptions import AlterationProblem
+from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.http.redaction import is_secret
 
 _EXTRA: Final = "extra."
@@ -26,10 +26,7 @@ PLACE: Final = ("conn_type", "host", "schema", "port", "login")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A connection's settings as Airflow stores them; its values are never shown.
-
-    :ivar extra: the extra fields, parsed
-    """
+    """A connection's settings as Airflow stores them, extra fields parsed; its values are never shown."""
 
     name: str
     conn_type: str
@@ -89,17 +86,12 @@ def _path(option: str) -> list[str]:
 def parsed_extra(text: str | None) -> dict[str, Any]:
     """Extra fields from their text.
 
-    :raises ValueError: the text is not a JSON object; the message does not repeat it
+    :raises ValueError: it is not a JSON object; the message does not repeat it
     """
-    if not text:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    found = _object_in(text) if text else {}
+    if found is None:
         raise ValueError("extra is not a JSON object")
-    return found
+    return dict(found)
 
 
 def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
@@ -114,14 +106,18 @@ def _with(extra: Mapping[str, Any], path: list[str], value: Any) -> dict[str, An
     return made
 
 
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    """The value if it is an object, also where a form stored it as text; else an empty one."""
+def _object_in(value: Any) -> Mapping[str, Any] | None:
+    """The value if it is an object, also where a form stored it as text; else None."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            return {}
-    return value if isinstance(value, Mapping) else {}
+            return None
+    return value if isinstance(value, Mapping) else None
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return _object_in(value) or {}
 
 
 def _leaves(place: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -184,13 +180,7 @@ def _url(value: Any) -> str:
 
 
 def _object(value: Any) -> Any:
-    found = value
-    if isinstance(value, str):
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-    if not isinstance(found, Mapping):
+    if _object_in(value) is None:
         raise ValueError('must be a JSON object, e.g. \'{"a": "b"}\'')
     return value
 
@@ -233,7 +223,7 @@ class Option:
         return made
 
 
-_Rule = Callable[[Definition], AlterationProblem | None]
+_Rule = Callable[[Definition], Problem | None]
 """A check across fields."""
 
 
@@ -297,39 +287,39 @@ _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "veri
 _CATALOGS: Final = ("sql", "rest", "hive", "glue", "dynamodb")
 
 
-def _no_credentials(definition: Definition) -> AlterationProblem | None:
+def _no_credentials(definition: Definition) -> Problem | None:
     """An address is shown, so it must not hold a password."""
     try:
         host = definition.host or ""
         parts = urlsplit(host if "://" in host else f"//{host}")
     except ValueError:
-        return AlterationProblem("host", "must be an address", "write e.g. https://api.example.com/v1")
+        return Problem("host", "must be an address", "write e.g. https://api.example.com/v1")
     if parts.password or (parts.username and definition.conn_type == "rfr_api"):
-        return AlterationProblem("host", "holds credentials", "put them into login and password")
+        return Problem("host", "holds credentials", "put them into login and password")
     return None
 
 
-def _catalog_has_address(definition: Definition) -> AlterationProblem | None:
+def _catalog_has_address(definition: Definition) -> Problem | None:
     kind = str(definition.get("extra.catalog_type") or "sql")
     if kind in ("sql", "rest", "hive") and not definition.host:
         remedy = "write the catalog's URI, e.g. sqlite:////data/catalog.db"
-        return AlterationProblem("host", "must be set for this catalog_type", remedy)
+        return Problem("host", "must be set for this catalog_type", remedy)
     return None
 
 
 def _both_or_none(*names: str) -> _Rule:
-    def check(definition: Definition) -> AlterationProblem | None:
+    def check(definition: Definition) -> Problem | None:
         missing = [name for name in names if not definition.get(name)]
         if len(missing) == 1:
-            return AlterationProblem(missing[0], "must be set, since the other one is", "set both or none")
+            return Problem(missing[0], "must be set, since the other one is", "set both or none")
         return None
 
     return check
 
 
-def _password_has_login(definition: Definition) -> AlterationProblem | None:
+def _password_has_login(definition: Definition) -> Problem | None:
     if definition.password and not definition.login:
-        return AlterationProblem("login", "must be set, since password is")
+        return Problem("login", "must be set, since password is")
     return None
 
 
@@ -424,17 +414,10 @@ MISSING: Final = "missing"
 
 
 class ContentHash:
-    """Hashes definitions with one key.
-
-    :param key: a secret of the installation
-    :param salt: differs between installations that share a key, or have none
-    """
+    """Hashes definitions with a key of the installation; the salt differs where several share a key or have none."""
 
     def __init__(self, key: bytes, salt: str) -> None:
         self._key = hmac.new(key or b"none", _PURPOSE + salt.encode(), hashlib.sha256).digest()
-
-    def __repr__(self) -> str:
-        return "ContentHash()"
 
     def of(self, definition: Definition | None) -> str:
         """Hash of all fields but the description, which matters to no user of the connection."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _CHECK_SECONDS = 30.0
 _OF_LIBPQ = ("service", "sslmode", "sslcert", "sslkey", "sslrootcert")
-_NOT_IMPLEMENTED = "doesn't implement or inherit test_connection"
-_NO_HOOK = "Unknown hook type"
 
 
 class HookValidator:
@@ -52,7 +50,7 @@ class HookValidator:
             works, message = False, f"{type(error).__name__}: {error}"
         if works:
             return True
-        if _NOT_IMPLEMENTED in message or _NO_HOOK in message:
+        if "doesn't implement or inherit test_connection" in message or "Unknown hook type" in message:
             return False
         raise ConnectionValidationError(candidate.name, masked(message, candidate))
 

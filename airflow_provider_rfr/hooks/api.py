@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from requests import Response
 
 _TEST_TIMEOUT = (5.0, 20.0)
-_NOTHING_THERE = (404, 405)
 _OWN_EXTRAS = frozenset({"secrets", "test_path", "identity_path", "ssh_conn_id"})
 
 
@@ -80,7 +79,7 @@ class ApiHook(BaseHook):
             return False, str(error)
         except requests.RequestException as error:
             return False, f"{type(error).__name__}: the API did not answer"
-        passes = answer.status_code < 400 or (not path and answer.status_code in _NOTHING_THERE)
+        passes = answer.status_code < 400 or (not path and answer.status_code in (404, 405))
         return passes, f"The API answered {answer.status_code} {answer.reason}"
 
     def _connection(self) -> Connection:

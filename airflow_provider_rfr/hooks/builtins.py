@@ -13,6 +13,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.common import mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
+from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 
 if TYPE_CHECKING:
@@ -53,6 +54,18 @@ class BuiltinsHook(BaseHook):
         self._version = version
         self._lake_conn_id = lake_conn_id
         self._control_store_conn_id = control_store_conn_id
+
+    @classmethod
+    def of_task(cls, task: Any) -> BuiltinsHook:
+        """As the task's arguments say; relative paths start from the folder of its DAG's file."""
+        return cls(
+            task.objects or (),
+            project=task.project,
+            version=task.declared_version or None,
+            lake_conn_id=task.lake_conn_id,
+            control_store_conn_id=task.control_store_conn_id,
+            folder=dag_folder(task),
+        )
 
     @cached_property
     def spec(self) -> CatalogSpec:
@@ -117,7 +130,8 @@ class BuiltinsHook(BaseHook):
         for each in self.spec.objects:
             if each.key.partition(".")[0] == catalog:
                 remedy = "take another namespace, or give the lake's connection the extra catalog_name"
-                raise ConfigurationError(f"{each.place}: name", f"{each.name}: {catalog} is the catalog's name", remedy)
+                problem = f"{each.name}: {catalog} is the catalog's name"
+                raise ConfigurationError("name", problem, remedy, str(each.place))
         recorded, live = self.observe()
         return plan(self.spec, recorded, live, policies=policies)
 
@@ -147,9 +161,9 @@ class BuiltinsHook(BaseHook):
     @staticmethod
     def needs_spark(plan: Plan) -> bool:
         """Whether a step of it takes SQL; columns, settings and empty tables do not."""
-        from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of
+        from airflow_provider_rfr.builtins.execution.mechanisms import takes_sql
 
-        return any(mechanism_of(each).needs_engine(each) for each in plan.steps)
+        return any(map(takes_sql, plan.steps))
 
     def spark_engine(self, settings: Mapping[str, str], jars: Sequence[str] = ()) -> SparkSqlEngine:
         """An engine for SQL in this process, for use outside of tasks; to be closed afterwards.

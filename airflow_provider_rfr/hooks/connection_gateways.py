@@ -22,7 +22,6 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_provider_rfr.connections.dependents import references_of
 from airflow_provider_rfr.connections.types import PLACE, Definition, parsed_extra
 from airflow_provider_rfr.exceptions import (
-    AlterationProblem,
     AlterationRefusedError,
     AlterConnectionError,
     ConfigurationError,
@@ -30,6 +29,7 @@ from airflow_provider_rfr.exceptions import (
     ConnectionRightsError,
     ConnectionShadowedError,
     ConnectionValidationError,
+    Problem,
 )
 from airflow_provider_rfr.hooks._connection_checks import masked
 from airflow_provider_rfr.hooks._connection_sources import (
@@ -175,7 +175,7 @@ class ApiGateway:
         if origin.is_database and origin.connection.password and not candidate.password:
             # The API takes the other fields and keeps the password, which would be half of the statement.
             remedy = "use airflow rfr connection alter where Airflow's database is"
-            problem = AlterationProblem("password", "can't be removed through Airflow's API", remedy)
+            problem = Problem("password", "can't be removed through Airflow's API", remedy)
             raise AlterationRefusedError(candidate.name, [problem])
         return origin
 
@@ -387,9 +387,12 @@ class ApiTasks:
                 raise ConfigurationError(str(task), problem, "clear the task")
 
 
-_DEFAULT_CONN_ID = "airflow_api"
 _TIMEOUT = (5.0, 60.0)
 _REMEDY = "make a connection airflow_api of type http: Airflow's address as host, login and password of its user"
+
+
+def _unusable(problem: str, remedy: str = _REMEDY) -> ConfigurationError:
+    return ConfigurationError("airflow_api_conn_id", problem, remedy)
 
 
 class AirflowApi(BaseHook):
@@ -399,11 +402,11 @@ class AirflowApi(BaseHook):
     """
 
     conn_name_attr = "airflow_api_conn_id"
-    default_conn_name = _DEFAULT_CONN_ID
+    default_conn_name = "airflow_api"
 
     def __init__(self, airflow_api_conn_id: str | None = None) -> None:
         super().__init__()
-        self.airflow_api_conn_id = airflow_api_conn_id or _DEFAULT_CONN_ID
+        self.airflow_api_conn_id = airflow_api_conn_id or self.default_conn_name
         self._token = ""
         self._base = ""
         self._login: str | None = None
@@ -458,25 +461,21 @@ class AirflowApi(BaseHook):
         else:
             answer = self._request("GET", url)
         if answer.status_code >= 400:
-            raise ConfigurationError(
-                "airflow_api_conn_id", f"Airflow answered {answer.status_code} at /auth/token", _REMEDY
-            )
+            raise _unusable(f"Airflow answered {answer.status_code} at /auth/token")
         try:
             self._token = str(answer.json()["access_token"])
         except (ValueError, TypeError, KeyError):
-            raise ConfigurationError("airflow_api_conn_id", "the server there is not Airflow", _REMEDY) from None
+            raise _unusable("the server there is not Airflow") from None
 
     def _read_connection(self) -> None:
         try:
             connection = read_connection(self.airflow_api_conn_id)
         except AirflowNotFoundException:
-            if self.airflow_api_conn_id != _DEFAULT_CONN_ID:
-                raise ConfigurationError(
-                    "airflow_api_conn_id", f"there is no connection {self.airflow_api_conn_id!r}", _REMEDY
-                ) from None
+            if self.airflow_api_conn_id != self.default_conn_name:
+                raise _unusable(f"there is no connection {self.airflow_api_conn_id!r}") from None
             self._base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
             if not self._base:
-                raise ConfigurationError("airflow_api_conn_id", "there is no connection airflow_api", _REMEDY) from None
+                raise _unusable("there is no connection airflow_api") from None
             return
         host = str(connection.host or "")
         base = host if "://" in host else f"{connection.schema or 'http'}://{host}"
@@ -493,9 +492,7 @@ class AirflowApi(BaseHook):
                 # The request holds secrets, so it follows no redirect.
                 answer = session.request(method, url, timeout=_TIMEOUT, allow_redirects=False, **arguments)
         except requests.RequestException as error:
-            raise ConfigurationError(
-                "airflow_api_conn_id", f"Airflow did not answer ({type(error).__name__})", _REMEDY
-            ) from None
+            raise _unusable(f"Airflow did not answer ({type(error).__name__})") from None
         if answer.is_redirect:
-            raise ConfigurationError("airflow_api_conn_id", "Airflow's address leads to another one", "name that one")
+            raise _unusable("Airflow's address leads to another one", "name that one")
         return answer

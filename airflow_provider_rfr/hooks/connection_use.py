@@ -53,7 +53,7 @@ class ConnectionUse:
         self._hashes = content_hash(store)
         self._token = store.run(
             lambda connection: uses.register_use(connection, store.now(connection), task, kind, names, details)
-        ).token
+        )
         # Read only after the task is registered: an alteration in between is then always seen.
         reached = closure(names, find_definition).values()
         copies = [

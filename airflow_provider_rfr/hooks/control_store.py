@@ -18,8 +18,6 @@ from airflow_provider_rfr.hooks.common import read_connection
 if TYPE_CHECKING:
     from airflow_provider_rfr.store.engine import ControlStore
 
-_DEFAULT_CONN_ID = "rfr_control_store"
-_FILE_NAME = "rfr_control_store.db"
 _DRIVERS = {"postgres": "postgresql+psycopg2", "postgresql": "postgresql+psycopg2", "sqlite": "sqlite"}
 
 
@@ -34,11 +32,11 @@ class ControlStoreHook(BaseHook):
     """
 
     conn_name_attr = "control_store_conn_id"
-    default_conn_name = _DEFAULT_CONN_ID
+    default_conn_name = "rfr_control_store"
 
     def __init__(self, control_store_conn_id: str | None = None) -> None:
         super().__init__()
-        self.control_store_conn_id = control_store_conn_id or _DEFAULT_CONN_ID
+        self.control_store_conn_id = control_store_conn_id or self.default_conn_name
 
     def get_store(self) -> ControlStore:
         """The store; its tables are made where they are missing.
@@ -66,7 +64,7 @@ class ControlStoreHook(BaseHook):
         try:
             connection = read_connection(self.control_store_conn_id)
         except AirflowNotFoundException:
-            if self.control_store_conn_id != _DEFAULT_CONN_ID:
+            if self.control_store_conn_id != self.default_conn_name:
                 raise ConfigurationError(
                     "control_store_conn_id",
                     f"there is no connection {self.control_store_conn_id!r}",
@@ -97,7 +95,7 @@ def _configured_url() -> URL:
     text = conf.get("rfr", "control_store", fallback="") or ""
     if not text:
         home = os.environ.get("AIRFLOW_HOME") or "~/airflow"
-        return URL.create("sqlite", database=str(Path(home).expanduser() / _FILE_NAME))
+        return URL.create("sqlite", database=str(Path(home).expanduser() / "rfr_control_store.db"))
     try:
         return make_url(text)
     except ArgumentError:

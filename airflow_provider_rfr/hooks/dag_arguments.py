@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 
@@ -20,14 +20,8 @@ def is_pending(value: Any) -> bool:
     return hasattr(value, "resolve")
 
 
-class _InDag(Protocol):
-    """An operator or a sensor, which may be in no DAG yet."""
-
-    _dag: Any
-
-
-def dag_folder(task: _InDag) -> Path | None:
-    """The folder of the DAG's file; None where there is none."""
+def dag_folder(task: Any) -> Path | None:
+    """The folder of the DAG's file; None for an operator or a sensor that is in no DAG yet."""
     fileloc = task._dag.fileloc if task._dag is not None else None
     return Path(fileloc).parent if fileloc else None
 

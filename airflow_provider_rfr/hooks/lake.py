@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.catalog import LakeSettings
 
 _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb")
-_NAMED_BY_ADDRESS = frozenset({"sql", "rest", "hive"})
 _STORE_EXTRAS = {
     "warehouse": "warehouse",
     "s3_endpoint": "s3.endpoint",
@@ -127,7 +126,7 @@ def lake_document(connection: Connection) -> LakeDocument:
     name = f"connection {connection.conn_id}"
     if kind not in _CATALOG_TYPES:
         raise ConfigurationError(f"{name}: catalog_type", f"{kind!r} is unknown", f"one of {', '.join(_CATALOG_TYPES)}")
-    if kind in _NAMED_BY_ADDRESS and not connection.host:
+    if kind in ("sql", "rest", "hive") and not connection.host:
         raise ConfigurationError(
             f"{name}: host", "is empty", "write the catalog's URI, e.g. sqlite:////data/catalog.db"
         )

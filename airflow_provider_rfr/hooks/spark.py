@@ -125,11 +125,10 @@ class RefreshSparkHook(SparkSubmitHook):
     def ship(self, config: Path, package: Path | None) -> None:
         """Hand the configuration to the driver: by its path, or, where the driver runs elsewhere, with ``--files``."""
         arguments = [str(argument) for argument in self._application_args or []]
+        place = str(config)
         if self.in_cluster:
-            self._files = _joined(self._files, config)
-            self._application_args = ["--config", config.name, *arguments]
-        else:
-            self._application_args = ["--config", str(config), *arguments]
+            self._files, place = _joined(self._files, config), config.name
+        self._application_args = ["--config", place, *arguments]
         if package is not None and not self.is_local:
             self._py_files = _joined(self._py_files, package)
 

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseHook
 
-from airflow_provider_rfr.exceptions import (
-    ConfigurationError,
-    DeliveryError,
-    RfrError,
-    TriggerConfigError,
-    TriggerProblem,
-)
+from airflow_provider_rfr.exceptions import ConfigurationError, DeliveryError, RfrError, TriggerConfigError
 from airflow_provider_rfr.hooks.common import connection_named, extras_of, mask_secrets
 from airflow_provider_rfr.hooks.control_store import ControlStoreHook
 from airflow_provider_rfr.hooks.dag_arguments import dag_folder
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.webhooks.outbox import StartFrom
 
 
-_TYPES = ("http", "https")
 _REQUEST_OPTIONS = frozenset(
     {
         *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "srv_lookup", "stream"),
@@ -54,7 +47,7 @@ def http_settings(conn_id: str) -> ConnectionSettings:
     from airflow_provider_rfr.webhooks.calls import ConnectionSettings
 
     connection = connection_named(conn_id, "connection", "make one of type http, with the endpoint's address as host")
-    if connection.conn_type not in _TYPES:
+    if connection.conn_type not in ("http", "https"):
         raise ConfigurationError(
             f"connection {conn_id}", f"is of type {connection.conn_type!r}", "make one of type 'http'"
         )
@@ -76,7 +69,7 @@ def http_settings(conn_id: str) -> ConnectionSettings:
             raise ConfigurationError("verify", "is neither true, false nor text", "write the path of a bundle in PEM")
         return ConnectionSettings(base, login, password, headers, verify)
     except ConfigurationError as error:
-        raise ConfigurationError(f"connection {conn_id}: {error.field}", error.problem, error.remedy) from None
+        raise error.at(f"connection {conn_id}") from None
 
 
 Triggers = Mapping[str, Any] | Sequence[Any] | str | Path
@@ -96,7 +89,7 @@ def check_triggers(triggers: Triggers, folder: Path | None = None) -> TriggerBlo
     if isinstance(triggers, (str, Path)):
         file = (folder or Path.cwd()) / Path(triggers).expanduser()
         if not file.is_file():
-            raise TriggerConfigError([TriggerProblem("", str(triggers), "there is no such file")])
+            raise TriggerConfigError(str(triggers), "there is no such file", place="triggers")
         block = validation.check_file(file)
     else:
         block = validation.check_triggers(triggers)

@@ -15,46 +15,16 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Cloud metadata and addresses of no single machine. A host's name never opens them, nor does a wider network.
-_RESERVED: Final = tuple(
-    map(
-        ipaddress.ip_network,
-        (
-            "0.0.0.0/8",
-            "100.100.100.200/32",
-            "168.63.129.16/32",
-            "169.254.0.0/16",
-            "192.0.0.192/32",
-            "224.0.0.0/4",
-            "240.0.0.0/4",
-            "::/128",
-            "fe80::/10",
-            "ff00::/8",
-            "fd00:ec2::/32",
-            "fd20:ce::/32",
-        ),
-    )
+_RESERVED_NETWORKS: Final = (
+    "0.0.0.0/8 100.100.100.200/32 168.63.129.16/32 169.254.0.0/16 192.0.0.192/32 224.0.0.0/4 240.0.0.0/4"
+    " ::/128 fe80::/10 ff00::/8 fd00:ec2::/32 fd20:ce::/32"
 )
-_NOT_PUBLIC: Final = tuple(
-    map(
-        ipaddress.ip_network,
-        (
-            "10.0.0.0/8",
-            "100.64.0.0/10",
-            "127.0.0.0/8",
-            "172.16.0.0/12",
-            "192.0.0.0/24",
-            "192.0.2.0/24",
-            "192.88.99.0/24",
-            "192.168.0.0/16",
-            "198.18.0.0/15",
-            "198.51.100.0/24",
-            "203.0.113.0/24",
-            "2001:2::/48",
-            "2001:db8::/32",
-            "3fff::/20",
-        ),
-    )
+_PRIVATE_NETWORKS: Final = (
+    "10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16"
+    " 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 2001:2::/48 2001:db8::/32 3fff::/20"
 )
+_RESERVED: Final = tuple(map(ipaddress.ip_network, _RESERVED_NETWORKS.split()))
+_NOT_PUBLIC: Final = tuple(map(ipaddress.ip_network, _PRIVATE_NETWORKS.split()))
 # The only part of IPv6 that is routed on the internet.
 _GLOBAL_IPV6: Final = ipaddress.IPv6Network("2000::/3")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
@@ -62,11 +32,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class _HostList:
-    """Private hosts that may be called.
-
-    :ivar names: hosts, with or without a port, in small letters
-    :ivar networks: any address in them, whatever the host is called
-    """
+    """Private hosts that may be called: names in small letters, with or without a port, and networks."""
 
     names: frozenset[str] = frozenset()
     networks: tuple[_Network, ...] = ()
@@ -84,11 +50,7 @@ class _HostList:
         return cls(frozenset(names), tuple(networks))
 
     def lists(self, host: str, port: int, found: _Address, special: Iterable[_Address]) -> bool:
-        """Whether all special addresses are allowed.
-
-        :param found: what the host resolved to
-        :param special: the address itself, or those that are wrapped in it
-        """
+        """Whether all special addresses are allowed: the one that was found, or those that are wrapped in it."""
         name = host.lower().strip("[]").removesuffix(".")
         by_name = not self.names.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
         for each in special:
@@ -104,11 +66,7 @@ class _HostList:
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """Which private addresses are allowed besides the internet.
-
-    :ivar installation: for every endpoint
-    :ivar endpoint: the part of them for this endpoint; None for all
-    """
+    """Which private addresses are allowed for all endpoints, and the part of them for this one; None for all."""
 
     installation: _HostList = _HostList()
     endpoint: _HostList | None = None
@@ -120,11 +78,7 @@ class AddressGuard:
         return cls(_HostList.of(installation), _HostList.of(narrower) if narrower else None)
 
     def refusal(self, host: str, port: int, address: str) -> str | None:
-        """Why nothing may be sent to an address, for the log; None if it is allowed.
-
-        :param host: as in the URL
-        :param address: what the host resolved to and is connected to
-        """
+        """Why nothing may be sent to an address that the host resolved to, for the log; None if it is allowed."""
         found = ipaddress.ip_address(address.partition("%")[0])
         special = [each for each in _all_meant(found) if _kind(each) is not None]
         if not self.installation.lists(host, port, found, special):

@@ -54,6 +54,21 @@ class Request:
     verify: bool | str = True
     query: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def prepared(self) -> requests.PreparedRequest | None:
+        """With the headers that all requests have; None if it can't be written."""
+        headers = CaseInsensitiveDict(
+            {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+        )
+        if isinstance(self.body, bytes):
+            headers["Content-Type"] = "application/json"
+        headers.update(self.headers)
+        prepared, query = requests.PreparedRequest(), dict(self.query)
+        try:
+            prepared.prepare(self.method, self.url, dict(headers), data=self.body, params=query, cookies={})
+        except (requests.RequestException, UnicodeError, ValueError):
+            return None
+        return prepared
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -76,12 +91,7 @@ _USUAL: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response.
-
-    :ivar body: decoded; it may repeat the request's secrets
-    :ivar phrase: of the status
-    :ivar url: that was asked, with its query
-    """
+    """A response; the decoded body may repeat the request's secrets."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
@@ -134,11 +144,8 @@ class Client:
     def send(
         self, request: Request, deadline: Deadline, guard: AddressGuard | None = None, limits: Limits = _USUAL
     ) -> Answer | NoAnswer:
-        """Send a request and read its response; never raises for what a server or the network does.
-
-        :param guard: None allows every address
-        """
-        prepared = _prepared(request)
+        """Send a request and read its response; never raises for what a server or the network does."""
+        prepared = request.prepared()
         if prepared is None:
             return NoAnswer("request", f"the request to {host_of(request.url)} can't be written", permanent=True)
         problem: Exception | None = None
@@ -201,9 +208,8 @@ _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL
 
 
 def trusted_certificates(verify: bool | str) -> bool | str:
-    """What TLS trusts: what a connection says, and where it says nothing the environment.
+    """What TLS trusts: what a connection says (True: nothing), and where it says nothing the environment.
 
-    :param verify: the connection's setting; True means that it has none
     :raises ConfigurationError: there is no such file or folder
     """
     source = "connection: verify"
@@ -233,28 +239,6 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
         except (TypeError, ValueError, OverflowError, IndexError):
             return None
     return max(0.0, seconds) if isfinite(seconds) else None
-
-
-def _prepared(request: Request) -> requests.PreparedRequest | None:
-    headers = CaseInsensitiveDict(
-        {"User-Agent": f"airflow-provider-rfr/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
-    )
-    if isinstance(request.body, bytes):
-        headers["Content-Type"] = "application/json"
-    headers.update(request.headers)
-    prepared = requests.PreparedRequest()
-    try:
-        prepared.prepare(
-            method=request.method,
-            url=request.url,
-            params=dict(request.query),
-            headers=dict(headers),
-            data=request.body,
-            cookies={},
-        )
-    except (requests.RequestException, UnicodeError, ValueError):
-        return None
-    return prepared
 
 
 def _read(response: requests.Response, limits: Limits) -> bytes | None:

@@ -63,7 +63,7 @@ def without_credentials(text: str) -> str:
 class Redactor:
     """Thread-safe.  Values shorter than four characters are only recognised when they stand alone."""
 
-    def __init__(self, secrets: Iterable[Any] = (), parameters: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[Any]) -> None:
         self._lock = threading.Lock()
         self._whole: frozenset[str] = frozenset()
         self._texts: tuple[str, ...] = ()
@@ -71,8 +71,6 @@ class Redactor:
         self._parameters = _CREDENTIAL_PARAMETERS
         for secret in secrets:
             self.add(secret)
-        for name in parameters:
-            self.add_parameter(name)
 
     def add(self, secret: Any) -> None:
         """Remember a secret; of a mapping or list, each value in it."""
@@ -127,9 +125,6 @@ class Redactor:
         if any(value in self._whole for _, value in parse_qsl(query)):
             query = urlencode([(k, MASK if v in self._whole else v) for k, v in parse_qsl(query)], safe="*")
         return self.text(parts.path + (f"?{query}" if query else ""))
-
-    def __repr__(self) -> str:
-        return f"Redactor({len(self._whole)} secrets)"
 
 
 def _leaves(value: Any) -> Iterator[str]:

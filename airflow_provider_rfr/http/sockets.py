@@ -81,9 +81,8 @@ class _Attempt:
 def attempt_of_this_thread(
     deadline: Deadline, guard: AddressGuard | None, connect: float | None = None, read: float | None = None
 ) -> Iterator[None]:
-    """Set the limits of all sockets that this thread uses in the block.
+    """Set the limits of all sockets that this thread uses in the block; without a guard every address is allowed.
 
-    :param guard: None allows every address
     :param connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
     :param read: seconds without a byte
     """
@@ -232,10 +231,7 @@ _POOLS: Final = {"http": _Pool, "https": _SecurePool}
 
 
 class DeadlineAdapter(HTTPAdapter):
-    """Sends requests over the sockets of this module, on any number of threads.
-
-    :param is_checking: whether certificates are checked
-    """
+    """Sends requests over the sockets of this module, on any number of threads."""
 
     def __init__(self, *, is_checking: bool) -> None:
         self._is_checking = is_checking

@@ -227,26 +227,21 @@ def _columns(
     known = {column.name: column for column in current}
     for column in wanted:
         place = (*path, column.name)
-        if column.name in known:
-            yield _column(known.pop(column.name), column, place, findings)
+        if (present := known.pop(column.name, None)) is None:
+            new = iceberg_type(column.type)
+            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, new, column_doc(column)))
+            yield column
+        elif findings.inferred and present.doc == JSON_TEXT_DOC and isinstance(present.field_type, StringType):
+            yield json_text_field(column.name)
+        elif (found := _typed(present.field_type, column, place, findings)) is not None:
+            yield found
         else:
-            kind = iceberg_type(column.type)
-            findings.changes.append(_SchemaChange(_ChangeKind.ADD, place, kind, column_doc(column)))
+            old, new = present.field_type, iceberg_type(column.type)
+            doc = column_doc(column) or (present.doc if present.doc != JSON_TEXT_DOC else None)
+            change = _SchemaChange(_ChangeKind.REPLACE, place, new, doc, old, present.required)
+            findings.drop(change, present, f"the table has {_brief(old)}, the rows have {_brief(new)}")
             yield column
     findings.stale.update({(*path, name): column for name, column in known.items()})
-
-
-def _column(current: NestedField, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field:
-    if findings.inferred and current.doc == JSON_TEXT_DOC and isinstance(current.field_type, StringType):
-        return json_text_field(wanted.name)
-    found = _typed(current.field_type, wanted, path, findings)
-    if found is not None:
-        return found
-    old, new = current.field_type, iceberg_type(wanted.type)
-    doc = column_doc(wanted) or (current.doc if current.doc != JSON_TEXT_DOC else None)
-    change = _SchemaChange(_ChangeKind.REPLACE, path, new, doc, old, current.required)
-    findings.drop(change, current, f"the table has {_brief(old)}, the rows have {_brief(new)}")
-    return wanted
 
 
 def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findings) -> pa.Field | None:
@@ -260,8 +255,15 @@ def _typed(current: IcebergType, wanted: pa.Field, path: _Path, findings: _Findi
     new = iceberg_type(wanted.type)
     if new == current:
         return wanted
-    if (kept := _kept(current, wanted, findings.inferred)) is not None:
-        return kept
+    # The table's own type, where that holds every value of the wanted one.
+    if isinstance(current, DoubleType) and wanted.type in (pa.int64(), pa.int32(), pa.float32()):
+        return wanted.with_type(pa.float64())
+    if isinstance(current, LongType) and wanted.type == pa.int32():
+        return wanted.with_type(pa.int64())
+    if isinstance(current, DecimalType) and _widens(new, current):
+        return wanted.with_type(pa.decimal128(current.precision, current.scale))
+    if isinstance(current, StringType) and findings.inferred:
+        return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
     if not _widens(current, new):
         return None
     findings.changes.append(_SchemaChange(_ChangeKind.WIDEN, path, new))
@@ -280,19 +282,6 @@ def _check_stale(wanted: pa.Schema, findings: _Findings) -> None:
             findings.drop(_SchemaChange(_ChangeKind.DROP, path, column.field_type), column, problem)
         elif column.required:
             findings.reject(path, "the table requires a value and the rows have no such column")
-
-
-def _kept(current: IcebergType, wanted: pa.Field, inferred: bool) -> pa.Field | None:
-    """The field in the table's own type, where that holds every value of the wanted one."""
-    if isinstance(current, DoubleType) and wanted.type in (pa.int64(), pa.int32(), pa.float32()):
-        return wanted.with_type(pa.float64())
-    if isinstance(current, LongType) and wanted.type == pa.int32():
-        return wanted.with_type(pa.int64())
-    if isinstance(current, DecimalType) and _widens(iceberg_type(wanted.type), current):
-        return wanted.with_type(pa.decimal128(current.precision, current.scale))
-    if isinstance(current, StringType) and inferred:
-        return json_text_field(wanted.name) if pa.types.is_nested(wanted.type) else wanted.with_type(pa.string())
-    return None
 
 
 def _widens(current: IcebergType, new: IcebergType) -> bool:

@@ -38,8 +38,6 @@ class CommitEvent:
     """One published commit, or several consecutive ones merged.
 
     :ivar commit_id: the same for every attempt to publish the same generation
-    :ivar target: the table
-    :ivar lake: the catalog's name
     :ivar sequence: the snapshot's sequence number; orders the commits of a table
     :ivar target_name: a name for people; the table's, unless the refresh has another
     :ivar run_id: a UUID; of merged commits the first one's
@@ -173,9 +171,7 @@ def collections_of(bindings: Iterable[Binding]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(binding.collection for binding in bindings if binding.documents > 0))
 
 
-def published_span(
-    spans: Iterable[tuple[datetime | None, datetime | None]],
-) -> tuple[datetime | None, datetime | None]:
+def published_span(spans: Iterable[tuple[datetime | None, datetime | None]]) -> tuple[datetime | None, datetime | None]:
     """Earliest and latest instant of several spans; missing times, and those of a clock at zero, are ignored."""
     pairs = list(spans)
     begins = [begin for begin, _ in pairs if begin is not None and begin > _EPOCH]
@@ -202,24 +198,20 @@ def _read(name: str, value: Any) -> Any:
             raise ValueError("the event's collection_names must be a list")
         return tuple(map(str, value))
     if name in _TIMES:
-        return _instant(value)
+        if not isinstance(value, str):
+            raise ValueError("a time of the event must be a text")
+        # Python 3.10 reads no Z.
+        moment = datetime.fromisoformat(value[:-1] + "+00:00" if value.endswith("Z") else value)
+        if moment.tzinfo is None:
+            raise ValueError("a time of the event has no offset")
+        try:
+            return moment.astimezone(timezone.utc)
+        except OverflowError:
+            raise ValueError("a time of the event is out of range") from None
     wanted = int if name in _NUMBERS else str
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise ValueError(f"the event's {name} must be a {'number' if wanted is int else 'text'}")
     return value
-
-
-def _instant(text: Any) -> datetime:
-    if not isinstance(text, str):
-        raise ValueError("a time of the event must be a text")
-    # Python 3.10 reads no Z.
-    moment = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    if moment.tzinfo is None:
-        raise ValueError("a time of the event has no offset")
-    try:
-        return moment.astimezone(timezone.utc)
-    except OverflowError:
-        raise ValueError("a time of the event is out of range") from None
 
 
 _FIELDS = tuple(field.name for field in fields(CommitEvent))

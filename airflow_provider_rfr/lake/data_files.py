@@ -80,7 +80,6 @@ class FileLayout:
 
     @cached_property
     def stored_arrow(self) -> pa.Schema:
-        """Columns by their names in files, as Arrow's."""
         return self.arrow if self.stored == self.schema else file_schema(self.stored)
 
     @cached_property
@@ -103,7 +102,6 @@ class StoredFile:
     """A file that was written and that no commit names yet; picklable.
 
     :ivar size: in bytes
-    :ivar metadata: its footer
     :ivar partition: value of each partition field by the field's name, after its transform
     """
 
@@ -243,7 +241,21 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
     if array.type == wanted:
         return array
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
-        return _cast_struct(array, wanted, path, by_name)
+        found = {column.name: number for number, column in enumerate(array.type if by_name else wanted)}
+        if unknown := sorted(found.keys() - {column.name for column in wanted}):
+            raise SchemaError(f"columns {', '.join(f'{path}.{name}' for name in unknown)} are not in the table")
+        children = []
+        for column in wanted:
+            place = f"{path}.{column.name}"
+            if column.name in found:
+                # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
+                child = _cast(array.field(found[column.name]), column.type, place, by_name=by_name)
+            else:
+                child = pa.nulls(len(array), column.type)
+            if not column.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
+                raise SchemaError(f"column {place} is required and some rows have no value for it")
+            children.append(child)
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
     if _is_list(wanted) and _is_list(array.type):
         large = pa.types.is_large_list(wanted)
         if array.offset:
@@ -256,26 +268,6 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str, *, by_name: bool = Tr
         return pc.cast(array, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(f"column {path}: {array.type} does not fit into {wanted}: {error}") from error
-
-
-def _cast_struct(array: pa.StructArray, wanted: pa.StructType, path: str, by_name: bool) -> pa.Array:
-    found = {column.name: number for number, column in enumerate(array.type)}
-    if not by_name:
-        found = {column.name: number for number, column in enumerate(wanted)}
-    elif unknown := sorted(found.keys() - {column.name for column in wanted}):
-        raise SchemaError(f"columns {', '.join(f'{path}.{name}' for name in unknown)} are not in the table")
-    children = []
-    for column in wanted:
-        place = f"{path}.{column.name}"
-        if column.name in found:
-            # field() respects the slice, and leaves the parent's nulls to the mask of the new struct.
-            child = _cast(array.field(found[column.name]), column.type, place, by_name=by_name)
-        else:
-            child = pa.nulls(len(array), column.type)
-        if not column.nullable and pc.any(pc.and_not(child.is_null(), array.is_null())).as_py():
-            raise SchemaError(f"column {place} is required and some rows have no value for it")
-        children.append(child)
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
@@ -79,7 +79,6 @@ _TRIES: Final = 5
 class _Plan:
     """What to expire.
 
-    :ivar snapshots: ids
     :ivar refs: names of branches and tags that are past their own age
     :ivar held: by holder, how many more snapshots would expire without its hold
     """
@@ -93,7 +92,6 @@ class _Plan:
 class _Expired:
     """What an expiry did, or in a dry run would do.
 
-    :ivar snapshots: expired
     :ivar files: deleted, those that an earlier expiry had left included
     :ivar undeleted: files that could not be deleted; the next expiry tries again
     :ivar held: snapshots past their age that are kept, by holder
@@ -160,9 +158,14 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
     kept: set[int] = set()
     on_branches: set[int] = set()
     for name, ref in metadata.refs.items():
-        if name != MAIN_BRANCH and _is_old(metadata, ref, now_ms):
-            old_refs.append(name)
-            continue
+        if name != MAIN_BRANCH:
+            most = ref.max_ref_age_ms
+            if most is None:
+                most = _number(metadata.properties, _MAX_REF_AGE, now_ms)
+            snapshot = metadata.snapshot_by_id(ref.snapshot_id)
+            if snapshot is not None and snapshot.timestamp_ms < now_ms - most:
+                old_refs.append(name)
+                continue
         kept.add(ref.snapshot_id)
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
             line = list(ancestors(metadata, ref.snapshot_id))
@@ -179,14 +182,6 @@ def _plan_expiry(metadata: TableMetadata, now_ms: int) -> _Plan:
     )
     held = _hold(metadata, kept)
     return _Plan(frozenset(each.snapshot_id for each in metadata.snapshots) - kept, tuple(old_refs), held)
-
-
-def _is_old(metadata: TableMetadata, ref: SnapshotRef, now_ms: int) -> bool:
-    most = ref.max_ref_age_ms
-    if most is None:
-        most = _number(metadata.properties, _MAX_REF_AGE, now_ms)
-    snapshot = metadata.snapshot_by_id(ref.snapshot_id)
-    return snapshot is not None and snapshot.timestamp_ms < now_ms - most
 
 
 def _hold(metadata: TableMetadata, kept: set[int]) -> dict[str, int]:

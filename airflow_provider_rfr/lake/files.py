@@ -20,7 +20,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.metadata import TableMetadata
 
@@ -66,7 +65,6 @@ class FileStore:
         :meth:`read_footer` recognises. An object that is there is replaced.
 
         :param footer: kept in the file's own key-value metadata
-        :param options: of PyArrow's writer
         """
         buffer = pa.BufferOutputStream()
         # The Arrow schema is left out: readers go by Iceberg's, and a small file would double.
@@ -209,10 +207,6 @@ class InputReader:
     def __repr__(self) -> str:
         return f"InputReader({self.location!r})"
 
-    @property
-    def schema(self) -> Schema:
-        return self.metadata.schema()
-
     def read(self, file: InputFile) -> Iterator[pa.RecordBatch]:
         """The file's live rows, a batch at a time."""
         from pyiceberg.expressions import AlwaysTrue
@@ -220,7 +214,7 @@ class InputReader:
         from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 
         io = load_file_io(dict(self.properties), self.location)
-        scan = ArrowScan(self.metadata, io, self.schema, AlwaysTrue())
+        scan = ArrowScan(self.metadata, io, self.metadata.schema(), AlwaysTrue())
         # The public method holds a whole file in memory before it gives its first batch.
         deletes = _read_all_delete_files(io, [file.scan])
         yield from scan._record_batches_from_scan_tasks_and_deletes([file.scan], deletes)

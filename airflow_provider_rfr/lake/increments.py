@@ -54,14 +54,11 @@ class Increment:
     """One snapshot of the main line.
 
     :ivar schema_id: of the schema that it was written with
-    :ivar rows: number of rows that it added
     """
 
     brings: Brings
     snapshot_id: int
-    parent: int | None
     sequence: int
-    timestamp_ms: int
     schema_id: int | None
     rows: int
 
@@ -78,7 +75,6 @@ class SourceTable:
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> SourceTable | None:
-        """The table as it is now; None where there is none."""
         table = load_table(catalog, name)
         return None if table is None else cls(table, name)
 
@@ -88,7 +84,6 @@ class SourceTable:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the identifier columns."""
         return tuple(sorted(self._table.metadata.schema().identifier_field_names()))
 
     def columns(self, schema_id: int | None = None) -> dict[str, tuple[str, int]]:
@@ -119,17 +114,8 @@ class SourceTable:
             if each.snapshot_id == after:
                 break
             summary = summary_of(each)
-            found.append(
-                Increment(
-                    self._brings(each, summary),
-                    each.snapshot_id,
-                    each.parent_snapshot_id,
-                    each.sequence_number or 0,
-                    each.timestamp_ms,
-                    each.schema_id,
-                    _count(summary, "added-records"),
-                )
-            )
+            brings, rows = self._brings(each, summary), _count(summary, "added-records")
+            found.append(Increment(brings, each.snapshot_id, each.sequence_number or 0, each.schema_id, rows))
             at = each.parent_snapshot_id
         # When they expire a snapshot, some engines forget that it was another one's parent.
         follows_after = sequence is not None and bool(found) and found[-1].sequence == sequence + 1

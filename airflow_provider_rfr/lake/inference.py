@@ -67,18 +67,6 @@ class InferredSchema:
     fields: Mapping[str, InferredSchema] = field(default_factory=dict)
     items: InferredSchema | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value; the same for equal schemas."""
-        inner = {name: self.fields[name].to_json() for name in sorted(self.fields)}
-        items = None if self.items is None else self.items.to_json()
-        return {"kinds": sorted(self.kinds), "fields": inner, "items": items}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> InferredSchema:
-        fields = {name: cls.from_json(inner) for name, inner in value["fields"].items()}
-        items = None if value["items"] is None else cls.from_json(value["items"])
-        return cls(frozenset(value["kinds"]), fields, items)
-
     def to_arrow(self) -> pa.Schema:
         """The columns; none where no record had a value.
 
@@ -260,10 +248,7 @@ class _SchemaReader:
         self._root = root
 
     def column(self, schema: Any, path: str, followed: tuple[str, ...] = ()) -> pa.Field:
-        """The column for a schema.
-
-        :param followed: references that lead here
-        """
+        """The column for a schema."""
         if isinstance(schema, bool):
             return _JSON_TEXT
         if not isinstance(schema, Mapping):

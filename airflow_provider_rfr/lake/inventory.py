@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -43,7 +43,10 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class LiveColumn:
-    """A column of a table. :ivar type: canonical text"""
+    """A column of a table.
+
+    :ivar type: canonical text
+    """
 
     name: str
     type: str
@@ -90,7 +93,6 @@ def list_tables(catalog: Catalog) -> tuple[TableEntry, ...]:
 
 
 def entry_of(name: str, table: Table) -> TableEntry:
-    """The description of a loaded table."""
     schema, metadata = table.schema(), table.metadata
     summary = summary_of(table.current_snapshot())
     identifiers = schema.identifier_field_names()
@@ -160,7 +162,16 @@ def list_views(catalog: Catalog) -> tuple[ViewEntry, ...]:
     """
     if not holds_views(catalog):
         return ()
-    found = _sql_views(catalog) if isinstance(catalog, SqlCatalog) else _rest_views(catalog)
+    if isinstance(catalog, SqlCatalog):
+        return tuple(sorted(_sql_views(catalog), key=lambda each: each.name))
+    found = []
+    for namespace in namespaces(catalog):
+        for identifier in catalog.list_views(namespace):
+            try:
+                view = catalog.load_view(identifier)
+            except NoSuchViewError:
+                continue
+            found.append(_view_entry(".".join(identifier), json.loads(view.metadata.model_dump_json())))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
@@ -226,16 +237,6 @@ def _read_view(store: FileStore, name: str, location: str) -> ViewEntry:
         return _view_entry(name, json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data))
     except (OSError, EOFError, ValueError, KeyError, StopIteration, TypeError):
         return ViewEntry(name)
-
-
-def _rest_views(catalog: Catalog) -> Iterator[ViewEntry]:
-    for namespace in namespaces(catalog):
-        for identifier in catalog.list_views(namespace):
-            try:
-                view = catalog.load_view(identifier)
-            except NoSuchViewError:
-                continue
-            yield _view_entry(".".join(identifier), json.loads(view.metadata.model_dump_json()))
 
 
 def _view_entry(name: str, metadata: Mapping[str, Any]) -> ViewEntry:

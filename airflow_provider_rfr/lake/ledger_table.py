@@ -54,10 +54,7 @@ _PARALLEL_READS = 16
 
 
 def _ledger_name(target: str, part: str | None = None) -> str:
-    """The name of the ledger of a target or of a part of it, in the target's namespace.
-
-    :param part: as :func:`~airflow_provider_rfr.lake.row_filter.part_of` names it
-    """
+    """The name of the ledger of a target or of a part of it, in the target's namespace."""
     return f"{target}__rfr_ledger" + (f"_{part}" if part else "")
 
 
@@ -84,7 +81,6 @@ class LedgerTable:
 
     @classmethod
     def load_or_create(cls, catalog: Catalog, target: str, part: str | None = None) -> LedgerTable:
-        """The ledger, created if there is none."""
         name = _ledger_name(target, part)
         table = load_table(catalog, name) or create_table(
             catalog, name, _LEDGER_SCHEMA, _LEDGER_SPEC, _LEDGER_PROPERTIES

@@ -54,16 +54,12 @@ class NewTable:
         self._transaction = catalog.create_table_transaction(name, schema, partition_spec=spec, properties=properties)
 
     def target(self, family: str) -> FileTarget:
-        """What is needed to write its data files.
-
-        :param family: prefix of the files' names
-        """
+        """What is needed to write its data files."""
         return FileTarget.of(self._transaction.table_metadata, self._transaction._table.io, family=family)
 
     def commit(self, files: Sequence[StoredFile], summary: Mapping[str, str]) -> None:
         """Create it with these rows.
 
-        :param summary: of the snapshot
         :raises CommitConflictError: another table has the name by now; nothing was written
         """
         layout = FileLayout.of(self._transaction.table_metadata)
@@ -74,10 +70,7 @@ class NewTable:
 
 
 class MigratedTable:
-    """A table as it was loaded.
-
-    :ivar entry: its description
-    """
+    """A table as it was loaded."""
 
     def __init__(self, catalog: Catalog, name: str, table: Table) -> None:
         self._catalog = catalog
@@ -88,7 +81,6 @@ class MigratedTable:
 
     @classmethod
     def load(cls, catalog: Catalog, name: str) -> MigratedTable | None:
-        """The table as it is now; None if there is none."""
         table = load_table(catalog, name)
         return None if table is None else cls(catalog, name, table)
 
@@ -132,10 +124,7 @@ class MigratedTable:
             transaction.commit_transaction()
 
     def coming(self, change: TableChange, family: str) -> FileTarget:
-        """What is needed to write data files of the changed table; nothing is written here.
-
-        :param family: prefix of the files' names
-        """
+        """What is needed to write data files of the changed table; nothing is written here."""
         transaction = self._begin()
         stage_columns(transaction, change)
         return FileTarget.of(transaction.table_metadata, self._table.io, family=family)
@@ -146,7 +135,6 @@ class MigratedTable:
         """Change everything, and replace all rows by these; returns the snapshot, None if there were no rows at all.
 
         :param target: that the files were written for
-        :param summary: of the snapshot
         :raises CommitConflictError: the table is no longer as it was loaded; nothing was written
         :raises TargetChangedError: its columns are not those that the files were written for
         """

@@ -19,10 +19,7 @@ from airflow_provider_rfr.lake.schemas import target_schema
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """A filter such as ``day = '2026-01-01'``.
-
-    :ivar schema: of the table, which gives the columns
-    """
+    """A filter such as ``day = '2026-01-01'``."""
 
     text: str
     schema: Schema

@@ -62,7 +62,6 @@ class TableChange:
     :ivar tighten: ``require`` operations, applied once no row has a NULL there
     :ivar partitioning: canonical texts; None for no change
     :ivar keys: names of columns; None for no change
-    :ivar unset: properties to remove
     """
 
     updates: Sequence[Sequence[Mapping[str, Any]]] = ()
@@ -174,7 +173,9 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
             update.make_column_optional(path)
         case "add":
             # A refresh adds columns to its target by itself, so the column may exist already.
-            if not _has_column(update, operation["column"], operation["type"]):
+            wanted = operation["column"].casefold(), operation["type"].casefold()
+            present = (each for each in update._schema.fields if each.field_id not in update._deletes)
+            if wanted not in ((each.name.casefold(), type_text(each.field_type).casefold()) for each in present):
                 update.add_column(path, type_from_text(operation["type"]))
         case "widen":
             column = update._schema.find_field(operation["column"], case_sensitive=False)
@@ -186,15 +187,6 @@ def _stage_operation(update: UpdateSchema, operation: Mapping[str, Any]) -> None
             update.update_column(path, doc=operation["comment"] or "")
         case other:
             raise ValueError(f"unknown operation {other!r}")
-
-
-def _has_column(update: UpdateSchema, name: str, kind: str) -> bool:
-    return any(
-        each.name.casefold() == name.casefold()
-        and each.field_id not in update._deletes
-        and type_text(each.field_type).casefold() == kind.casefold()
-        for each in update._schema.fields
-    )
 
 
 def _move(update: UpdateSchema, path: _Path, after: str | None) -> None:

@@ -52,25 +52,12 @@ LEDGER_KEY, GENERATION_KEY, _SCHEMA_CHANGES_KEY = "rfr.ledger", "rfr.generation"
 class Publication:
     """A commit on the target.
 
-    :ivar ledger: id of the ledger whose generation it is
-    :ivar snapshot_id: of the target
     :ivar summary: its properties; empty when the snapshot has expired
     """
 
-    ledger: str
     generation: int
     snapshot_id: int
     summary: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Arguments of :meth:`TargetTable.prepare`; the commit needs them to plan again on a table that was reloaded."""
-
-    rows: pa.Schema
-    policy: Policy
-    inferred: bool
-    rows_stay: bool
 
 
 class TargetTable:
@@ -80,7 +67,6 @@ class TargetTable:
         self._catalog = catalog
         self.name = name
         self._table: Table | None = None
-        self._wanted: _Wanted | None = None
         self._layout: FileLayout | None = None
         self.reload()
 
@@ -103,11 +89,11 @@ class TargetTable:
         parts = self._table.metadata.properties.get(PUBLISHED_PROPERTY, "").split(":")
         if len(parts) == 3 and parts[0] == ledger:
             snapshot_id = int(parts[2])
-            return Publication(ledger, int(parts[1]), snapshot_id, summary_of(self._table.snapshot_by_id(snapshot_id)))
+            return Publication(int(parts[1]), snapshot_id, summary_of(self._table.snapshot_by_id(snapshot_id)))
         summary = newest_summary_with(self._table, LEDGER_KEY, ledger)
         if summary is None:
             return None
-        return Publication(ledger, int(summary[GENERATION_KEY]), int(summary["snapshot-id"]), summary)
+        return Publication(int(summary[GENERATION_KEY]), int(summary["snapshot-id"]), summary)
 
     def prepare(self, wanted: pa.Schema, policy: Policy, *, inferred: bool, rows_stay: bool) -> FileTarget:
         """Plan the table's schema for these columns, so that files can be written for it.
@@ -117,7 +103,8 @@ class TargetTable:
         :param rows_stay: the commit keeps rows of the table, so their columns can't be replaced
         :raises SchemaEvolutionError: the table can't take the columns
         """
-        self._wanted = _Wanted(wanted, policy, inferred, rows_stay)
+        # The commit needs them, too, to plan again on a table that was reloaded.
+        self._wanted, self._policy, self._inferred, self._rows_stay = wanted, policy, inferred, rows_stay
         transaction = self._transaction()
         rows = self._evolve(transaction).rows
         target = FileTarget.of(transaction.table_metadata, transaction._table.io, rows=rows)
@@ -152,7 +139,16 @@ class TargetTable:
             summary = {**summary, _SCHEMA_CHANGES_KEY: changes}
         try:
             with conflicts_raised():
-                snapshot_id = self._stage(transaction, files, mode, replace_where, summary)
+                if mode == "append":
+                    snapshot_id = stage_append(transaction, files, summary)
+                elif replace_where is None:
+                    old = self._table.scan().plan_files() if self._table is not None else ()
+                    snapshot_id = stage_overwrite(transaction, (task.file for task in old), files, summary)
+                else:
+                    # PyIceberg replaces by a filter in two snapshots of one commit; only the second carries the event.
+                    silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
+                    transaction.delete(replace_where, snapshot_properties=silent)
+                    snapshot_id = stage_append(transaction, files, summary)
                 transaction.set_properties({PUBLISHED_PROPERTY: ":".join(map(str, (*publication, snapshot_id)))})
                 transaction.commit_transaction()
         except FileNotFoundError as error:
@@ -164,41 +160,20 @@ class TargetTable:
             log.info("%s: the schema changed: %s", self.name, changes)
         return snapshot_id
 
-    def _stage(
-        self,
-        transaction: Transaction,
-        files: Sequence[DataFile],
-        mode: str,
-        replace_where: str | None,
-        summary: Mapping[str, str],
-    ) -> int:
-        if mode == "append":
-            return stage_append(transaction, files, summary)
-        if replace_where is None:
-            old = self._table.scan().plan_files() if self._table is not None else ()
-            return stage_overwrite(transaction, (task.file for task in old), files, summary)
-        # PyIceberg replaces by a filter in two snapshots of one commit; only the second one carries the event.
-        silent = {key: value for key, value in summary.items() if key != EVENT_KEY}
-        transaction.delete(replace_where, snapshot_properties=silent)
-        return stage_append(transaction, files, summary)
-
     def _transaction(self) -> Transaction:
         if self._table is not None:
             return without_retries(self._table).transaction()
-        assert self._wanted is not None
         ensure_namespace(self._catalog, self.name)
-        schema = target_schema(self._wanted.rows)
+        schema = target_schema(self._wanted)
         return self._catalog.create_table_transaction(self.name, schema, properties=dict(TABLE_PROPERTIES))
 
     def _evolve(self, transaction: Transaction) -> EvolutionPlan:
         """Stage the schema changes, none for a new table."""
-        wanted = self._wanted
-        assert wanted is not None
         if self._table is None:
-            return EvolutionPlan((), wanted.rows)
+            return EvolutionPlan((), self._wanted)
         metadata = transaction.table_metadata
-        pinned = None if wanted.rows_stay else pinned_columns(metadata)
-        plan = plan_evolution(metadata.schema(), wanted.rows, wanted.policy, inferred=wanted.inferred, pinned=pinned)
+        pinned = None if self._rows_stay else pinned_columns(metadata)
+        plan = plan_evolution(metadata.schema(), self._wanted, self._policy, inferred=self._inferred, pinned=pinned)
         apply_evolution(transaction, plan)
         return plan
 

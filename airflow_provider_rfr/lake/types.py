@@ -164,7 +164,14 @@ class _Parser:
         self._depth += 1
         name = self._type_name()
         if name == "decimal":
-            kind = self._decimal()
+            precision, scale = 10, 0
+            if self._at("("):
+                precision, *rest = self._numbers(2)
+                scale = rest[0] if rest else 0
+            if not (1 <= precision <= 38 and 0 <= scale <= precision):
+                remedy = "precision from 1 to 38, scale from 0 to the precision"
+                raise self._error(f"decimal({precision},{scale}) is out of range", remedy)
+            kind = ColumnType(name, (precision, scale))
         elif name == "struct":
             kind = self._struct()
         elif name == "array":
@@ -190,17 +197,6 @@ class _Parser:
             raise self._error(f"{self._token!r} is not a type" if word else "a type is missing", remedy)
         self._advance()
         return _ALIASES[word]
-
-    def _decimal(self) -> ColumnType:
-        precision, scale = 10, 0
-        if self._at("("):
-            precision, *rest = self._numbers(2)
-            scale = rest[0] if rest else 0
-        if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise self._error(
-                f"decimal({precision},{scale}) is out of range", "precision from 1 to 38, scale from 0 to the precision"
-            )
-        return ColumnType("decimal", (precision, scale))
 
     def _inner(self, number: int) -> tuple[ColumnType, ...]:
         self._expect("<")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import Variable
@@ -17,6 +16,7 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.operators.connection_use import task_of
 from airflow_provider_rfr.refresh.progress import CHECKPOINT_VERSION
 
 if TYPE_CHECKING:
@@ -24,31 +24,11 @@ if TYPE_CHECKING:
 
 _STATE_KEY = "rfr"
 _XCOM_KEY = "rfr_checkpoint"
-_VARIABLE_PREFIX = "rfr_checkpoint"
 _READABLE = 200
 """Characters of a Variable's key for people; with the digest it stays below the 250 that databases keep."""
 _STATES = "partition_states"
 _STATES_BYTES = 8_192
 """Of the partition states of all tables; above it a checkpoint has counts alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskKey:
-    """What stays the same over all attempts and clears of a task instance. Its id in Airflow's tables does not."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-
-    @classmethod
-    def of(cls, context: Context) -> TaskKey:
-        """The key of the running task instance; the map index is -1 for a task that is not mapped."""
-        ti = context["ti"]
-        return cls(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
-
-    def __str__(self) -> str:
-        return f"{self.dag_id}/{self.run_id}/{self.task_id}/{self.map_index}"
 
 
 class Checkpoint(BaseModel):
@@ -132,10 +112,10 @@ class _VariableStore:
     """An Airflow Variable of its own for each task instance, so that no two tasks write the same one."""
 
     def __init__(self, context: Context) -> None:
-        task = TaskKey.of(context)
+        task = task_of(context)
         # DAG and task are for people; the digest also has the run and the map index.
-        digest = hashlib.sha256(str(task).encode()).hexdigest()[:16]
-        self.key = f"{_VARIABLE_PREFIX}.{f'{task.dag_id}.{task.task_id}'[:_READABLE]}.{digest}"
+        digest = hashlib.sha256(task.consumer.encode()).hexdigest()[:16]
+        self.key = f"rfr_checkpoint.{f'{task.dag_id}.{task.task_id}'[:_READABLE]}.{digest}"
         self.place = f"the Variable {self.key}"
         where = "" if task.map_index < 0 else f", map index {task.map_index}"
         self._description = (
@@ -167,7 +147,7 @@ class _XComStore:
         from airflow.sdk.execution_time.xcom import XCom
 
         self._xcom: Any = XCom
-        task = TaskKey.of(context)
+        task = task_of(context)
         self._ti = context["ti"]
         key = f"{_XCOM_KEY}.{task.task_id}.{task.map_index}"
         self._neighbour = _neighbour(getattr(self._ti, "task", None))

@@ -22,16 +22,15 @@ _MEANINGS = {kind.exit_code: kind for kind in (ConfigurationError, FencedError)}
 """What a driver's exit code says where nothing else can be known; the others say nothing."""
 
 
-def leave_driver(hook: RefreshSparkHook, rm_auth: Any) -> bool:
+def leave_driver(hook: RefreshSparkHook, yarn_rm_auth: Any) -> bool:
     """Have the submit return early if the refresh can be deferred; returns whether, and logs why not.
 
-    :param rm_auth: the operator's ``yarn_rm_auth``
     :raises ConfigurationError: it can be deferred, but a setting is missing or contradicts
     """
     why = None
     if hook.cluster_manager is None:
         why = "the driver runs on this worker as a child of the task (deploy mode client), and would end with it"
-    elif rm_auth is not None and hook.cluster_manager is ClusterManager.YARN:
+    elif yarn_rm_auth is not None and hook.cluster_manager is ClusterManager.YARN:
         why = "yarn_rm_auth is an object of this task and can't travel; the triggerer takes Kerberos or no login"
     if why is not None:
         _log.info("Not deferred, although deferrable is set: %s", why)

@@ -47,23 +47,6 @@ class Lineage:
     figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class LineageMixin:
-    """The methods of the operator that OpenLineage's listener calls."""
-
-    @property
-    def lineage(self) -> Lineage | None:
-        """Of the current attempt; None before the connections were read."""
-        raise NotImplementedError
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        """Inputs, and outputs with rows, columns and snapshot."""
-        return None if self.lineage is None else _facets_of(self.lineage)
-
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        """Inputs and outputs alone: this attempt published nothing, or not everything."""
-        return None if self.lineage is None else _facets_of(self.lineage)
-
-
 def source_name(source: Mapping[str, Any]) -> str:
     """Namespace of a source: the API's scheme and host, else the class that reads it.
 
@@ -89,10 +72,7 @@ def outlets_of(task_id: str, lake_conn_id: Any, streams: Any, target: Any) -> li
 def add_table_events(
     context: Context, outlets: list[Any], task_id: str, lake_conn_id: str, tables: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Attach each table's figures to its asset's event.
-
-    :param tables: figures by table
-    """
+    """Attach each table's figures to its asset's event."""
     events = context.get("outlet_events")
     if events is None:
         return
@@ -128,23 +108,18 @@ def _table_asset(lake_conn_id: str, table: str) -> Asset:
     return Asset(uri=f"{_SCHEME}://{lake_conn_id}/{table.replace('.', '/')}")
 
 
-def _facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
+def facets_of(lineage: Lineage) -> OperatorLineage[Any, Any]:
+    """Inputs and outputs; outputs have rows, columns and snapshot once they are published."""
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    outputs = []
+    lake, outputs = _lake_name(lineage.lake.properties), []
     for table in lineage.tables.values():
-        figures = lineage.figures.get(table)
-        outputs.append(
-            facet.OutputDataset(
-                namespace=_lake_name(lineage.lake.properties),
-                name=table,
-                facets={} if figures is None else _table_facets(lineage, table, str(figures["snapshot_id"])),
-                outputFacets={}
-                if figures is None
-                else {"outputStatistics": facet.OutputStatisticsOutputDatasetFacet(rowCount=figures["rows"])},
-            )
-        )
+        facets, statistics = dict[str, Any](), dict[str, Any]()
+        if (figures := lineage.figures.get(table)) is not None:
+            facets = _table_facets(lineage, table, str(figures["snapshot_id"]))
+            statistics["outputStatistics"] = facet.OutputStatisticsOutputDatasetFacet(rowCount=figures["rows"])
+        outputs.append(facet.OutputDataset(namespace=lake, name=table, facets=facets, outputFacets=statistics))
     inputs = [facet.Dataset(namespace=lineage.source, name=stream) for stream in lineage.tables]
     return OperatorLineage(inputs=inputs, outputs=outputs)
 

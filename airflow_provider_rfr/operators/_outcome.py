@@ -85,10 +85,7 @@ def failure_of_driver(
 
 
 def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
-    """The exception for an error in a driver's last line; Airflow's failing one if no retry helps.
-
-    :param more: how many further errors there were
-    """
+    """The exception for an error in a driver's last line; Airflow's failing one if no retry helps."""
     kind, cause, stream = _class_named(error.get("type")), _class_named(error.get("cause")), error.get("stream")
     problem = one_line(str(error.get("message") or error.get("type")))
     if stream and not problem.startswith(f"{stream}:"):

@@ -26,9 +26,9 @@ def options_schema(*without: str) -> dict[str, Any]:
 
     :param without: options that the form has a field of its own for
     """
-    schema = RefreshOptions.model_json_schema()
-    left = {name: field for name, field in schema["properties"].items() if name not in without}
-    return {"type": "object", "properties": left, "additionalProperties": False, "$defs": schema["$defs"]}
+    fields = RefreshOptions.model_json_schema()["properties"]
+    left = {name: field for name, field in fields.items() if name not in without}
+    return {"type": "object", "properties": left, "additionalProperties": False}
 
 
 def check_arguments(source: Any, streams: Any, target: Any, options: Any, folder: Path | None) -> None:

@@ -15,7 +15,6 @@ from airflow_provider_rfr.builtins.planning.plan import Plan, summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.operators._lineage import SOURCES, add_source_events
 from airflow_provider_rfr.operators._outcome import final_errors
@@ -96,19 +95,13 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the action; returns the plan, or what was done.
 
-        :raises AirflowFailException: a retry would meet the same error
+        :raises AirflowFailException: a retry would meet the same error, or the plan is blocked, or a check found
+            something that is left to do or was changed by hand
         :raises RfrError: a retry may help
         """
         with final_errors(self.log.error):
             _check_action(self.action)
-            hook = BuiltinsHook(
-                self.objects or (),
-                project=self.project,
-                version=self.declared_version or None,
-                lake_conn_id=self.lake_conn_id,
-                control_store_conn_id=self.control_store_conn_id,
-                folder=dag_folder(self),
-            )
+            hook = BuiltinsHook.of_task(self)
             if self.action == "gc":
                 collected = hook.collect_garbage()
                 for name, reason in collected.failed.items():
@@ -120,9 +113,17 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
             plan = Plan.from_json(given) if given else hook.plan(policies)
             for line in render(plan).splitlines():
                 self.log.info("%s", line)
-            if self.action == "check":
-                return _check_result(plan)
-            return _plan_result(plan) if self.action == "plan" else self._apply(hook, plan, context)
+            if self.action == "apply":
+                return self._apply(hook, plan, context)
+            if self.action == "plan":
+                if exit_code(plan) == _BLOCKED:
+                    raise AirflowFailException(f"the plan is blocked: {'; '.join(_blockers(plan))}")
+                changes = bool(plan.steps or plan.records or plan.forgotten)
+                return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
+            left = [f"{each.how.value} {each.name}" for each in plan.steps]
+            if left or not plan.applicable:
+                raise AirflowFailException(f"not as declared: {'; '.join([*_blockers(plan), *left])}")
+            return {"changes": False, "summary": summary(plan)}
 
     def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context) -> dict[str, Any]:
         ti = context["ti"]
@@ -144,28 +145,6 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         deploys = {deploy_id: plan, **hook.done_by(actor)}
         add_source_events(context, self.lake_conn_id, deploys)
         return {**result, "sources": sorted({name for each in deploys.values() for name in each.sources_to_load()})}
-
-
-def _plan_result(plan: Plan) -> dict[str, Any]:
-    """The plan, for the task that applies it, and whether there is anything to do.
-
-    :raises AirflowFailException: the plan is blocked
-    """
-    if exit_code(plan) == _BLOCKED:
-        raise AirflowFailException(f"the plan is blocked: {'; '.join(_blockers(plan))}")
-    changes = bool(plan.steps or plan.records or plan.forgotten)
-    return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
-
-
-def _check_result(plan: Plan) -> dict[str, Any]:
-    """The counts of a plan without steps.
-
-    :raises AirflowFailException: something is left to do, blocks a deploy, or was changed by hand and not adopted
-    """
-    left = [f"{each.how.value} {each.name}" for each in plan.steps]
-    if left or not plan.applicable:
-        raise AirflowFailException(f"not as declared: {'; '.join([*_blockers(plan), *left])}")
-    return {"changes": False, "summary": summary(plan)}
 
 
 def _blockers(plan: Plan) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow.sdk.exceptions import TaskDeferred
@@ -54,8 +55,8 @@ def running_with(
     from airflow_provider_rfr.hooks.connection_use import ConnectionUse
     from airflow_provider_rfr.store.connections import DEFERRED, IDLE, STALLED
 
-    task = _task_of(context)
-    try:
+    task = task_of(context)
+    with closing(store):
         while True:
             use = _unless_away(ConnectionUse, store, task, kind, conn_ids, details or {}, stop)
             if use is None:
@@ -75,8 +76,6 @@ def running_with(
             else:
                 _unless_away(use.end, IDLE)
                 return result
-    finally:
-        store.close()
 
 
 def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
@@ -92,7 +91,7 @@ def finishing_deferred(context: Context, work: Callable[[], _T]) -> _T:
     finally:
         store = _unless_away(ControlStoreHook().get_store)
         if store is not None:
-            task = _task_of(context)
+            task = task_of(context)
             _unless_away(store.run, lambda each: end_use(each, store.now(each), task, None, state, error))
             store.close()
 
@@ -104,13 +103,12 @@ def moved(api_conn_id: str | None) -> list[dict[str, Any]]:
         return []
     from airflow_provider_rfr.hooks import connection_use
 
-    try:
+    with closing(store):
         return _unless_away(connection_use.moved, store, api_conn_id) or []
-    finally:
-        store.close()
 
 
-def _task_of(context: Context) -> TaskRef:
+def task_of(context: Context) -> TaskRef:
+    """The running task instance, by what stays the same over all its attempts and clears; Airflow's own id does not."""
     from airflow_provider_rfr.store.connections import TaskRef
 
     ti = context["ti"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -40,11 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _DeclaredSource:
-    """A declared source and how it is refreshed.
-
-    :ivar project: that the object belongs to
-    :ivar lake_conn_id: connection of the lake that it is deployed to
-    """
+    """A declared source and how it is refreshed."""
 
     declared: BuiltinObject
     project: str
@@ -81,8 +77,7 @@ class _DeclaredSource:
     def _how(self) -> Mapping[str, Any]:
         return self.declared.refresh or {}
 
-    def _hook(self, control_store_conn_id: str | None) -> BuiltinsHook:
-        store = control_store_conn_id
+    def _hook(self, store: str | None) -> BuiltinsHook:
         return BuiltinsHook(project=self.project, lake_conn_id=self.lake_conn_id, control_store_conn_id=store)
 
     def _recorded(self, hook: BuiltinsHook) -> RecordedObject | None:
@@ -161,14 +156,21 @@ class _DeclaredSource:
         try:
             return ResumableFullRefreshOperator(task_id=task_id, **given)
         except ConfigurationError as error:
-            part = "refresh" if error.field.partition(".")[0] in self._how else "source"
-            raise self._wrong(part, f"{error.field}: {error.problem}", error.remedy) from error
+            # Only what is wrong in a source's file has a place.
+            is_how = not error.place and error.field.partition(".")[0] in self._how
+            place = f"{self._place}: {'refresh' if is_how else 'source'}"
+            problems = (replace(each, place=": ".join(filter(None, (place, each.place)))) for each in error.problems)
+            raise ConfigurationError.of(problems) from error
         except TypeError as error:
             remedy = "source and refresh hold arguments of ResumableFullRefreshOperator"
             raise self._wrong("source", str(error), remedy) from error
 
+    @property
+    def _place(self) -> str:
+        return f"{self.declared.place}: {self.name}"
+
     def _wrong(self, field: str, problem: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(f"{self.declared.place}: {self.name}: {field}", problem, remedy)
+        return ConfigurationError(field, problem, remedy, self._place)
 
 
 def declared_sources(

@@ -22,9 +22,9 @@ from airflow_provider_rfr.hooks.webhooks import Triggers, check_triggers
 from airflow_provider_rfr.lake.commit_event import rfc3339
 from airflow_provider_rfr.links import RefreshLink, SparkUiLink, store_link
 from airflow_provider_rfr.operators import connection_use, webhooks
-from airflow_provider_rfr.operators._checkpoints import TaskKey, check_store, open_store
+from airflow_provider_rfr.operators._checkpoints import check_store, open_store
 from airflow_provider_rfr.operators._deferral import EndedDriver, deadline_of, leave_driver
-from airflow_provider_rfr.operators._lineage import Lineage, LineageMixin, add_table_events, outlets_of, source_name
+from airflow_provider_rfr.operators._lineage import Lineage, add_table_events, facets_of, outlets_of, source_name
 from airflow_provider_rfr.operators._outcome import figures_by_table, final_errors, result_of, result_of_ledger
 from airflow_provider_rfr.operators._progress import LedgerReader, ProgressMonitor
 from airflow_provider_rfr.operators.arguments import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import jinja2
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_rfr.hooks.drivers import DriverAddress
@@ -53,9 +54,7 @@ if TYPE_CHECKING:
 class _Attempt:
     """One try, in one process or, where it was deferred, in two.
 
-    :param lineage: what is read and written
     :param replace_where: the part of the targets, as in the refresh's options
-    :param show: takes a line of text for each round
     :ivar lineage: with figures once the tables are published
     """
 
@@ -70,7 +69,7 @@ class _Attempt:
             self._ledgers,
             tuple(lineage.tables.values()),
             open_store(store, context),
-            str(TaskKey.of(context)),
+            connection_use.task_of(context).consumer,
             show=show,
             is_first=getattr(context["ti"], "try_number", 1) == 1,
         )
@@ -127,7 +126,7 @@ class _Attempt:
 
 def _run_key(context: Context) -> str:
     """Names one run of one task: the same over its retries, another one after a clear."""
-    return f"{TaskKey.of(context)}/{_clear_number(context)}"
+    return f"{connection_use.task_of(context).consumer}/{_clear_number(context)}"
 
 
 def _clear_number(context: Context) -> int:
@@ -138,7 +137,7 @@ def _clear_number(context: Context) -> int:
 
 def _airflow_run(context: Context) -> dict[str, Any]:
     """The part ``run.airflow`` of the refresh's document, which its commit's webhooks name."""
-    task = TaskKey.of(context)
+    task = connection_use.task_of(context)
     logical_date = context.get("logical_date")
     return {
         "dag_id": task.dag_id,
@@ -149,7 +148,7 @@ def _airflow_run(context: Context) -> dict[str, Any]:
     }
 
 
-class ResumableFullRefreshOperator(LineageMixin, SparkApplicationOperator):
+class ResumableFullRefreshOperator(SparkApplicationOperator):
     """Refresh tables from an API on Spark; an attempt that dies is resumed by the next one.
 
     A retry, and a clear of a refresh that was not published, continue at the page where the last attempt stopped. A
@@ -241,8 +240,14 @@ class ResumableFullRefreshOperator(LineageMixin, SparkApplicationOperator):
 
     @property
     def lineage(self) -> Lineage | None:
-        """What OpenLineage's listener reads, as far as it is known."""
+        """Of the current attempt; None before the connections were read."""
         return None if self._attempt is None else self._attempt.lineage
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        """What OpenLineage's listener reads; a table has figures only once the refresh is published."""
+        return None if self.lineage is None else facets_of(self.lineage)
+
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def render_template(
         self,

@@ -14,7 +14,6 @@ from requests.structures import CaseInsensitiveDict
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.common import mask_secrets
-from airflow_provider_rfr.hooks.dag_arguments import dag_folder
 from airflow_provider_rfr.hooks.lake import LakeHook
 from airflow_provider_rfr.hooks.webhooks import http_settings
 from airflow_provider_rfr.operators.connection_use import running_with
@@ -70,7 +69,7 @@ class SinkOperator(BaseOperator):
         :raises AirflowFailException: sinks failed, and no retry helps any of them
         :raises RfrError: a retry may help
         """
-        chosen = self._chosen(self._hook())
+        chosen = self._chosen(BuiltinsHook.of_task(self))
         named = [each.sink.settings.get("connection") for each in chosen if each.sink is not None]
         conn_ids = [self.lake_conn_id, *(str(name) for name in named if name)]
         store = self.control_store_conn_id
@@ -83,7 +82,7 @@ class SinkOperator(BaseOperator):
 
     def _run_all(self) -> dict[str, dict[str, Any]]:
         self._stopping = threading.Event()
-        hook, done, errors = self._hook(), dict[str, dict[str, Any]](), list[RfrError]()
+        hook, done, errors = BuiltinsHook.of_task(self), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
         tables = {each.key: each.physical for each in hook.recorded().objects}
         for obj in chosen:
@@ -136,13 +135,3 @@ class SinkOperator(BaseOperator):
             known = ", ".join(each.name for each in declared.values()) or "none"
             raise ConfigurationError("sinks", f"{unknown[0]} is not a declared sink", f"declared: {known}")
         return [declared[name.casefold()] for name in names] if names else list(declared.values())
-
-    def _hook(self) -> BuiltinsHook:
-        return BuiltinsHook(
-            self.objects or (),
-            project=self.project,
-            version=self.declared_version or None,
-            lake_conn_id=self.lake_conn_id,
-            control_store_conn_id=self.control_store_conn_id,
-            folder=dag_folder(self),
-        )

@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 
 
 _PACKAGE = Path(airflow_provider_rfr.__file__).parent
-_DOMAIN = (
-    *("__init__.py", "documents.py", "exceptions.py", "lazy.py"),
-    *("http", "streams", "lake", "refresh"),
-)
+_DOMAIN = ("__init__.py", "documents.py", "exceptions.py", "lazy.py", "http", "streams", "lake", "refresh")
 _MIGRATION_PARTS = ("store", "builtins")
 """What the executors of a migration need besides."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -161,11 +158,8 @@ def load_application(
     run = dict(document.get("run") or {})
     if not hook.in_cluster:
         # The driver must not outlive this process.
-        run["supervisor"] = {
-            "pid": os.getpid(),
-            "started": process_started(os.getpid()) or 0,
-            "host": socket.gethostname(),
-        }
+        pid = os.getpid()
+        run["supervisor"] = {"pid": pid, "started": process_started(pid) or 0, "host": socket.gethostname()}
     path = _write_config(folder, {**document, "run": run})
     hook.ship(path, None if hook.is_local else zip_package(folder, more))
     hook.default_environment(_spark_environment(hook.spark_binary or "spark-submit", os.environ))

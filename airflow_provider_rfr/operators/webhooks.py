@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -73,13 +74,7 @@ class CommitWebhookOperator(BaseOperator):
     :raises DeliveryError: commits of a table could not be read, or ``on_dead`` raised; the rest was delivered before
     """
 
-    template_fields: Sequence[str] = (
-        "triggers_file",
-        "target",
-        "lake_conn_id",
-        "control_store_conn_id",
-        "start_from",
-    )
+    template_fields: Sequence[str] = ("triggers_file", "target", "lake_conn_id", "control_store_conn_id", "start_from")
     ui_color = "#dbeee8"
 
     def __init__(
@@ -121,7 +116,6 @@ class CommitWebhookOperator(BaseOperator):
             _check_start(start_from)
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Enqueue and deliver."""
         return self._deliver(dict.fromkeys(("enqueued", *_COUNTED), 0))
 
     def resume(self, context: Context, event: Any, counts: Mapping[str, int]) -> dict[str, int]:
@@ -148,7 +142,13 @@ class CommitWebhookOperator(BaseOperator):
             self.log.error("Not delivered: %s", problem)
         # Last, and marked in the store one by one: what dies before is notified by the next attempt.
         dead: list[DeadLetter] = []
-        errors = hook.notify(tables, self._notifier(dead)) if notifies else []
+
+        def notify(letter: DeadLetter) -> None:
+            if self.on_dead is not None:
+                self.on_dead(letter)
+            dead.append(letter)
+
+        errors = hook.notify(tables, notify) if notifies else []
         self._raise_failed(summary.problems, dead)
         if errors:
             raise DeliveryError(f"on_dead raised {'; '.join(errors[:_MOST_SHOWN])}; it is called again")
@@ -162,16 +162,6 @@ class CommitWebhookOperator(BaseOperator):
             self.log.info("What target refers to has returned nothing, so only what earlier runs left is delivered")
             return hook.known_tables()
         return hook.all_tables() if self.target is None else table_names(self.target)
-
-    def _notifier(self, dead: list[DeadLetter]) -> Callable[[DeadLetter], None]:
-        """Calls ``on_dead``, and collects the dead letters for which it did not raise."""
-
-        def notify(letter: DeadLetter) -> None:
-            if self.on_dead is not None:
-                self.on_dead(letter)
-            dead.append(letter)
-
-        return notify
 
     def _raise_failed(self, problems: Sequence[Failure], dead: Sequence[DeadLetter]) -> None:
         """Fail for what ``onFailure: block`` blocks, for wrong settings, and with ``fail_on_dead`` for dead letters."""
@@ -266,7 +256,6 @@ class WebhookOperationOperator(BaseOperator):
             _check_action(action)
 
     def execute(self, context: Context) -> Any:
-        """Make the operation."""
         from airflow_provider_rfr.store.deliveries import Selection, parts_of
         from airflow_provider_rfr.webhooks import operations
 
@@ -326,12 +315,9 @@ def blocked(lake: str, tables: Collection[str]) -> str | None:
         return None
     from airflow_provider_rfr.webhooks.operations import blocked_reason
 
-    store = hook.get_store()
-    try:
+    with closing(hook.get_store()) as store:
         reasons = (blocked_reason(store, lake, table) for table in tables)
         return next((reason for reason in reasons if reason is not None), None)
-    finally:
-        store.close()
 
 
 def deliver(task: BaseOperator, triggers: Triggers, lake_conn_id: str, tables: Sequence[str]) -> None:

@@ -119,7 +119,6 @@ class Chain:
 
     @property
     def busy(self) -> bool:
-        """Whether a page is in flight."""
         return bool(self._in_flight)
 
     @property
@@ -262,6 +261,7 @@ class Scheduler:
     :param window: pages of one chain that may be requested at once
     :param max_bytes: bytes of records after which no new page is handed out
     :param on_source_change: what a differing overlap check does: ``restart``, ``fail`` or ``accept``
+    :ivar closing: whether the round is ending
     :ivar full: set while so many bytes wait that they should be flushed before their time
     """
 
@@ -282,7 +282,7 @@ class Scheduler:
         self._policy = on_source_change
         self._secrets = secrets
         self._changed = threading.Condition()
-        self._closing = self._frozen = False
+        self.closing = self._frozen = False
         self._ready: list[PageRow] = []
         self._ready_bytes = 0
         self._idle_threads = 0
@@ -292,7 +292,7 @@ class Scheduler:
     def next_request(self, last: Chain | None) -> _PageRequest | None:
         """The next page for a thread that read ``last``; blocks while others may yet open work; None at the end."""
         with self._changed:
-            while not self._closing:
+            while not self.closing:
                 if (request := self._claim(last)) is not None:
                     return request
                 if not self._fresh and not any(chain.open for chain in self._running):
@@ -303,7 +303,6 @@ class Scheduler:
             return None
 
     def deliver(self, request: _PageRequest, fetched: FetchedPage) -> None:
-        """A page arrived."""
         chain = request.chain
         with self._changed:
             number, pages = chain.number, chain.pages
@@ -318,14 +317,13 @@ class Scheduler:
                 self.figures += TaskFigures(len(rows), records, size, skipped=skipped)
                 self._ready.extend(rows)
                 self._ready_bytes += size
-                self._closing |= self.figures.bytes >= self._max_bytes
+                self.closing |= self.figures.bytes >= self._max_bytes
                 if self._ready_bytes >= _FULL_BYTES:
                     self.full.set()
-            if self._idle_threads or self._closing:
+            if self._idle_threads or self.closing:
                 self._changed.notify_all()
 
     def overlap(self, request: _PageRequest, page: Page) -> None:
-        """The page of an overlap check arrived."""
         with self._changed:
             if self._frozen:
                 return
@@ -365,15 +363,9 @@ class Scheduler:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Hand out nothing more."""
         with self._changed:
-            self._closing = True
+            self.closing = True
             self._changed.notify_all()
-
-    @property
-    def closing(self) -> bool:
-        """Whether the round is ending."""
-        return self._closing
 
     def take_ready(self) -> list[PageRow]:
         """Rows that count and were not taken yet."""
@@ -387,11 +379,6 @@ class Scheduler:
         """Number of rows that :meth:`take_ready` would return."""
         return len(self._ready)
 
-    @property
-    def taken(self) -> int:
-        """Number of rows that count, those that were taken included."""
-        return self.figures.pages
-
     def load(self) -> tuple[int, int]:
         """Partitions that no thread has begun, and threads without work."""
         with self._changed:
@@ -401,7 +388,7 @@ class Scheduler:
         """Positions of all partitions that changed; from now on nothing that arrives counts, so they stay true."""
         with self._changed:
             # A reader that was left behind may deliver later; the driver would then continue from an older position.
-            self._closing = self._frozen = True
+            self.closing = self._frozen = True
             for chain in self._all:
                 chain.overran = chain.open and (chain.busy or chain.backed_off)
             return [chain.progress() for chain in self._all if chain.changed]

@@ -90,10 +90,7 @@ def _attempt_row(
         "ended_at": datetime.now(timezone.utc),
         "pages_skipped": figures.pages_skipped,
         "failures": [{"partition": key, "reason": redact(reason, secrets)} for key, reason in failures] or None,
-        "dag_id": run.dag_id if run else None,
-        "dag_run_id": run.dag_run_id if run else None,
-        "task_id": run.task_id if run else None,
-        "map_index": run.map_index if run else None,
+        **{name: getattr(run, name, None) for name in ("dag_id", "dag_run_id", "task_id", "map_index")},
         "package_version": __version__,
     }
 

@@ -48,7 +48,7 @@ class BlockReader:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._write_texts = _text_writer(schema)
+        self._write_texts = _struct_writer(list(schema))
         self._doubles = [field.name for field in schema if _some_leaf(field.type, _is_double)]
 
     def read(self, block: bytes, rows: int) -> pa.Table:
@@ -58,8 +58,12 @@ class BlockReader:
         """
         if self._doubles and loses_digits(block):
             raise BlockMismatchError("a number that a double can't hold")
-        if self._write_texts is not None:
-            block = self._write_texts(block)
+        if (write := self._write_texts) is not None:
+            # Values of a wrong shape stay as they are: Arrow's reader refuses them.
+            try:
+                block = b"\n".join([dumps(write(loads(line))) for line in block.split(b"\n")])
+            except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
+                raise BlockMismatchError(str(error)) from error
         table = read_columns(block, rows, self._schema)
         chunks = (chunk for name in self._doubles for chunk in table.column(name).chunks)
         if any(map(_holds_large_double, chunks)) and _LONG_INTEGER.search(block) is not None:
@@ -151,7 +155,12 @@ def _finished(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         bare = pc.replace_substring_regex(array, pattern=_TIME_OF_DAY, replacement=r"\1\2")
         full = pc.binary_join_element_wise(pa.scalar("1970-01-01T"), bare, pa.scalar(""))
         return pc.cast(pc.cast(full, pa.timestamp("us")), wanted)
-    return _in_range(pc.cast(array, wanted) if pa.types.is_date(wanted) else _instants(array).view(wanted))
+    unit, integers = (1, pa.int32()) if pa.types.is_date(wanted) else (_DAY, pa.int64())
+    values = pc.cast(array, wanted) if pa.types.is_date(wanted) else _instants(array).view(wanted)
+    bounds = pc.min_max(values.view(integers)).as_py()
+    if bounds["min"] is not None and (bounds["min"] < _FIRST_DAY * unit or bounds["max"] >= (_LAST_DAY + 1) * unit):
+        raise pa.ArrowInvalid("a date outside the years 1 to 9999")
+    return values
 
 
 def _instants(text: pa.Array) -> pa.Array:
@@ -168,34 +177,7 @@ def _instants(text: pa.Array) -> pa.Array:
     return pc.cast(pc.replace_substring_regex(text, pattern=_ZONELESS, replacement=r"\1Z"), utc)
 
 
-def _in_range(values: pa.Array) -> pa.Array:
-    unit = 1 if pa.types.is_date(values.type) else _DAY
-    bounds = pc.min_max(values.view(pa.int32() if unit == 1 else pa.int64())).as_py()
-    if bounds["min"] is not None and (bounds["min"] < _FIRST_DAY * unit or bounds["max"] >= (_LAST_DAY + 1) * unit):
-        raise pa.ArrowInvalid("a date outside the years 1 to 9999")
-    return values
-
-
 _Write = Callable[[Any], Any]
-
-
-def _text_writer(schema: pa.Schema) -> Callable[[bytes], bytes] | None:
-    """A function that replaces, in a block of lines, each value of a JSON text column by its text.
-
-    None where the schema has no such column. The function raises :class:`BlockMismatchError` for a line that is not
-    JSON, and leaves values of a wrong shape unchanged: Arrow's reader refuses them.
-    """
-    write = _struct_writer(list(schema))
-    if write is None:
-        return None
-
-    def rewrite(block: bytes) -> bytes:
-        try:
-            return b"\n".join([dumps(write(loads(line))) for line in block.split(b"\n")])
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
-            raise BlockMismatchError(str(error)) from error
-
-    return rewrite
 
 
 def _writer(field: pa.Field) -> _Write | None:
@@ -216,6 +198,7 @@ def _writer(field: pa.Field) -> _Write | None:
 
 
 def _struct_writer(fields: list[pa.Field]) -> _Write | None:
+    """Replaces the values of JSON text columns by their texts; None where there is no such column."""
     writers = [(field.name, write) for field in fields if (write := _writer(field)) is not None]
     if not writers:
         return None

@@ -46,7 +46,7 @@ from airflow_provider_rfr.refresh._publish_task import (
 )
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import PublishMode, RefreshConfig, RefreshOptions
+from airflow_provider_rfr.refresh.config import RefreshConfig, RefreshOptions
 from airflow_provider_rfr.refresh.header import PREFIX, LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook, check_gapless, cursors_of, live_pages
@@ -69,7 +69,7 @@ def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -
             "the source gave no rows, so nothing was published and readers keep the old table;"
             " set allow_empty to true if that is right"
         )
-    if options.max_shrink is None or not previous or options.mode is PublishMode.APPEND:
+    if options.max_shrink is None or not previous or options.mode == "append":
         return
     shrunk = 1 - rows / previous
     if shrunk > options.max_shrink:
@@ -83,43 +83,14 @@ def _check_guards(options: RefreshOptions, *, rows: int, previous: int | None) -
 def _commit_summary(
     ledger: str,
     header: LedgerHeader,
-    *,
-    stream: str,
-    mode: str,
-    rows: int,
-    removed: int,
-    skipped: int,
-    event: CommitEvent,
-) -> dict[str, str]:
-    """Snapshot properties of the commit that publishes ``header``'s generation; counts are as in PublishOutcome."""
-    values = {
-        "ledger": ledger,
-        "generation": header.generation,
-        "epoch": header.epoch,
-        "attempts": header.attempts,
-        "stream": stream,
-        "mode": mode,
-        "rows": rows,
-        "duplicates-removed": removed,
-        "pages": header.pages,
-        "pages-skipped": skipped,
-        "partitions": header.partitions,
-        "opened-at": header.opened_at.isoformat(),
-        "published-at": datetime.now(timezone.utc).isoformat(),
-        "commit-id": event.commit_id,
-        **({"run-key": header.run_key} if header.run_key else {}),
-    }
-    return {**{PREFIX + key: str(value) for key, value in values.items()}, **event.to_summary()}
-
-
-def _commit_event(
-    ledger: str,
-    header: LedgerHeader,
     config: RefreshConfig,
     binding: Binding,
     fetched: tuple[datetime | None, datetime | None],
-) -> CommitEvent:
-    """The webhook event of the generation, without what the snapshot itself holds.
+    *,
+    removed: int,
+    skipped: int,
+) -> dict[str, str]:
+    """Snapshot properties of the commit that publishes ``header``'s generation, with the event for webhooks.
 
     :param fetched: when its earliest and its latest page were fetched
     """
@@ -127,7 +98,7 @@ def _commit_event(
     commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
     begin, end = published_span([fetched] if binding.documents else [])
     run = config.run.airflow
-    return CommitEvent(
+    event = CommitEvent(
         commit_id=commit_id,
         target=binding.table,
         lake=config.lake.name,
@@ -139,12 +110,22 @@ def _commit_event(
         fetched_at_min=begin,
         fetched_at_max=end,
         bindings=(binding,),
-        dag_id=run.dag_id if run else "",
-        dag_run_id=run.dag_run_id if run else "",
-        task_id=run.task_id if run else "",
-        map_index=run.map_index if run else None,
-        logical_date=(run.logical_date or "") if run else "",
+        **(run.model_dump(exclude_none=True) if run is not None else {}),
     )
+    values = {
+        "ledger": ledger,
+        **{name: getattr(header, name) for name in ("generation", "epoch", "attempts", "pages", "partitions")},
+        "stream": binding.collection,
+        "mode": config.options.mode,
+        "rows": binding.documents,
+        "duplicates-removed": removed,
+        "pages-skipped": skipped,
+        "opened-at": header.opened_at.isoformat(),
+        "published-at": datetime.now(timezone.utc).isoformat(),
+        "commit-id": commit_id,
+        **({"run-key": header.run_key} if header.run_key else {}),
+    }
+    return {**{PREFIX + key: str(value) for key, value in values.items()}, **event.to_summary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,27 +172,21 @@ def _published_already(target: TargetTable, ledger: str, header: LedgerHeader) -
     return outcome_of(found, header)
 
 
+@dataclass(slots=True)
 class Publisher:
-    """Publishes one complete generation."""
+    """Publishes one complete generation.
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        book: PartitionBook,
-        cluster: Cluster,
-        target: TargetTable,
-        stream: Stream,
-        config: RefreshConfig,
-    ) -> None:
-        self._ledger = ledger
-        self._book = book
-        self._cluster = cluster
-        self._target = target
-        self._stream = stream
-        self._config = config
-        self._options = config.options
-        self._skipped = 0
-        self._fetched: tuple[datetime | None, datetime | None] = (None, None)
+    :ivar skipped: pages without records; ``fetched``: when the earliest and the latest page were fetched
+    """
+
+    ledger: Ledger
+    book: PartitionBook
+    cluster: Cluster
+    target: TargetTable
+    stream: Stream
+    config: RefreshConfig
+    skipped: int = 0
+    fetched: tuple[datetime | None, datetime | None] = (None, None)
 
     def publish(self) -> PublishOutcome:
         """Check, type, write, commit; raises before the commit, or not at all.
@@ -221,10 +196,10 @@ class Publisher:
         :raises ReconciliationError: counts differ
         :raises FencedError: a newer attempt or generation was published
         """
-        header = self._ledger.held
+        header = self.ledger.held
         staged = self._check_staged()
-        _check_guards(self._options, rows=staged, previous=header.previous_rows)
-        if (found := _published_already(self._target, self._ledger.id, header)) is not None:
+        _check_guards(self.config.options, rows=staged, previous=header.previous_rows)
+        if (found := _published_already(self.target, self.ledger.id, header)) is not None:
             return found
         for _ in range(_TRIES):
             try:
@@ -232,33 +207,33 @@ class Publisher:
             except TargetChangedError as error:
                 _log.info("%s; they are written again", error)
                 continue
-            _log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self._target.name)
+            _log.info("published %s rows as snapshot %s of %s", outcome.rows, outcome.snapshot_id, self.target.name)
             return outcome
         raise LedgerError(
-            f"schema of {self._target.name} changed concurrently {_TRIES} times; the retry publishes what was read"
+            f"schema of {self.target.name} changed concurrently {_TRIES} times; the retry publishes what was read"
         )
 
     def _check_staged(self) -> int:
         """Every partition complete, every page there once, and the counts those that were fetched; returns the rows."""
-        table = self._ledger.read_pages((*CURSOR_COLUMNS, "skipped", "fetched_at"))
+        table = self.ledger.read_pages((*CURSOR_COLUMNS, "skipped", "fetched_at"))
         cursors = cursors_of(table) if table is not None else {}
         if table is not None:
             pages = live_pages(table, cursors)
             check_gapless(pages, cursors)
-            self._skipped = pages.num_rows - pages["skipped"].null_count
+            self.skipped = pages.num_rows - pages["skipped"].null_count
             span = pc.min_max(pages["fetched_at"])
-            self._fetched = span["min"].as_py(), span["max"].as_py()
-        if self._skipped:
-            _log.warning("%s pages have no records, because an error of theirs was ignored", self._skipped)
-        unfinished = [n for n in range(len(self._book)) if n not in cursors or not cursors[n].complete]
+            self.fetched = span["min"].as_py(), span["max"].as_py()
+        if self.skipped:
+            _log.warning("%s pages have no records, because an error of theirs was ignored", self.skipped)
+        unfinished = [n for n in range(len(self.book)) if n not in cursors or not cursors[n].complete]
         if unfinished:
             raise ReconciliationError(
-                f"{len(unfinished)} partitions are not complete, the first is {self._book.keys[unfinished[0]]}"
+                f"{len(unfinished)} partitions are not complete, the first is {self.book.keys[unfinished[0]]}"
             )
         for ordinal, cursor in cursors.items():
-            if self._book.cursors[ordinal].records != cursor.records:
+            if self.book.cursors[ordinal].records != cursor.records:
                 raise ReconciliationError(
-                    f"partition {self._book.keys[ordinal]}: {self._book.cursors[ordinal].records} records were fetched,"
+                    f"partition {self.book.keys[ordinal]}: {self.book.cursors[ordinal].records} records were fetched,"
                     f" {cursor.records} are staged; nothing is published"
                 )
         return sum(cursor.records for cursor in cursors.values())
@@ -266,12 +241,12 @@ class Publisher:
     def _write_and_commit(self, header: LedgerHeader, staged: int) -> PublishOutcome:
         tasks, target = self._plan(header, staged)
         try:
-            results = self._cluster.run(run_publish_task, tasks)
+            results = self.cluster.run(run_publish_task, tasks)
             self._check_results(results, staged)
             written = [file for result in results for file in result.written]
             written, removed = self._without_duplicates(tasks, written, staged)
-            _check_guards(self._options, rows=staged - removed, previous=header.previous_rows)
-            self._ledger.check_epoch()
+            _check_guards(self.config.options, rows=staged - removed, previous=header.previous_rows)
+            self.ledger.check_epoch()
         except BaseException:
             target.discard()
             raise
@@ -282,52 +257,47 @@ class Publisher:
             target.discard()
             raise
         finally:
-            self._ledger.store.delete_folder(self._scratch(header))
+            self.ledger.store.delete_folder(self._scratch(header))
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        shares, options = self._shares(), self._options
-        schema = self._stream.json_schema
-        if schema is not None:
-            wanted = arrow_schema(schema, "json_schema")
-        else:
-            wanted = reduce(merge, self._cluster.run(infer_columns, shares), InferredSchema()).to_arrow()
-        rows_stay = options.mode is PublishMode.APPEND or options.replace_where is not None
-        target = self._target.prepare(
-            wanted, options.on_schema_change.value, inferred=schema is None, rows_stay=rows_stay
-        )
-        family = f"rfr-{self._ledger.id[:8]}-g{header.generation}-"
-        target = replace(target, family=family, label=f"e{header.epoch}-")
-        where = options.replace_where
-        task = PublishTask(
-            source=LedgerFiles(self._ledger.store, (), {}),
-            target=target,
-            schema=target.rows,
-            generation=header.generation,
-            on_type_error=options.on_type_error.value,
-            max_offenders=options.max_offenders,
-            # Columns inferred from no rows lack the key's.
-            key_columns=key_columns(self._stream.primary_key, target.rows) if rows else (),
-            row_filter=RowFilter(where, target.layout.schema) if where else None,
-            scratch=self._scratch(header),
-        )
-        return [replace(task, source=share) for share in shares], target
-
-    def _shares(self) -> list[LedgerFiles]:
-        """The ledger files in shares of about equal size: one a core, more when there is much."""
-        sizes = sorted(((self._ledger.store.size(name), name) for name in self._ledger.page_files()), reverse=True)
-        count = min(len(sizes), max(self._cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
+        options, schema = self.config.options, self.stream.json_schema
+        # Shares of about equal size: one a core, more when there is much.
+        sizes = sorted(((self.ledger.store.size(name), name) for name in self.ledger.page_files()), reverse=True)
+        count = min(len(sizes), max(self.cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
         totals = [0] * count
         groups: list[tuple[str, ...]] = [()] * count
         for size, name in sizes:
             lightest = totals.index(min(totals))
             totals[lightest] += size
             groups[lightest] += (name,)
-        return [LedgerFiles(self._ledger.store, files, self._book.live_chains) for files in groups]
+        shares = [LedgerFiles(self.ledger.store, files, self.book.live_chains) for files in groups]
+        if schema is not None:
+            wanted = arrow_schema(schema, "json_schema")
+        else:
+            wanted = reduce(merge, self.cluster.run(infer_columns, shares), InferredSchema()).to_arrow()
+        rows_stay = options.mode == "append" or options.replace_where is not None
+        target = self.target.prepare(wanted, options.on_schema_change, inferred=schema is None, rows_stay=rows_stay)
+        family = f"rfr-{self.ledger.id[:8]}-g{header.generation}-"
+        target = replace(target, family=family, label=f"e{header.epoch}-")
+        where = options.replace_where
+        task = PublishTask(
+            source=LedgerFiles(self.ledger.store, (), {}),
+            target=target,
+            schema=target.rows,
+            generation=header.generation,
+            on_type_error=options.on_type_error,
+            max_offenders=options.max_offenders,
+            # Columns inferred from no rows lack the key's.
+            key_columns=key_columns(self.stream.primary_key, target.rows) if rows else (),
+            row_filter=RowFilter(where, target.layout.schema) if where else None,
+            scratch=self._scratch(header),
+        )
+        return [replace(task, source=share) for share in shares], target
 
     def _check_results(self, results: Sequence[PublishResult], staged: int) -> None:
         count = sum(result.offender_count for result in results)
-        if count and self._options.on_type_error.value == "fail":
-            offenders = [item for result in results for item in result.offenders][: self._options.max_offenders]
+        if count and self.config.options.on_type_error == "fail":
+            offenders = [item for result in results for item in result.offenders][: self.config.options.max_offenders]
             named = "; ".join(
                 f"partition {item['partition']}, page {item['page']}, record {item['record']}: {item['column']} is"
                 f" {item['value']}, expected {item['expected']}"
@@ -342,14 +312,14 @@ class Publisher:
         outside = sum(result.outside_filter for result in results)
         if outside:
             raise PublishRefusedError(
-                f"{outside} rows do not match replace_where ({self._options.replace_where});"
+                f"{outside} rows do not match replace_where ({self.config.options.replace_where});"
                 " published, they would double at the next run; nothing is published"
             )
         rows = sum((Counter(result.rows_by_partition) for result in results), Counter[int]())
         written = sum(file.file.rows for result in results for file in result.written)
-        wrong = [n for n, cursor in self._book.cursors.items() if rows[n] != cursor.records]
+        wrong = [n for n, cursor in self.book.cursors.items() if rows[n] != cursor.records]
         if wrong or written != staged:
-            place = f", first in partition {self._book.keys[wrong[0]]}" if wrong else ""
+            place = f", first in partition {self.book.keys[wrong[0]]}" if wrong else ""
             raise ReconciliationError(
                 f"{staged} records are staged, {written} were written{place}; nothing is published"
             )
@@ -362,42 +332,41 @@ class Publisher:
         if not companions:
             return written, 0
         buckets = max(1, staged // _KEYS_A_BUCKET)
-        searches = [KeySearch(self._ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
+        searches = [KeySearch(self.ledger.store, companions, bucket, buckets) for bucket in range(buckets)]
         losers: dict[str, list[int]] = {}
-        for found in self._cluster.run(find_losers, searches):
+        for found in self.cluster.run(find_losers, searches):
             for companion, rows in found.items():
                 losers.setdefault(companion, []).extend(rows)
         if not losers:
             return written, 0
         hit = [(tasks[0], file, losers[file.keys]) for file in written if file.keys in losers]
         kept = [file for file in written if file.keys not in losers]
-        again = [file for files in self._cluster.run(lambda item: drop_rows(*item), hit) for file in files]
-        self._ledger.store.delete(file.file.location for _, file, _ in hit)
+        again = [file for files in self.cluster.run(lambda item: drop_rows(*item), hit) for file in files]
+        self.ledger.store.delete(file.file.location for _, file, _ in hit)
         return [*kept, *again], sum(len(rows) for rows in losers.values())
 
     def _commit(
         self, header: LedgerHeader, target: FileTarget, written: Sequence[WrittenFile], rows: int, removed: int
     ) -> PublishOutcome:
         files = [file.file.describe(target.layout) for file in written]
-        stream, mode = self._stream.name, self._options.mode.value
-        binding = Binding(self._target.name, stream, rows, sum(file.file.size for file in written))
-        event = _commit_event(self._ledger.id, header, self._config, binding, self._fetched)
-        counts = {"rows": rows, "removed": removed, "skipped": self._skipped}
-        summary = _commit_summary(self._ledger.id, header, stream=stream, mode=mode, event=event, **counts)
+        binding = Binding(self.target.name, self.stream.name, rows, sum(file.file.size for file in written))
+        summary = _commit_summary(
+            *(self.ledger.id, header, self.config, binding, self.fetched), removed=removed, skipped=self.skipped
+        )
         for attempt in range(_TRIES):
             # An attempt that took over meanwhile may not have published yet, so the target alone can't show it.
-            self._ledger.check_epoch()
+            self.ledger.check_epoch()
             # The snapshot that was loaded before the files were written may have expired.
-            self._target.reload()
-            if (found := _published_already(self._target, self._ledger.id, header)) is not None:
+            self.target.reload()
+            if (found := _published_already(self.target, self.ledger.id, header)) is not None:
                 return found
             try:
                 with naming(target.folder):
-                    snapshot_id = self._target.commit(
+                    snapshot_id = self.target.commit(
                         files,
-                        (self._ledger.id, header.generation),
-                        mode=mode,
-                        replace_where=self._options.replace_where,
+                        (self.ledger.id, header.generation),
+                        mode=self.config.options.mode,
+                        replace_where=self.config.options.replace_where,
                         summary=summary,
                     )
             except CommitConflictError:
@@ -407,8 +376,8 @@ class Publisher:
                 target.collect(file.file for file in written)
             except OSError as error:
                 _log.warning("published; files of earlier attempts could not be collected: %s", error)
-            return PublishOutcome(snapshot_id, rows, removed, self._skipped)
+            return PublishOutcome(snapshot_id, rows, removed, self.skipped)
         raise LedgerError("the target changed under every attempt to publish; the retry publishes what was read")
 
     def _scratch(self, header: LedgerHeader) -> str:
-        return f"{self._ledger.folder}/publish-{header.epoch}"
+        return f"{self.ledger.folder}/publish-{header.epoch}"

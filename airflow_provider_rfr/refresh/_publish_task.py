@@ -119,34 +119,30 @@ class LedgerFiles:
     live_chains: Mapping[int, int]
 
     def batches(self) -> Iterator[tuple[list[LedgerPage], list[int]]]:
-        """Live pages that have records, with their partitions' ordinals; 64 MiB of records at once."""
+        """Live pages that have records, with their partitions' ordinals; at most 64 MiB of records or one page."""
         pages: list[LedgerPage] = []
         ordinals: list[int] = []
         size = 0
         for location in self.files:
-            for ordinal, page in self._live_pages(location):
-                pages.append(page)
-                ordinals.append(ordinal)
-                size += len(page.records)
-                if size >= _MAX_BATCH_BYTES:
-                    yield pages, ordinals
-                    pages, ordinals, size = [], [], 0
-        if pages:
-            yield pages, ordinals
-
-    def _live_pages(self, location: str) -> Iterator[tuple[int, LedgerPage]]:
-        table = self.store.read_table(location, _PAGE_COLUMNS)
-        if not table.num_rows:
-            return
-        records = table["records"].combine_chunks()
-        times = table["fetched_at"].cast("int64").to_pylist()
-        rows = table.drop_columns(["records", "fetched_at"]).to_pylist()
-        for index, (row, time) in enumerate(zip(rows, times, strict=True)):
-            if row["record_count"] and row["chain"] == self.live_chains.get(row["partition_ordinal"], 0):
+            table = self.store.read_table(location, _PAGE_COLUMNS)
+            if not table.num_rows:
+                continue
+            records = table["records"].combine_chunks()
+            times = table["fetched_at"].cast("int64").to_pylist()
+            rows = table.drop_columns(["records", "fetched_at"]).to_pylist()
+            for index, (row, time) in enumerate(zip(rows, times, strict=True)):
+                if not row["record_count"] or row["chain"] != self.live_chains.get(row["partition_ordinal"], 0):
+                    continue
                 # A view of Arrow's buffer: records may be large, and are joined with other pages' anyway.
                 content = memoryview(records[index].as_buffer())
-                page = LedgerPage(row["partition_key"], row["page"], content, row["record_count"], time)
-                yield row["partition_ordinal"], page
+                if pages and size + len(content) > _MAX_BATCH_BYTES:
+                    yield pages, ordinals
+                    pages, ordinals, size = [], [], 0
+                pages.append(LedgerPage(row["partition_key"], row["page"], content, row["record_count"], time))
+                ordinals.append(row["partition_ordinal"])
+                size += len(content)
+        if pages:
+            yield pages, ordinals
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +237,6 @@ def _write_files(task: PublishTask, table: pa.Table) -> list[WrittenFile]:
 
 
 def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list[WrittenFile]:
-    """Write a data file again without some of its rows."""
     table = load_file(task.target.store, file.file.location, task.target.layout)
     keep = np.ones(table.num_rows, dtype=bool)
     keep[list(rows)] = False  # the companion's rows are in the file's order
@@ -249,7 +244,6 @@ def drop_rows(task: PublishTask, file: WrittenFile, rows: Sequence[int]) -> list
 
 
 def infer_columns(share: LedgerFiles) -> InferredSchema:
-    """The columns of the live records in these files."""
     found = InferredSchema()
     for pages, _ in share.batches():
         found = merge(found, infer_records(b"\n".join(page.records for page in pages)))

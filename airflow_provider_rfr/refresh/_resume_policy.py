@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from airflow_provider_rfr.exceptions import FencedError, RefreshBusyError
-from airflow_provider_rfr.refresh.config import OnBusy, RefreshOptions
+from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.ledger import Ledger
 from airflow_provider_rfr.refresh.partitions import PartitionBook
@@ -50,11 +50,7 @@ class OtherRun:
     """
 
     def __init__(
-        self,
-        target: str,
-        run_key: str | None,
-        options: RefreshOptions,
-        clock: Callable[[], float] = time.monotonic,
+        self, target: str, run_key: str | None, options: RefreshOptions, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._target = target
         self._run_key = run_key
@@ -71,7 +67,7 @@ class OtherRun:
         :param has_ended: whether the other run recorded its end; called last, since it may ask the object store
         :raises RefreshBusyError: another run is active, and ``on_busy`` is ``fail``
         """
-        if header is None or self._options.on_busy is OnBusy.TAKE_OVER:
+        if header is None or self._options.on_busy == "take_over":
             return None
         if not self._is_alive(header, now) or has_ended():
             return None
@@ -80,7 +76,7 @@ class OtherRun:
             f"{self._target} is being refreshed by {holder} (generation {header.generation},"
             f" {header.partitions_done} of {header.partitions} partitions done)"
         )
-        if self._options.on_busy is OnBusy.FAIL:
+        if self._options.on_busy == "fail":
             raise RefreshBusyError(f"{busy}; let it end, or set on_busy to wait or take_over")
         return f"{busy}, unless it commits nothing for {_silence_seconds(self._options):.0f} s"
 
@@ -197,8 +193,7 @@ class Opening(str, Enum):
     PUBLISHED = "published"
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(NamedTuple):
     """The choice, and the reason that the log gives for it."""
 
     opening: Opening
@@ -261,40 +256,37 @@ def decide(
         return _Decision(Opening.NEW, f"generation {header.generation} is published")
     if options.force_restart and not own:
         return _Decision(Opening.NEW, f"force_restart: generation {header.generation} is abandoned")
-    return _decide_open(header, prints, options, now or datetime.now(timezone.utc), own)
+    if (why := _why_not_resumed(header, prints, options, now or datetime.now(timezone.utc), own)) is not None:
+        return _Decision(Opening.NEW, why)
+    done = f"{header.pages} pages are kept, {header.partitions_done} of {header.partitions} partitions are done"
+    return _Decision(Opening.RESUME, f"generation {header.generation} continues: {done}")
 
 
-def _decide_open(
+def _why_not_resumed(
     header: LedgerHeader, prints: Fingerprints, options: RefreshOptions, now: datetime, own: bool
-) -> _Decision:
+) -> str | None:
+    """Why an open generation is not continued; None if it is."""
     number = header.generation
     if prints.read != header.read_fingerprint:
-        return _Decision(
-            Opening.NEW,
+        return (
             f"the source's definition, configuration or page size changed since generation {number} was begun,"
-            " so it is abandoned",
+            " so it is abandoned"
         )
     complete = header.partitions_done == header.partitions and header.partitions > 0
     if prints.publish != header.publish_fingerprint and not complete:
-        return _Decision(Opening.NEW, f"the schema changed since generation {number} was begun, so it is abandoned")
+        return f"the schema changed since generation {number} was begun, so it is abandoned"
     if header.refused_under == prints.rules and not own:
-        return _Decision(
-            Opening.NEW,
+        return (
             f"generation {number} was read whole and refused at its publish, and neither schema, options nor table"
-            " changed since, so this run reads again",
+            " changed since, so this run reads again"
         )
     age = (now - (header.progressed_at or header.opened_at)).total_seconds()
     if age > options.resume_within:
-        return _Decision(
-            Opening.NEW,
+        return (
             f"generation {number} made no progress for {age:.0f} s, longer than resume_within"
-            f" ({options.resume_within:.0f} s), so it is abandoned",
+            f" ({options.resume_within:.0f} s), so it is abandoned"
         )
-    return _Decision(
-        Opening.RESUME,
-        f"generation {number} continues: {header.pages} pages are kept, {header.partitions_done} of"
-        f" {header.partitions} partitions are done",
-    )
+    return None
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from airflow_provider_rfr.refresh._budget import (
 from airflow_provider_rfr.refresh._messages import RoundLimits, RoundTask, TaskFigures, TaskResult
 from airflow_provider_rfr.refresh._round_task import run_remote_task, run_round_task
 from airflow_provider_rfr.refresh.cluster import Cluster
-from airflow_provider_rfr.refresh.config import OnRepeatedPage, RefreshOptions
+from airflow_provider_rfr.refresh.config import RefreshOptions
 from airflow_provider_rfr.refresh.flush import FlushLabel
 from airflow_provider_rfr.refresh.header import LedgerHeader
 from airflow_provider_rfr.refresh.ledger import Ledger
@@ -180,7 +180,19 @@ class Rounds:
             self._lane_ordinals = frozenset(overran)
             self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget))
         results: list[TaskResult] = []
-        tasks = self._plan()
+        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
+        threads = self._options.concurrency
+        count = min(self._cluster.cores, threads, len(ordinals))
+        tasks = [
+            self._task(
+                index,
+                ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
+                threads=len(range(index, threads, count)),
+                tasks=count,
+                seconds=self._options.round_seconds,
+            )
+            for index in range(count)
+        ]
         if tasks:
             done = threading.Event()
             threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
@@ -191,21 +203,6 @@ class Rounds:
         elif self._lane is not None:
             results = [self._lane_result()]
         self._commit(results)
-
-    def _plan(self) -> list[RoundTask]:
-        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
-        threads = self._options.concurrency
-        count = min(self._cluster.cores, threads, len(ordinals))
-        return [
-            self._task(
-                index,
-                ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
-                threads=len(range(index, threads, count)),
-                tasks=count,
-                seconds=self._options.round_seconds,
-            )
-            for index in range(count)
-        ]
 
     def _lane_result(self) -> TaskResult:
         """Wait for the side lane's end, and free the lane."""
@@ -264,8 +261,8 @@ class Rounds:
             label=FlushLabel(header.generation, header.epoch, self._round, number, 0, 0),
             limits=limits,
             partitions=tuple(self._book.work(ordinal) for ordinal in ordinals),
-            on_source_change=self._options.on_source_change.value,
-            accept_repeats=self._options.on_repeated_page is OnRepeatedPage.ACCEPT,
+            on_source_change=self._options.on_source_change,
+            accept_repeats=self._options.on_repeated_page == "accept",
         )
 
     def _close_when_due(self, done: threading.Event, tasks: Sequence[RoundTask]) -> None:

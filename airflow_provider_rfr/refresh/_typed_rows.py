@@ -28,7 +28,6 @@ from airflow_provider_rfr.refresh._json_columns import (
 from airflow_provider_rfr.refresh.pages import arrow_column
 from airflow_provider_rfr.streams.json_numbers import LongNumber, read_number
 
-_MAX_BATCH_BYTES = 256 * 1024 * 1024
 _SHRINK, _GROW = 8, 2
 _SHOWN = 80
 _KINDS = {
@@ -105,12 +104,13 @@ def type_pages(
     ``_rfr_meta`` notes each number that a double column rounded; ``on_type_error`` decides whether also each value that
     became null.
 
+    :param pages: with less than two GiB of records, which is what a column of strings can hold
     :param schema: without system columns; fields marked by :func:`~airflow_provider_rfr.lake.schemas.json_text_field`
         take any value as JSON text
     :raises LedgerError: a page does not hold as many lines as it says
     """
     reader = _PageReader(schema, max_offenders, note_changes=on_type_error == "null")
-    pieces = [piece for batch in _batches(pages) for piece in reader.read(batch)]
+    pieces = list(reader.read([page for page in pages if page.record_count or len(page.records)]))
     # Not empty_table(), which imports pandas.
     empty = pa.Table.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
     found = pa.concat_tables(pieces) if pieces else empty
@@ -213,19 +213,3 @@ def _refuse(constant: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=read_number)
-
-
-def _batches(pages: Sequence[LedgerPage]) -> Iterator[list[LedgerPage]]:
-    """Pages with records, in batches below what a column of strings can hold."""
-    batch: list[LedgerPage] = []
-    size = 0
-    for page in pages:
-        if not page.record_count and not len(page.records):
-            continue
-        if batch and size + len(page.records) > _MAX_BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(page)
-        size += len(page.records)
-    if batch:
-        yield batch

@@ -121,8 +121,7 @@ class Cluster:
     @property
     def driver_host(self) -> str:
         """The address that executors reach the driver at."""
-        host = self.context.getConf().get("spark.driver.host")
-        return host or "127.0.0.1"
+        return self.context.getConf().get("spark.driver.host") or "127.0.0.1"
 
     @property
     def bind_address(self) -> str:

@@ -6,59 +6,14 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.names import check_identifier
-
-
-class PublishMode(str, Enum):
-    """What the publish does with the rows that are in the table."""
-
-    REPLACE = "replace"
-    APPEND = "append"
-
-
-class _OnSourceChange(str, Enum):
-    """What a resume does when a committed page reads differently now."""
-
-    RESTART = "restart"
-    FAIL = "fail"
-    ACCEPT = "accept"
-
-
-class _OnTypeError(str, Enum):
-    """What the publish does with a value that does not fit its column."""
-
-    FAIL = "fail"
-    NULL = "null"
-
-
-class _OnSchemaChange(str, Enum):
-    """Whether the publish may change the table's columns: add, widen, and replace where all rows are replaced."""
-
-    EVOLVE = "evolve"
-    FAIL = "fail"
-
-
-class OnRepeatedPage(str, Enum):
-    """What the refresh does with a page that has the same content as an earlier page of its chain."""
-
-    FAIL = "fail"
-    ACCEPT = "accept"
-
-
-class OnBusy(str, Enum):
-    """What a refresh does while another run is active on the same table or part."""
-
-    WAIT = "wait"
-    FAIL = "fail"
-    TAKE_OVER = "take_over"
 
 
 class _Document(BaseModel):
@@ -84,7 +39,8 @@ class RefreshOptions(_Document):
     :ivar on_repeated_page: what to do if a page has the content of an earlier page of its chain
     :ivar on_type_error: fail, or write null and note the change in ``_rfr_meta``
     :ivar max_offenders: offending values that a type error lists
-    :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit
+    :ivar on_schema_change: whether the publish may change the table's columns so that new rows fit: add, widen, and
+        replace where all rows are replaced
     :ivar allow_empty: whether a refresh without rows may be published
     :ivar max_shrink: by what share of the last published rows (0 to 1) the table may shrink; None for any
     :ivar resume_within: seconds for which an unfinished refresh is resumed by a later run
@@ -95,21 +51,21 @@ class RefreshOptions(_Document):
         resumed; None: expire snapshots only of tables that this package made
     """
 
-    mode: PublishMode = PublishMode.REPLACE
+    mode: Literal["replace", "append"] = "replace"
     replace_where: str | None = None
     concurrency: int = Field(default=16, ge=1, le=4096)
     round_seconds: float = Field(default=30.0, gt=0)
     round_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     requests_per_second: float | None = Field(default=None, gt=0)
-    on_source_change: _OnSourceChange = _OnSourceChange.RESTART
-    on_repeated_page: OnRepeatedPage = OnRepeatedPage.FAIL
-    on_type_error: _OnTypeError = _OnTypeError.FAIL
+    on_source_change: Literal["restart", "fail", "accept"] = "restart"
+    on_repeated_page: Literal["fail", "accept"] = "fail"
+    on_type_error: Literal["fail", "null"] = "fail"
     max_offenders: int = Field(default=10, ge=1, le=1000)
-    on_schema_change: _OnSchemaChange = _OnSchemaChange.EVOLVE
+    on_schema_change: Literal["evolve", "fail"] = "evolve"
     allow_empty: bool = False
     max_shrink: float | None = Field(default=0.5, ge=0, le=1)
     resume_within: float = Field(default=7 * 86400.0, ge=0)
-    on_busy: OnBusy = OnBusy.WAIT
+    on_busy: Literal["wait", "fail", "take_over"] = "wait"
     force_restart: bool = False
     head_start: bool = True
     expire: bool | None = None
@@ -120,7 +76,7 @@ class RefreshOptions(_Document):
 
     @model_validator(mode="after")
     def _filter_goes_with_replace(self) -> RefreshOptions:
-        if self.replace_where is not None and self.mode is not PublishMode.REPLACE:
+        if self.replace_where is not None and self.mode != "replace":
             raise ValueError("replace_where goes with mode: replace")
         return self
 
@@ -253,7 +209,6 @@ class RefreshConfig(_Document):
         return self
 
     def target_of(self, stream: str) -> str:
-        """The table that ``stream`` is published to."""
         return self.target.replace("{stream}", stream)
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.exceptions import (
     FencedError,
@@ -122,8 +122,14 @@ class Refresh:
                     self._read(book)
                 with self._phase("spark_start"):
                     self._cluster.context  # noqa: B018 - waits, and raises what the start raised
+                publisher = Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config)
                 with self._phase("publish"):
-                    outcome = self._publish(book)
+                    try:
+                        outcome = publisher.publish()
+                    except Exception as error:
+                        if refuses_generation(error):
+                            self._refused_under = self._prints.rules
+                        raise
             with self._phase("publish"):
                 self._mark_published(outcome)
                 self._take_outcome(outcome)
@@ -199,26 +205,21 @@ class Refresh:
             )
         assert header is not None
         if decision.opening is Opening.PUBLISHED:
-            self._report_published(header, outcome_of(found, header) if found and on_target else None)
+            outcome = outcome_of(found, header) if found and on_target else None
+            if header.state is RefreshState.OPEN and outcome is not None:
+                # The attempt that published it did not come to marking it so.
+                self._mark_published(outcome)
+            self._take_header()
+            self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
-        return self._resume(labels)
-
-    def _resume(self, labels: dict[str, Any]) -> PartitionBook:
         self.figures.resumed = True
-        book = self._ledger.take_over(self._prints.publish, self._config.run.key, labels)
+        book = self._ledger.take_over(prints.publish, run.key, labels)
         table = self._ledger.read_pages(CURSOR_COLUMNS)
         if table is not None:
-            accepts_changes = self._options.on_source_change.value == "accept"
-            book.remember(table, addressable=self._stream.addressable and not accepts_changes)
+            checked = self._stream.addressable and self._options.on_source_change != "accept"
+            book.remember(table, addressable=checked)
         self._relocations.follow(book)
         return book
-
-    def _report_published(self, header: LedgerHeader, outcome: PublishOutcome | None) -> None:
-        """The figures of a generation that an earlier attempt published, perhaps without marking it so."""
-        if header.state is RefreshState.OPEN and outcome is not None:
-            self._mark_published(outcome)
-        self._take_header()
-        self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
 
     def _read(self, book: PartitionBook) -> None:
         rounds = Rounds(
@@ -250,15 +251,6 @@ class Refresh:
                 f"{self.figures.stream}: stopped with {book.done} of {len(book)} partitions done;"
                 " the next attempt continues"
             )
-
-    def _publish(self, book: PartitionBook) -> PublishOutcome:
-        publisher = Publisher(self._ledger, book, self._cluster, self._target, self._stream, self._config)
-        try:
-            return publisher.publish()
-        except Exception as error:
-            if refuses_generation(error):
-                self._refused_under = self._prints.rules
-            raise
 
     def _mark_published(self, outcome: PublishOutcome) -> None:
         try:

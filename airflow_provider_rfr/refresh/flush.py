@@ -60,7 +60,6 @@ class FlushWriter:
     files: list[str] = field(default_factory=list)
 
     def write(self, rows: list[PageRow]) -> None:
-        """Write the rows as the next file of the sequence."""
         if not rows:
             return
         label = self.label
@@ -148,7 +147,7 @@ class Flusher(threading.Thread):
         A young attempt gets the smaller share because its pages in flight and its overlap checks already take the
         larger part of what a kill may cost.
         """
-        read = self._pages_before + self._pages.taken
+        read = self._pages_before + self._pages.figures.pages
         return max(_YOUNG_SHARE_OF_PAGES * read, _SHARE_OF_PAGES * (read - _YOUNG_PAGES))
 
     def _due(self) -> bool:

@@ -84,7 +84,6 @@ class LedgerHeader:
         return self.published_rows if self.state is RefreshState.PUBLISHED else self.previous_rows
 
     def to_summary(self) -> dict[str, str]:
-        """Snapshot summary properties."""
         summary = {PREFIX + "format": str(_FORMAT)}
         for name, value in asdict(self).items():
             if isinstance(value, Enum):
@@ -122,14 +121,13 @@ def _key(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
-_TEXTS = (
-    *("read_fingerprint", "publish_fingerprint", "refused_under", "error", "run_key", "replace_where"),
-    *("dag_id", "dag_run_id", "task_id"),
-)
-_TIMES = ("opened_at", "committed_at", "progressed_at", "ended_at")
+# By the type of the field, as its annotation is written.
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(_TEXTS, str),
-    **dict.fromkeys(_TIMES, datetime.fromisoformat),
-    "state": RefreshState,
+    "str": str,
+    "int": int,
+    "datetime": datetime.fromisoformat,
+    "RefreshState": RefreshState,
 }
-_FIELDS = {each.name: (_key(each.name), _PARSERS.get(each.name, int)) for each in fields(LedgerHeader)}
+_FIELDS = {
+    each.name: (_key(each.name), _PARSERS[str(each.type).removesuffix(" | None")]) for each in fields(LedgerHeader)
+}

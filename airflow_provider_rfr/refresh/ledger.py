@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from airflow_provider_rfr.exceptions import FencedError, LedgerError
 from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.ledger_table import LedgerTable
 from airflow_provider_rfr.refresh._messages import Cursor
 from airflow_provider_rfr.refresh.adoption import CURSOR_COLUMNS, LeftFile, choose, left_files
@@ -41,26 +40,19 @@ _LONGEST_ERROR = 2_000
 class Ledger:
     """One attempt's hold on the newest generation; commits may be made from two threads.
 
+    :ivar id: of the table; a ledger that was dropped and created again has another one
     :ivar header: of the newest generation, as of the last commit or load; None before the first refresh
     """
 
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
+        self.id = table.id
+        self.store = table.store
         self._commits = 0
         self._committed: float | None = None
         self._fenced: FencedError | None = None
         self._lock = threading.RLock()
         self.header = read_header(table.summary(GENERATION_KEY))
-
-    @property
-    def id(self) -> str:
-        """UUID of the table; a ledger that was dropped and created again has another one."""
-        return self._table.id
-
-    @property
-    def store(self) -> FileStore:
-        """Files of the ledger."""
-        return self._table.store
 
     @property
     def held(self) -> LedgerHeader:
@@ -120,7 +112,6 @@ class Ledger:
     ) -> PartitionBook:
         """Continue the open generation under the next epoch, adopting what its attempts flushed.
 
-        :param labels: as for :meth:`open_generation`
         :raises FencedError: another attempt published or replaced the generation meanwhile
         """
         # One commit raises the epoch and names the adopted files, so a live predecessor either commits before it, and
@@ -223,7 +214,8 @@ class Ledger:
     def check_epoch(self) -> None:
         """Check that no other attempt took over; raises :class:`FencedError`."""
         with self._lock:
-            self._reload_expecting(self.header)
+            self._table.reload()
+            self._expect(self.header)
 
     def is_ours(self) -> bool:
         """Whether no other attempt took over, as far as the catalog answers."""
@@ -243,9 +235,7 @@ class Ledger:
         except CommitConflictError:
             _log.info("older generations are left for the next refresh to collect: the ledger was busy")
 
-    def _look_for_files(
-        self,
-    ) -> tuple[PartitionBook, int, list[LeftFile], dict[int, Cursor], list[pa.Table]]:
+    def _look_for_files(self) -> tuple[PartitionBook, int, list[LeftFile], dict[int, Cursor], list[pa.Table]]:
         """What commits name, as a book and a number of pages; and of all other files those to adopt, as of choose()."""
         committed = self._table.committed_files(self.held.generation)
         openings = [name for name in committed if _is_opening(name)]
@@ -267,7 +257,8 @@ class Ledger:
                 return
             except CommitConflictError:
                 # By a maintenance job of the user's, or by a newer attempt: the header shows which.
-                self._reload_expecting(expected)
+                self._table.reload()
+                self._expect(expected)
                 time.sleep(0.05 * 2**attempt)
         raise LedgerError("the ledger's commits were refused too often")
 
@@ -287,10 +278,6 @@ class Ledger:
                 raise CommitConflictError(str(error)) from error
         self.header = header
         self._committed = time.monotonic()
-
-    def _reload_expecting(self, expected: LedgerHeader | None) -> None:
-        self._table.reload()
-        self._expect(expected)
 
     def _expect(self, expected: LedgerHeader | None) -> None:
         """Check the table as it was loaded last; an attempt that is fenced once stays so, whatever is loaded later."""

@@ -75,22 +75,13 @@ def maintain(catalog: Catalog, options: RefreshOptions, figures: RefreshFigures)
         _log.debug("tidying up failed", exc_info=error)
 
 
-def part_ledgers(catalog: Catalog, target: str, sample: int | None = None) -> Iterator[PartLedger]:
-    """The ledgers of the target's parts; each is loaded from the catalog.
-
-    :param sample: load at most so many, chosen at random
-    """
-    for _, found in _loaded(catalog, target, sample):
-        yield found
+def part_ledgers(catalog: Catalog, target: str) -> Iterator[PartLedger]:
+    """The ledgers of the target's parts; each is loaded from the catalog."""
+    return (found for _, found in _loaded(catalog, target, None))
 
 
 def drop_part_ledgers(
-    catalog: Catalog,
-    target: str,
-    seconds: float,
-    resume_within: float = _LEDGER_SECONDS,
-    *,
-    sample: int | None = None,
+    catalog: Catalog, target: str, seconds: float, resume_within: float = _LEDGER_SECONDS, *, sample: int | None = None
 ) -> list[PartLedger]:
     """Drop ledgers of parts with their files; returns them.
 
@@ -98,7 +89,7 @@ def drop_part_ledgers(
 
     :param seconds: since its last commit, for which a ledger is kept
     :param resume_within: likewise, for one whose refresh did not finish
-    :param sample: as for :func:`part_ledgers`
+    :param sample: load at most so many, chosen at random
     """
     dropped = []
     for ledger, found in _loaded(catalog, target, sample):

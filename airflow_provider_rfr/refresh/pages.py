@@ -58,7 +58,6 @@ def encode_token(token: Any) -> str | None:
 
 
 def decode_token(text: str | None) -> Any:
-    """The token that :func:`encode_token` wrote."""
     return None if text is None else orjson.loads(text)
 
 
@@ -81,10 +80,7 @@ def checksum_of(records: bytes) -> str:
 def page_row(
     page: Page, *, generation: int, epoch: int, ordinal: int, key: str, chain: int, number: int, token: Any
 ) -> PageRow:
-    """The row of a fetched page.
-
-    :param token: that the page was requested with
-    """
+    """The row of a fetched page."""
     records = encode_records(page.records)
     return PageRow(
         generation=generation,
@@ -123,7 +119,6 @@ def opening_rows(slices: Iterable[tuple[str, Mapping[str, Any]]], *, generation:
 
 
 def write_rows(store: FileStore, location: str, rows: Sequence[PageRow], *, footer: str) -> None:
-    """Write rows as one ledger file."""
     schema = ledger_arrow_schema()
     columns = [arrow_column([getattr(row, field.name) for row in rows], field.type) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema)

@@ -63,7 +63,6 @@ class PartitionBook:
         return begun + fresh
 
     def work(self, ordinal: int) -> PartitionWork:
-        """The partition as a task gets it."""
         return PartitionWork(
             ordinal=ordinal,
             key=self.keys[ordinal],
@@ -93,7 +92,6 @@ class PartitionBook:
         (self.asked.add if progress.asked else self.asked.discard)(ordinal)
 
     def move(self, cursors: Mapping[int, Cursor]) -> None:
-        """Set these cursors."""
         for ordinal, cursor in cursors.items():
             before = self.cursors.get(ordinal)
             self.done += int(cursor.complete) - int(before is not None and before.complete)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,32 +12,15 @@ if TYPE_CHECKING:
 CHECKPOINT_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where this attempt began: what earlier attempts did does not count for its pace.
+def start_of(status: RefreshStatus, before: RefreshStatus | None) -> RefreshStatus:
+    """Where the attempt began that ``status`` shows: what earlier attempts did does not count for its pace.
 
-    :ivar at: by the ledger's clock, as all times here
+    :param before: the ledger's state before the attempt
     """
-
-    generation: int
-    epoch: int
-    at: datetime
-    pages: int = 0
-    records: int = 0
-    partitions_done: int = 0
-
-    @classmethod
-    def of(cls, status: RefreshStatus, before: RefreshStatus | None) -> Start:
-        """The start of the attempt that ``status`` shows.
-
-        :param before: the ledger's state before the attempt
-        """
-        if before is not None and before.generation == status.generation:
-            same_epoch = before.epoch == status.epoch
-            at = before.committed_at if same_epoch else status.committed_at
-            start = cls(status.generation, status.epoch, at)
-            return replace(start, pages=before.pages, records=before.records, partitions_done=before.partitions_done)
-        return cls(status.generation, status.epoch, status.opened_at)
+    if before is None or before.generation != status.generation:
+        return replace(status, committed_at=status.opened_at, pages=0, records=0, partitions_done=0)
+    at = before.committed_at if before.epoch == status.epoch else status.committed_at
+    return replace(before, epoch=status.epoch, committed_at=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +36,9 @@ class Progress:
     seconds_left: float | None
 
     @classmethod
-    def of(cls, status: RefreshStatus, start: Start) -> Progress:
-        """Measured from the attempt's start to the ledger's last commit."""
-        seconds = (status.committed_at - start.at).total_seconds()
+    def of(cls, status: RefreshStatus, start: RefreshStatus) -> Progress:
+        """Measured from the attempt's start (:func:`start_of`) to the ledger's last commit, by the ledger's clock."""
+        seconds = (status.committed_at - start.committed_at).total_seconds()
         pages, records = status.pages - start.pages, status.records - start.records
         done, open_ones = status.partitions_done - start.partitions_done, status.partitions - status.partitions_done
         left = None
@@ -69,15 +51,17 @@ class Progress:
         return cls(status, pages / seconds if seconds > 0 and pages > 0 else None, left)
 
     def line(self, table: str) -> str:
-        """The log line of a round."""
         now = self.status
         parts = [
             f"{now.pages:,} pages",
             f"{now.records:,} records",
             f"{now.partitions_done:,} of {now.partitions:,} partitions",
         ]
-        parts += [f"{self.pages_per_second:,.0f} pages/s"] if self.pages_per_second is not None else []
-        parts += [f"about {_duration(self.seconds_left)} left"] if self.seconds_left is not None else []
+        if self.pages_per_second is not None:
+            parts.append(f"{self.pages_per_second:,.0f} pages/s")
+        if (left := self.seconds_left) is not None:
+            shown = f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
+            parts.append(f"about {left:.0f} s left" if left < 90 else f"about {shown} left")
         return f"{table}: generation {now.generation}, round {now.rounds}: {', '.join(parts)}"
 
     def checkpoint(self) -> dict[str, Any]:
@@ -114,7 +98,6 @@ class ProgressPoint:
 
     @classmethod
     def of(cls, status: RefreshStatus) -> ProgressPoint:
-        """The progress in a ledger's state."""
         return cls(status.generation, status.epoch, status.pages, status.partitions_done, status.snapshot_id)
 
 
@@ -122,18 +105,14 @@ class ProgressBook:
     """Progress of one attempt in each table.
 
     :param log: takes one line for each round that ended
+    :ivar before: the state that the attempt found, by table
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self._log = log
-        self._before: dict[str, RefreshStatus | None] = {}
-        self._starts: dict[str, Start] = {}
+        self.before: dict[str, RefreshStatus | None] = {}
+        self._starts: dict[str, RefreshStatus] = {}
         self._shown: dict[str, Progress] = {}
-
-    @property
-    def before(self) -> Mapping[str, RefreshStatus | None]:
-        """The state that the attempt found, by table."""
-        return self._before
 
     @property
     def latest(self) -> Mapping[str, RefreshStatus]:
@@ -141,18 +120,17 @@ class ProgressBook:
         return {table: progress.status for table, progress in self._shown.items()}
 
     def begin(self, table: str, status: RefreshStatus | None) -> None:
-        """Record the state that the attempt finds."""
-        self._before[table] = status
+        self.before[table] = status
 
     def take(self, table: str, status: RefreshStatus | None) -> bool:
         """Take a table's state; returns whether this attempt changed it. Logs a round that ended."""
-        before = self._before.get(table)
+        before = self.before.get(table)
         last = self._shown[table].status if table in self._shown else before
         if status is None or (last is not None and status.committed_at == last.committed_at):
             return False
         start = self._starts.get(table)
         if start is None or (start.generation, start.epoch) != (status.generation, status.epoch):
-            start = self._starts[table] = Start.of(status, before)
+            start = self._starts[table] = start_of(status, before)
         progress = self._shown[table] = Progress.of(status, start)
         same = last is not None and last.generation == status.generation
         if status.rounds > (last.rounds if same and last is not None else 0):
@@ -160,17 +138,10 @@ class ProgressBook:
         return True
 
     def checkpoint(self) -> dict[str, Any]:
-        """The checkpoint of all tables that this attempt changed."""
         return {
             "version": CHECKPOINT_VERSION,
             "tables": {table: progress.checkpoint() for table, progress in self._shown.items()},
         }
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _rounded(value: float | None) -> float | None:

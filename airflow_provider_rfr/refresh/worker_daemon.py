@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from airflow_provider_rfr.refresh.cluster import without_pandas
 
-
-def _preload() -> None:
-    """Import what the publish's tasks need: a short refresh, read while Spark started, has no others."""
+if __name__ == "__main__":
+    # What the publish's tasks need: a short refresh, read while Spark started, has no others.
     with without_pandas():
         import pyarrow.dataset  # noqa: F401
-    from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
-
-
-if __name__ == "__main__":
-    _preload()
     from pyspark.daemon import manager
+
+    from airflow_provider_rfr.refresh import _publish_task  # noqa: F401
 
     manager()

@@ -10,18 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, UniqueConstraint
 
 SCHEMA_VERSION: Final = 1
 METADATA: Final = MetaData()
@@ -187,13 +176,11 @@ LEASES: Final = Table(
     Column("milliseconds", BigInteger, nullable=False),
 )
 
-_CONSUMER_LENGTH: Final = 800
-
 # One task of one run that uses connections: a refresh, a sink. A later run of the task replaces it.
 USES: Final = Table(
     "rfr_connection_uses",
     METADATA,
-    Column("consumer", String(_CONSUMER_LENGTH), primary_key=True),
+    Column("consumer", String(800), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("dag_id", String(250), nullable=False),
     Column("run_id", String(250), nullable=False),
@@ -288,18 +275,5 @@ SINKS: Final = Table(
     Column("rows", BigInteger, nullable=False, default=0),
     Column("last_batch", String(64)),
     Column("sent_at", BigInteger),
-    Column("created_at", BigInteger, nullable=False),
-)
-
-# The new table holds at its snapshot exactly the rows that the old one holds at its own.
-CURSOR_MAPS: Final = Table(
-    "rfr_sink_cursor_maps",
-    METADATA,
-    Column("old_physical", String(36), primary_key=True),
-    Column("source", String(36), nullable=False),
-    Column("old_snapshot", BigInteger),
-    Column("old_name", String(255)),
-    Column("new_physical", String(36), nullable=False),
-    Column("new_snapshot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
 )

@@ -74,10 +74,7 @@ _Merge = Callable[[EndpointRow, Sequence[str]], Window]
 def claim(
     connection: Connection, now: int, owner: str, wish: Wish, endpoints: Mapping[int, EndpointRow], merge: _Merge
 ) -> list[Claim]:
-    """Claim what is due, the oldest first.
-
-    :param endpoints: rows of the wish's endpoints, as of this transaction
-    """
+    """Claim what is due, the oldest first; ``endpoints``: rows of the wish's endpoints, as of this transaction."""
     found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
     able = [each for each in found if each.is_enabled and not each.is_circuit_open(now)]
     if not able or wish.room < 1:
@@ -209,11 +206,12 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a claim.
+    """The result of a claim; nothing of it is secret.
 
+    :ivar ending: ``RETRY`` for what may be repeated; whether it is, the delivery's budget decides
     :ivar reason: of a failure, one word: ``http``, ``connection``, ``template`` ...
-    :ivar detail: of a failure, as text; neither holds a secret
-    :ivar answer: the endpoint's answer, masked
+    :ivar detail: ... and for people
+    :ivar answer: the endpoint's answer, at most 2 KB, masked
     :ivar wait: milliseconds until the next attempt, for ``RETRY`` and ``UNSENT``
     :ivar asked: milliseconds that the endpoint asked to wait (``Retry-After``)
     :ivar at: when the attempt began, in milliseconds since 1970
@@ -275,13 +273,8 @@ def _values(result: Result, now: int) -> dict[str, Any]:
     free = {"key": claim.delivery_id, "lease_owner": None, "lease_until": None, "due_at": now + result.wait}
     if result.ending is Ending.UNSENT:
         return {**free, "attempts": claim.attempt - 1}
-    values = {
-        **free,
-        "reason": result.reason,
-        "detail": result.detail,
-        "status": result.status,
-        "body_sha256": result.body_sha256,
-    }
+    answered = {"reason": result.reason, "detail": result.detail, "status": result.status}
+    values = {**free, **answered, "body_sha256": result.body_sha256}
     if result.ending is Ending.DELIVERED:
         return {**values, "state": "delivered", "ended_at": now}
     values["failures"] = claim.failures + 1
@@ -300,7 +293,14 @@ def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[
     for wish in wishes:
         found = [endpoints[each] for each in wish.endpoint_ids if each in endpoints]
         enabled = {each.id: each for each in found if each.is_enabled}
-        for row in _earliest(connection, wish, list(enabled)) if enabled else ():
+        # By endpoint, and by whether it was never tried: when the first delivery can be claimed.
+        fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
+        able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)
+        query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
+        query = query.where(_D.endpoint_id.in_(enabled), _D.state == "pending").group_by(_D.endpoint_id, fresh)
+        if wish.strict:
+            query = query.where(~_is_behind())
+        for row in connection.execute(query) if enabled else ():
             endpoint, moment = enabled[row.endpoint_id], int(row.moment)
             if endpoint.open_until is not None:
                 moment = max(moment, endpoint.open_until)
@@ -308,14 +308,3 @@ def next_due(connection: Connection, wishes: Iterable[Wish], endpoints: Mapping[
                 moment = max(moment, endpoint.last_fired_at + wish.interval)
             moments.append(moment)
     return min(moments, default=None)
-
-
-def _earliest(connection: Connection, wish: Wish, endpoint_ids: list[int]) -> list[Row[Any]]:
-    """By endpoint, and by whether it was never tried: when the first delivery can be claimed."""
-    fresh = case((and_(_D.started_at.is_(None), _D.commits == 1), 1), else_=0)
-    able = case((_D.lease_until > _D.due_at, _D.lease_until), else_=_D.due_at)
-    query = select(_D.endpoint_id, fresh.label("fresh"), func.min(able).label("moment"))
-    query = query.where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending").group_by(_D.endpoint_id, fresh)
-    if wish.strict:
-        query = query.where(~_is_behind())
-    return list(connection.execute(query))

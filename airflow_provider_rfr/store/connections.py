@@ -100,8 +100,8 @@ class Use:
 
 def register_use(
     connection: Connection, now: int, task: TaskRef, kind: str, conn_ids: Sequence[str], details: Mapping[str, Any]
-) -> Use:
-    """Note that the task starts, before it reads these connections; returns the new row.
+) -> int:
+    """Note that the task starts, before it reads these connections; returns the token of its new row.
 
     Earlier runs of the task that ended well are deleted.
     """
@@ -110,16 +110,14 @@ def register_use(
     connection.execute(delete(USE_HASHES).where(_H.consumer == task.consumer))
     values: dict[str, Any] = {"kind": kind, "state": RUNNING, "error": None, "error_kind": None}
     values |= {"details": json.dumps(dict(details)), "started_at": now, "seen_at": now}
-    values["token"] = 1 if before is None else before.token + 1
+    token = values["token"] = 1 if before is None else before.token + 1
     if before is None:
         connection.execute(insert(USES).values(consumer=task.consumer, **asdict(task), **values))
     else:
         connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
     unread = [UsedConnection(name, name, _UNREAD) for name in dict.fromkeys(conn_ids)]
-    note_copies(connection, task, values["token"], unread)
-    made = load_use(connection, task)
-    assert made is not None
-    return made
+    note_copies(connection, task, token, unread)
+    return token
 
 
 def _delete_uses(connection: Connection, task: TaskRef, *where: ColumnElement[bool]) -> None:
@@ -169,8 +167,8 @@ def end_use(
     state: str,
     error: str | None = None,
     error_kind: str | None = None,
-) -> Use | None:
-    """Note how the task's registration ended; returns its row, None if a later one replaced it.
+) -> None:
+    """Note how the task's registration ended, unless a later one replaced it.
 
     After one that ended well, earlier runs that failed or died are deleted: they will not be continued.
 
@@ -178,7 +176,7 @@ def end_use(
     """
     found = load_use(connection, task)
     if found is None or token not in (None, found.token):
-        return None
+        return
     kept = None if error is None else error[:_ERROR_LENGTH]
     values = {"state": state, "error": kept, "error_kind": error_kind, "seen_at": now}
     connection.execute(update(USES).where(_U.consumer == task.consumer).values(**values))
@@ -187,7 +185,6 @@ def end_use(
         own = USES.alias("own")
         began = select(own.c.started_at).where(own.c.consumer == task.consumer).scalar_subquery()
         _delete_uses(connection, task, dead, _U.started_at < began)
-    return load_use(connection, task)
 
 
 def want(connection: Connection, uses: Iterable[TaskRef], conn_id: str, wanted: str) -> None:
@@ -201,18 +198,11 @@ def load_use(connection: Connection, task: TaskRef) -> Use | None:
     return found[0] if found else None
 
 
-def list_uses(
-    connection: Connection, *, consumers: Sequence[str] | None = None, conn_ids: Iterable[str] | None = None
-) -> list[Use]:
-    """Uses in the order of their tasks; of all, or of those that are named.
-
-    :param conn_ids: only what uses one of these connections
-    """
+def list_uses(connection: Connection, *, consumers: Sequence[str] | None = None) -> list[Use]:
+    """Uses in the order of their tasks; of all, or of those consumers."""
     query = select(USES).order_by(_U.dag_id, _U.task_id, _U.map_index, _U.run_id)
     if consumers is not None:
         query = query.where(_U.consumer.in_(consumers))
-    if conn_ids is not None:
-        query = query.where(_U.consumer.in_(select(_H.consumer).where(_H.conn_id.in_(list(conn_ids)))))
     rows = connection.execute(query).all()
     copies: dict[str, list[UsedConnection]] = {}
     named = select(USE_HASHES).where(_H.consumer.in_([row.consumer for row in rows])).order_by(_H.conn_id)

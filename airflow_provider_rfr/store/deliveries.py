@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, delete, func, or_, select, tuple_, update
 
 from airflow_provider_rfr.store._tables import ATTEMPTS, DELIVERIES, ENDPOINTS
 from airflow_provider_rfr.store.engine import insert_missing
@@ -19,7 +19,7 @@ _OF_THE_DELIVERY: Final[tuple[Any, ...]] = (
 )
 
 
-def attempts_since(connection: Connection, lake: str, since: int) -> list[dict[str, Any]]:
+def attempts_since(connection: Connection, lake: str, since: int) -> list[RowMapping]:
     """Attempts that began at that moment or later, the oldest first; times are milliseconds since 1970."""
     query = (
         select(*_OF_THE_DELIVERY, _A.number, _A.at, _A.milliseconds, _A.outcome, _A.status, _A.detail, _A.answer)
@@ -29,10 +29,10 @@ def attempts_since(connection: Connection, lake: str, since: int) -> list[dict[s
         .where(_E.lake == lake, _A.at >= since)
         .order_by(_A.at, _D.id, _A.number)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(connection.execute(query).mappings())
 
 
-def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[dict[str, Any]]:
+def ended_without_attempt(connection: Connection, lake: str, since: int) -> list[RowMapping]:
     """Deliveries that were cancelled or merged into another one before any attempt, the oldest first."""
     query = (
         select(*_OF_THE_DELIVERY, _D.ended_at)
@@ -40,7 +40,7 @@ def ended_without_attempt(connection: Connection, lake: str, since: int) -> list
         .where(_E.lake == lake, _D.state.in_(("cancelled", "merged")), _D.attempts == 0, _D.ended_at >= since)
         .order_by(_D.ended_at, _D.id)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(connection.execute(query).mappings())
 
 
 _KEY: Final = ("lake", "target", "trigger", "block")
@@ -115,8 +115,7 @@ class EndpointRow:
 def ensure_endpoint(connection: Connection, key: EndpointKey) -> EndpointRow:
     """The endpoint's row, inserted where it is missing, and locked until the transaction ends."""
     insert_missing(connection, ENDPOINTS, [dict(zip(_KEY, key, strict=True))])
-    found = connection.execute(select(ENDPOINTS).where(_is_key([key])).with_for_update()).mappings().one()
-    return _row(found)
+    return _row(connection.execute(select(ENDPOINTS).where(_is_key([key])).with_for_update()).mappings().one())
 
 
 def load_endpoints(connection: Connection, keys: Iterable[EndpointKey]) -> dict[EndpointKey, EndpointRow]:
@@ -171,18 +170,6 @@ CANCELLABLE: Final = ("pending", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class NewDelivery:
-    """The delivery of one commit to one endpoint."""
-
-    id: str
-    endpoint_id: int
-    commit_id: str
-    sequence: int
-    snapshot_id: int
-    event: str
-
-
-@dataclass(frozen=True, slots=True)
 class Delivery:
     """A delivery with its endpoint. Times are milliseconds since 1970.
 
@@ -216,20 +203,6 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt that ended."""
-
-    number: int
-    at: int
-    milliseconds: int
-    outcome: str
-    status: int | None
-    detail: str | None
-    answer: str | None
-    body_sha256: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """A filter of deliveries; what is left out does not restrict it."""
 
@@ -259,31 +232,17 @@ class Selection:
 EVERYTHING: Final = Selection()
 
 
-def add_deliveries(connection: Connection, now: int, deliveries: Sequence[NewDelivery]) -> int:
-    """Insert the rows that are missing; returns how many were."""
+def add_deliveries(connection: Connection, now: int, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Insert the rows that are missing, pending and due now; returns how many were missing."""
     present = 0
-    for start in range(0, len(deliveries), 500):
+    pending: dict[str, Any] = {"state": "pending", "created_at": now, "due_at": now}
+    for start in range(0, len(rows), 500):
         # Sorted, so that concurrent transactions insert in one order and can't deadlock.
-        some = sorted(deliveries[start : start + 500], key=lambda each: each.id)
-        known = select(func.count()).where(_D.id.in_([each.id for each in some]))
+        some = sorted(rows[start : start + 500], key=lambda row: str(row["id"]))
+        known = select(func.count()).where(_D.id.in_([row["id"] for row in some]))
         present += connection.execute(known).scalar_one()
-        rows = [
-            {
-                "id": each.id,
-                "endpoint_id": each.endpoint_id,
-                "first_commit": each.commit_id,
-                "last_commit": each.commit_id,
-                "sequence": each.sequence,
-                "snapshot_id": each.snapshot_id,
-                "event": each.event,
-                "state": "pending",
-                "created_at": now,
-                "due_at": now,
-            }
-            for each in some
-        ]
-        insert_missing(connection, DELIVERIES, rows)
-    return len(deliveries) - present
+        insert_missing(connection, DELIVERIES, [{**row, **pending} for row in some])
+    return len(rows) - present
 
 
 def select_deliveries(connection: Connection, selection: Selection, limit: int | None = None) -> list[Delivery]:
@@ -294,12 +253,9 @@ def select_deliveries(connection: Connection, selection: Selection, limit: int |
     return [Delivery(**_with_key(row)) for row in connection.execute(query).mappings()]
 
 
-def attempts_of(connection: Connection, delivery_id: str) -> list[Attempt]:
+def attempts_of(connection: Connection, delivery_id: str) -> list[Row[Any]]:
     """Attempts that ended, the first one first."""
-    names = Attempt.__dataclass_fields__
-    columns = [ATTEMPTS.c[name] for name in names]
-    query = select(*columns).where(ATTEMPTS.c.delivery_id == delivery_id).order_by(ATTEMPTS.c.number)
-    return [Attempt(**row) for row in connection.execute(query).mappings()]
+    return list(connection.execute(select(ATTEMPTS).where(_A.delivery_id == delivery_id).order_by(_A.number)))
 
 
 def count_states(connection: Connection, selection: Selection) -> dict[str, int]:
@@ -311,8 +267,7 @@ def count_states(connection: Connection, selection: Selection) -> dict[str, int]
 
 def count_pending(connection: Connection, endpoint_ids: Collection[int]) -> int:
     query = select(func.count()).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
-    found: int = connection.execute(query).scalar_one()
-    return found
+    return int(connection.execute(query).scalar_one())
 
 
 def first_unsent(connection: Connection, endpoint_ids: Collection[int]) -> dict[int, int]:
@@ -355,15 +310,14 @@ def unnotified_dead_letters(connection: Connection, endpoint_ids: Collection[int
 
 
 def mark_notified(connection: Connection, now: int, delivery_id: str) -> None:
-    """Mark the dead-letter notification of these deliveries as sent."""
+    """Mark the dead-letter notification of this delivery as sent."""
     connection.execute(update(DELIVERIES).where(_D.id == delivery_id).values(notified_at=now))
 
 
 def mend_times(connection: Connection, now: int, endpoint_ids: Collection[int], longest_lease: int) -> None:
     """Shorten leases and waits that a clock that ran ahead has put into a far future."""
     pending = update(DELIVERIES).where(_D.endpoint_id.in_(endpoint_ids), _D.state == "pending")
-    late = pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease)
-    connection.execute(late)
+    connection.execute(pending.where(_D.lease_until > now + longest_lease).values(lease_until=now + longest_lease))
     connection.execute(pending.where(_D.due_at > now + _LONGEST_OPEN).values(due_at=now))
 
 
@@ -371,8 +325,7 @@ def delete_ended(connection: Connection, before: int, selection: Selection) -> i
     """Delete deliveries that ended before that time, except dead letters; returns how many."""
     ended = ("delivered", "cancelled", "merged")
     query = _joined(select(_D.id), selection).where(_D.state.in_(ended), _D.ended_at < before)
-    done = connection.execute(delete(DELIVERIES).where(_D.id.in_(query)))
-    return done.rowcount
+    return connection.execute(delete(DELIVERIES).where(_D.id.in_(query))).rowcount
 
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:

@@ -96,7 +96,10 @@ class JournalStep:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A deploy that begins. :ivar steps: number, id, name and action of each"""
+    """A deploy that begins.
+
+    :ivar steps: number, id, name and action of each
+    """
 
     deploy_id: str
     project: str
@@ -226,10 +229,7 @@ _R: Final = REGISTRY.c
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object in the registry.
-
-    :ivar body: the whole of it, as JSON
-    """
+    """An object in the registry; ``body``: the whole of it, as JSON."""
 
     uuid: str
     name: str
@@ -240,11 +240,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """A consistent snapshot of the registry.
-
-    :ivar revision: 0 before the first deploy
-    :ivar deploy_id: of the deploy that wrote last; empty before the first
-    """
+    """A consistent snapshot of the registry, at revision 0 and without a deploy before the first one."""
 
     revision: int = 0
     version: str | None = None
@@ -273,9 +269,9 @@ def write_registry(
     forgotten: Iterable[str],
     now: int,
 ) -> int:
-    """Replace these entries, and delete the forgotten ones; returns the new revision.
+    """Replace these entries and delete others; returns the new revision.
 
-    :raises StalePlanError: the registry is not at ``base_revision``
+    :raises StalePlanError: the base is not it
     """
     stale = StalePlanError(f"the registry is no longer at revision {base_revision}; plan again")
     revision = base_revision + 1

@@ -183,7 +183,12 @@ def _new_engine(address: URL) -> Engine:
         raise ConfigurationError("control store", f"the driver {driver} is not installed", _EXAMPLES) from None
     if address.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            reading = connection.get_execution_options().get(_READING)
+            connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
     return engine
 
 
@@ -204,11 +209,6 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
             if "locked" not in str(error) or time.monotonic() > end:
                 raise
         time.sleep(0.02)
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    reading = connection.get_execution_options().get(_READING)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _make_tables(connection: Connection) -> int:

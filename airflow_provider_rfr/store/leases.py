@@ -38,11 +38,7 @@ class LeaseKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class _LeaseState:
-    """A lease as it is stored.
-
-    :ivar token: of the last holder; 0 if there never was one
-    :ivar until: milliseconds since 1970; None when it is free
-    """
+    """A lease as it is stored, until milliseconds since 1970 (None: it is free); token 0: it never had a holder."""
 
     token: int = 0
     holder: str | None = None
@@ -54,14 +50,12 @@ class Grant:
     """A lease as its holder got it.
 
     :ivar milliseconds: its duration after each renewal
-    :ivar took_over: the holder before did not give it back
     """
 
     kind: LeaseKind
     name: str
     token: int
     milliseconds: int
-    took_over: bool
 
     def renew(self, connection: Connection, now: int) -> bool:
         """Renew the lease, and keep it from being taken until this transaction ends; False if it is lost.
@@ -98,7 +92,7 @@ def take_lease(
         return None
     values = {"token": row.token + 1, "holder": holder[:255], "until": now + milliseconds, "milliseconds": milliseconds}
     connection.execute(update(LEASES).where(_is(kind, name)).values(**values))
-    return Grant(kind, name, row.token + 1, milliseconds, row.until is not None)
+    return Grant(kind, name, row.token + 1, milliseconds)
 
 
 def revoke_lease(connection: Connection, kind: LeaseKind, name: str) -> None:
@@ -125,7 +119,6 @@ class Lease:
         self._lost = lost
         self.name = grant.name
         self.token = grant.token
-        self.took_over = grant.took_over
         self._end = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name=f"rfr-lease-{grant.name}", daemon=True)
 
@@ -175,10 +168,9 @@ class Lease:
 def acquire(
     store: ControlStore, project: str, *, holder: str = "", seconds: float = SECONDS, patience: float = 0.0
 ) -> Lease:
-    """The lease on deploys of a project.
+    """The lease on deploys of a project, until so many seconds after its last renewal.
 
     :param holder: shown to others; host and process by default
-    :param seconds: without a renewal for so long, another process may take the lease
     :param patience: seconds to wait while another process holds it
     :raises DeployBusyError: another process holds it
     """
@@ -199,10 +191,9 @@ def acquire(
 
 
 def force_unlock(store: ControlStore, project: str, token: int) -> None:
-    """Take the lease on deploys from a holder that is known to be dead.
+    """Take the lease on deploys from a dead holder with this token.
 
-    :param token: of that holder
-    :raises LeaseLostError: another process holds it now
+    :raises LeaseLostError: another one has it now
     """
 
     def unlock(connection: Connection) -> None:

@@ -6,14 +6,14 @@ Each write of a run checks and renews its lease in the same transaction, so a ru
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from airflow_provider_rfr.exceptions import SinkBusyError, SinkLeaseLostError
-from airflow_provider_rfr.store._tables import CURSOR_MAPS, SINKS
+from airflow_provider_rfr.store._tables import SINKS
 from airflow_provider_rfr.store.engine import insert_missing
 from airflow_provider_rfr.store.leases import Grant, LeaseKind, lease_state, revoke_lease, take_lease
 
@@ -60,21 +60,6 @@ class SinkRow:
     last_batch: str | None
     sent_at: int | None
     created_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class CursorMap:
-    """Where the cursors of one table continue in another one.
-
-    :ivar old_name: by which the old table can still be read; None: it can't
-    """
-
-    source: UUID
-    old_physical: str
-    old_snapshot: int | None
-    old_name: str | None
-    new_physical: str
-    new_snapshot: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +133,6 @@ def move_sink(connection: Connection, now: int, lease: SinkLease, **values: Any)
         raise SinkLeaseLostError(lease.name)
     if values:
         connection.execute(update(SINKS).where(is_it).values(**values))
-
-
-def write_map(connection: Connection, found: CursorMap, now: int) -> None:
-    """Note where a table's cursors continue; what was noted of that table before is replaced."""
-    connection.execute(delete(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == found.old_physical))
-    values = {**asdict(found), "source": str(found.source)}
-    connection.execute(insert(CURSOR_MAPS).values(**values, created_at=now))
-
-
-def load_map(connection: Connection, old_physical: str) -> CursorMap | None:
-    """Where the cursors of this table continue; None where that is not known."""
-    row = connection.execute(select(CURSOR_MAPS).where(CURSOR_MAPS.c.old_physical == old_physical)).one_or_none()
-    if row is None:
-        return None
-    return CursorMap(
-        UUID(row.source), row.old_physical, row.old_snapshot, row.old_name, row.new_physical, row.new_snapshot
-    )
 
 
 def _row(found: Mapping[Any, Any]) -> SinkRow:

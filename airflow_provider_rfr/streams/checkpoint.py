@@ -131,10 +131,7 @@ class CursorBasedCheckpointReader:
     """
 
     def __init__(
-        self,
-        cursor: Cursor,
-        stream_slices: Iterable[Mapping[str, Any] | None],
-        read_state_from_cursor: bool = False,
+        self, cursor: Cursor, stream_slices: Iterable[Mapping[str, Any] | None], read_state_from_cursor: bool = False
     ) -> None:
         self._cursor = cursor
         self._slices = iter(stream_slices)
@@ -187,10 +184,7 @@ class LegacyCursorBasedCheckpointReader(CursorBasedCheckpointReader):
     """
 
     def __init__(
-        self,
-        cursor: Cursor,
-        stream_slices: Iterable[Mapping[str, Any] | None],
-        read_state_from_cursor: bool = False,
+        self, cursor: Cursor, stream_slices: Iterable[Mapping[str, Any] | None], read_state_from_cursor: bool = False
     ) -> None:
         super().__init__(cursor, map(as_stream_slice, stream_slices), read_state_from_cursor)
 
@@ -209,18 +203,15 @@ class ResumableFullRefreshCursor:
         self._state: State = load_state(state)
 
     def stream_slices(self) -> Iterator[StreamSlice]:
-        """The one slice, at its position."""
         yield StreamSlice(cursor_slice=flat_state(self._state))
 
     def select_state(self, stream_slice: Mapping[str, Any] | None = None) -> State:
         return self._state
 
     def observe(self, stream_slice: Mapping[str, Any], state: Any) -> None:
-        """Set the position after a page."""
         self._state = load_state(state)
 
     def close_slice(self, stream_slice: Mapping[str, Any]) -> None:
-        """Mark the stream as complete."""
         self._state = Complete()
 
     def get_stream_state(self) -> Mapping[str, Any]:
@@ -237,9 +228,7 @@ class SubstreamResumableFullRefreshCursor:
     """
 
     def __init__(
-        self,
-        state: Mapping[str, Any] | None = None,
-        partition_key: Callable[[Mapping[str, Any]], str] = canonical_json,
+        self, state: Mapping[str, Any] | None = None, partition_key: Callable[[Mapping[str, Any]], str] = canonical_json
     ) -> None:
         self._key = partition_key
         # The state's entries, in the order in which partitions were first seen; replaced, never changed.
@@ -265,12 +254,10 @@ class SubstreamResumableFullRefreshCursor:
         return None if entry is None else load_state(entry["cursor"])
 
     def observe(self, stream_slice: Mapping[str, Any], state: Any) -> None:
-        """Set the position inside the slice's partition after a page."""
         partition = as_stream_slice(stream_slice).partition
         self._entries[self._key(partition)] = {"partition": dict(partition), "cursor": dump_state(load_state(state))}
 
     def close_slice(self, stream_slice: Mapping[str, Any]) -> None:
-        """Mark the partition as complete."""
         self.observe(stream_slice, Complete())
 
     def get_stream_state(self) -> Mapping[str, Any]:

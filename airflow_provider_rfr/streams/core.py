@@ -84,12 +84,7 @@ def canonical_json(value: Any, *, field: str = "value") -> str:
     """
     try:
         return json.dumps(
-            value,
-            sort_keys=True,
-            separators=(",", ":"),
-            ensure_ascii=False,
-            allow_nan=False,
-            default=_plain,
+            value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
         )
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
@@ -331,9 +326,7 @@ class Stream(ABC):
 
     @abstractmethod
     def read_records(
-        self,
-        stream_slice: Mapping[str, Any] | None = None,
-        stream_state: Mapping[str, Any] | None = None,
+        self, stream_slice: Mapping[str, Any] | None = None, stream_state: Mapping[str, Any] | None = None
     ) -> Iterable[Mapping[str, Any]]:
         """The records of one slice; of one page of it, if the stream has a ``state`` and no cursor field.
 
@@ -415,9 +408,7 @@ class IncrementalMixin(StateMixin):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         warnings.warn(
-            f"{cls.__qualname__}: IncrementalMixin is deprecated, use StateMixin",
-            DeprecationWarning,
-            stacklevel=2,
+            f"{cls.__qualname__}: IncrementalMixin is deprecated, use StateMixin", DeprecationWarning, stacklevel=2
         )
         super().__init_subclass__(**kwargs)
 

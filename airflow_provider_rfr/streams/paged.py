@@ -58,9 +58,7 @@ class PagedStream(Stream):
         return True
 
     def read_records(
-        self,
-        stream_slice: Mapping[str, Any] | None = None,
-        stream_state: Mapping[str, Any] | None = None,
+        self, stream_slice: Mapping[str, Any] | None = None, stream_state: Mapping[str, Any] | None = None
     ) -> Iterable[Mapping[str, Any]]:
         """All records of the slice, from the page that ``stream_state`` names to the end."""
         for page in iter_pages(self, stream_slice, stream_state):
@@ -147,15 +145,8 @@ def iter_pages(
 
 
 _COPIED = (
-    "name",
-    "namespace",
-    "primary_key",
-    "json_schema",
-    "cursor_field",
-    "partition_fields",
-    "page_size",
-    "public_config",
-    "paces_itself",
+    *("name", "namespace", "primary_key", "json_schema", "cursor_field", "partition_fields"),
+    *("page_size", "public_config", "paces_itself"),
 )
 
 
@@ -315,11 +306,3 @@ def as_paged(stream: Stream, *, stream_state: Mapping[str, Any] | None = None) -
             "source", f"{stream!r} is not a Stream", "subclass airflow_provider_rfr.streams.Stream"
         )
     return _StatePages(stream, stream_state) if is_read_by_page(stream) else _OnePageASlice(stream)
-
-
-def read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
-    """All records of all slices and pages, and nothing else: how a parent is read for its children."""
-    paged = as_paged(stream)
-    for stream_slice in paged.stream_slices():
-        for page in iter_pages(paged, stream_slice):
-            yield from page.records

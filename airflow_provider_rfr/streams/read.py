@@ -108,7 +108,17 @@ class _ConnectorStateManager:
             if isinstance(message, _StateMessage):
                 self.update_state_for_stream(message.stream, message.namespace, copy.deepcopy(dict(message.state)))
                 continue
-            for entry in _entries(message):
+            kind = message.get("type")
+            entries: list[Any] = [message.get("stream")]
+            if kind == "GLOBAL":
+                whole = message.get("global") or {}
+                if whole.get("shared_state"):
+                    problem = "is shared by several streams, and no single stream can continue from it"
+                    raise ConfigurationError("state.global.shared_state", problem, "give each stream its own state")
+                entries = whole.get("stream_states") or []
+            elif kind != "STREAM":
+                raise ConfigurationError("state.type", f"{kind!r} is unknown", "allowed are STREAM and GLOBAL")
+            for entry in entries:
                 descriptor = entry.get("stream_descriptor") if isinstance(entry, Mapping) else None
                 if not isinstance(descriptor, Mapping) or "name" not in descriptor:
                     raise ConfigurationError(
@@ -124,19 +134,6 @@ class _ConnectorStateManager:
     def update_state_for_stream(self, name: str, namespace: str | None, state: Mapping[str, Any]) -> None:
         """Replace the state by one that is not changed any more."""
         self._states[name, namespace] = state
-
-
-def _entries(message: Mapping[str, Any]) -> Iterable[Any]:
-    kind = message.get("type")
-    if kind == "STREAM":
-        return [message.get("stream")]
-    if kind != "GLOBAL":
-        raise ConfigurationError("state.type", f"{kind!r} is unknown", "allowed are STREAM and GLOBAL")
-    whole = message.get("global") or {}
-    if whole.get("shared_state"):
-        problem = "is shared by several streams, and no single stream can continue from it"
-        raise ConfigurationError("state.global.shared_state", problem, "give each stream its own state")
-    return whole.get("stream_states") or ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,8 @@ class CommitTrigger(BaseEventTrigger):
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments; none of them is secret."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "table": self.table,
-            "asset": self.asset,
-            "lake_conn_id": self.lake_conn_id,
-            "poll_interval": self.poll_interval,
-        }
+        arguments = {name: getattr(self, name) for name in ("table", "asset", "lake_conn_id", "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """An event for each commit, without end: table, snapshot, sequence, time, and the summary's own figures."""
@@ -91,13 +86,8 @@ class CommitReachedTrigger(BaseTrigger):
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments; none of them is secret."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "tables": self.tables,
-            "after": self.after,
-            "lake_conn_id": self.lake_conn_id,
-            "poll_interval": self.poll_interval,
-        }
+        arguments = {name: getattr(self, name) for name in ("tables", "after", "lake_conn_id", "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """The newest commit by table."""

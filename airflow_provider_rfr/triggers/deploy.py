@@ -54,7 +54,6 @@ class DeployTrigger(BaseEventTrigger):
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments; none of them is secret."""
         names = ("asset", "objects", "project", "declared_version", "lake_conn_id", "control_store_conn_id")
         arguments = {name: getattr(self, name) for name in (*names, "poll_interval")}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments

@@ -61,7 +61,6 @@ class DeferredRefresh:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> DeferredRefresh:
-        """What :meth:`to_json` wrote."""
         before = content["before"]
         marks = None if before is None else {table: mark and ProgressPoint(**mark) for table, mark in before.items()}
         return cls(**{**content, "driver": DriverAddress(**content["driver"]), "before": marks})
@@ -94,7 +93,6 @@ class Ending:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Ending:
-        """What :meth:`to_json` wrote."""
         driver = content["driver"]
         report = DriverReport(DriverState(driver["state"]), driver["status"], driver["exit_code"])
         return cls(End(content["end"]), report)
@@ -145,11 +143,8 @@ class _RefreshWatch:
         self._gone = self._gone + 1 if report.state is DriverState.GONE else 0
         if report.state in (DriverState.SUCCEEDED, DriverState.FAILED) or self._gone >= _SURE_LOOKS:
             return Ending(End.DRIVER_OVER, report)
-        states = [self._known.get(table) for table in self._refresh.tables.values()]
-        if all(
-            state is not None and state.snapshot_id is not None and state.run_key == self._refresh.run_key
-            for state in states
-        ):
+        key, states = self._refresh.run_key, [self._known.get(table) for table in self._refresh.tables.values()]
+        if all(each is not None and each.snapshot_id is not None and each.run_key == key for each in states):
             self._published = now if self._published is None else self._published
             return Ending(End.PUBLISHED, report) if now - self._published >= _TIDY_SECONDS else None
         return Ending(End.LOST, report) if now - self._heard >= _LOST_SECONDS else None
@@ -236,12 +231,8 @@ class RefreshTrigger(BaseTrigger):
         self.deadline = deadline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "refresh": self.refresh,
-            "poll_interval": self.poll_interval,
-            "deadline": self.deadline,
-        }
+        arguments = {name: getattr(self, name) for name in ("refresh", "poll_interval", "deadline")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is an end. Every look is in a thread."""

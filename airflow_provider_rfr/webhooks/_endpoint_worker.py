@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from airflow_provider_rfr.exceptions import RfrError
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.store.claims import Claim, Ending, Result, Wish
 from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import Clock
-from airflow_provider_rfr.webhooks._attempts import Outcome, attempt, result_of, scheduled_wait
+from airflow_provider_rfr.webhooks._attempts import attempt, scheduled_wait, with_next_attempt
 from airflow_provider_rfr.webhooks.calls import Call
 from airflow_provider_rfr.webhooks.delivery_summary import Failure
 from airflow_provider_rfr.webhooks.endpoint import Endpoint, Ordering
@@ -78,12 +78,8 @@ class CircuitBreaker:
         return CircuitBreaker(failures, open_ms, gone)
 
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """How a claim of a worker ended."""
-
-    worker: EndpointWorker
-    result: Result
+Ended: TypeAlias = "tuple[EndpointWorker, Result]"
+"""How a claim of a worker ended."""
 
 
 class EndpointWorker:
@@ -101,7 +97,7 @@ class EndpointWorker:
         endpoint: Endpoint,
         rows: Sequence[EndpointRow],
         resolve: Callable[[], Call],
-        done: SimpleQueue[JobResult],
+        done: SimpleQueue[Ended],
         clock: Clock,
         *,
         slack: float,
@@ -125,13 +121,8 @@ class EndpointWorker:
         self._lock = threading.Lock()
         self._call: Call | None = None
 
-    def wants_more(self, *, is_idle: bool) -> bool:
-        """Whether the store should be asked for claims.
-
-        :param is_idle: no worker has any in hand
-        """
-        if is_idle:
-            return True
+    def wants_more(self) -> bool:
+        """Whether the store should be asked for claims although workers have some in hand."""
         # Half of them at once, rather than one by one; and more seldom, the longer nothing has been due.
         return self.in_hand <= self._most_claims // 2 and time.monotonic() >= self._ask_after
 
@@ -147,10 +138,7 @@ class EndpointWorker:
         )
 
     def put(self, claims: Sequence[Claim], asked_at: float) -> None:
-        """Send what the store gave.
-
-        :param asked_at: by the monotonic clock, a moment before the leases began
-        """
+        """Send what the store gave; ``asked_at``: by the monotonic clock, a moment before the leases began."""
         # An attempt that began later could be answered after its lease.
         latest = asked_at + self._lease - self._slack / 4 - float(self._endpoint.timeout)
         for claim in claims:
@@ -176,32 +164,26 @@ class EndpointWorker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the circuit breaker is open."""
         return self._breaker.is_open
 
     def row_values(self, now: int) -> dict[str, Any]:
-        """The circuit breaker as columns of the endpoints' rows.
-
-        :param now: milliseconds since 1970
-        """
+        """The circuit breaker as columns of the endpoints' rows; ``now``: milliseconds since 1970."""
         breaker = self._breaker
-        values: dict[str, Any] = {
-            "failing": breaker.failures,
-            "open_until": now + breaker.open_ms if breaker.open_ms else None,
-        }
+        open_until = now + breaker.open_ms if breaker.open_ms else None
+        values: dict[str, Any] = {"failing": breaker.failures, "open_until": open_until}
         if breaker.gone:
             digest = None if self._call is None else self._call.address_digest
             values |= {"disabled_at": now, "disabled_reason": "it answered 410 Gone", "disabled_address": digest}
         return values
 
-    def take_back(self) -> list[JobResult]:
+    def take_back(self) -> list[Ended]:
         """Claims that no thread has begun."""
-        found: list[JobResult] = []
+        found: list[Ended] = []
         try:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    found.append(JobResult(self, Result(job[0], Ending.UNSENT)))
+                    found.append((self, Result(job[0], Ending.UNSENT)))
         except Empty:
             self.in_hand -= len(found)
             return found
@@ -244,7 +226,7 @@ class EndpointWorker:
             except BaseException as error:  # noqa: BLE001 - a job without a result would be waited for for ever
                 result = self._failed(claim, "internal", f"it could not be sent: {type(error).__name__}")
             self._last_seconds = time.monotonic() - began
-            self._done.put(JobResult(self, result))
+            self._done.put((self, result))
         client.close()
 
     def _send(self, claim: Claim, latest: float, client: Client) -> Result:
@@ -261,5 +243,5 @@ class EndpointWorker:
         return attempt(call, claim, self.keys[claim.endpoint_id], client, self._clock)
 
     def _failed(self, claim: Claim, reason: str, detail: str) -> Result:
-        outcome = Outcome(Ending.RETRY, reason, detail, at=self._clock.now())
-        return result_of(outcome, claim, self.keys[claim.endpoint_id], self._endpoint, self._clock, host=self._host)
+        result = Result(claim, Ending.RETRY, reason, detail, at=int(self._clock.now() * 1000))
+        return with_next_attempt(result, self.keys[claim.endpoint_id], self._endpoint, self._clock, host=self._host)

@@ -77,7 +77,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def signing_key(secret: SecretStr) -> bytes:
-    """The key of a secret in the form of Standard Webhooks: ``whsec_`` and base64.
+    """The key in a secret of Standard Webhooks (``whsec_`` and base64).
 
     :raises ValueError: it has another form
     """

@@ -1,7 +1,7 @@
 """The base of a triggers block's models, and how they report errors.
 
 An error says what to write, and never shows a value, which may be secret. Inside the models it is a pydantic error with
-problem and remedy as context; :mod:`.config` makes a :class:`TriggerProblem` of it.
+problem and remedy as context; :mod:`.config` makes a :class:`Problem` of it.
 """
 
 from __future__ import annotations
@@ -76,10 +76,7 @@ def refusal(title: str, found: list[InitErrorDetails]) -> ValidationError:
 
 
 def worded(error: ValidationError, known: Mapping[str, str]) -> list[InitErrorDetails]:
-    """The same errors as mistakes.
-
-    :param known: aliases of the fields of the model that was validated, by name
-    """
+    """The same errors as mistakes; ``known``: aliases of the fields of the model that was validated, by name."""
     items = error.errors(include_url=False, include_input=False)
     below = {item["loc"][:-1] for item in items}
     found = []
@@ -131,10 +128,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Duration(float):
-    """Seconds.
-
-    :ivar text: as it was written
-    """
+    """Seconds; ``text``: as it was written."""
 
     text: str
 
@@ -185,11 +179,7 @@ class TriggerModel(BaseModel):
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        alias_generator=to_camel,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-        revalidate_instances="never",
+        alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True, revalidate_instances="never"
     )
     camel_case_only: ClassVar[frozenset[str]] = frozenset()
 

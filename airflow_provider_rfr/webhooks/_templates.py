@@ -12,7 +12,6 @@ and gives at most 1 MB.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -24,9 +23,7 @@ from airflow_provider_rfr.webhooks.handlebars.json_mode import well_formed
 from airflow_provider_rfr.webhooks.handlebars.template import compile_template
 from airflow_provider_rfr.webhooks.handlebars.values import Budget
 
-_DEEPEST = 64
 _LARGEST_BODY = 1024 * 1024
-_JSON_TYPE = "application/json"
 
 
 class NotJsonError(TemplateError):
@@ -46,11 +43,7 @@ _FLOW_ALIASES = {
 def template_variables(
     event: CommitEvent, *, delivery_id: str, attempt: int, trigger_name: str, headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text.
-
-    :param attempt: from 1
-    :param headers: those that the endpoint exposes, and no others
-    """
+    """Every variable by its name. Times are RFC 3339 in UTC with ``Z``; missing values are empty text."""
     same = ("target_name", "producer", "run_id", "commit_id", "target", "lake", "generation", "snapshot_id", "sequence")
     texts = ("dag_id", "dag_run_id", "task_id", "logical_date")
     fields = asdict(event)
@@ -73,19 +66,14 @@ def template_variables(
     return variables | {alias: variables[name] for alias, name in _FLOW_ALIASES.items()}
 
 
-def render_payload(tree: Any, variables: Mapping[str, Any]) -> Any:
+def render_payload(tree: Any, variables: Mapping[str, Any], budget: Budget | None = None, pointer: str = "") -> Any:
     """A tree of templates with these variables: new lists and maps, as JSON has them.
 
-    The limits of one template hold for all of the tree.
-
+    :param tree: JSON, as :data:`~airflow_provider_rfr.webhooks._fields.JsonTree` has checked it
+    :param budget: the limits of one template, which hold for all of the tree
     :raises TemplateError: as ``Template.render``, with the place in the payload as a JSON pointer
     """
-    return _rendered(tree, variables, Budget(), "", 0)
-
-
-def _rendered(tree: Any, variables: Mapping[str, Any], budget: Budget, pointer: str, depth: int) -> Any:
-    if depth > _DEEPEST:
-        raise _invalid_payload(pointer, f"more than {_DEEPEST} lists and maps inside each other")
+    budget = budget or Budget()
     if isinstance(tree, str):
         try:
             return compile_template(tree).value(variables, budget=budget)
@@ -95,34 +83,29 @@ def _rendered(tree: Any, variables: Mapping[str, Any], budget: Budget, pointer: 
         problem = f"{found.problem} (in the payload at {pointer or 'its top'})"
         raise TemplateError(problem, found.line, found.column)
     if isinstance(tree, (list, tuple)):
-        return [_rendered(each, variables, budget, f"{pointer}/{n}", depth + 1) for n, each in enumerate(tree)]
+        return [render_payload(each, variables, budget, f"{pointer}/{n}") for n, each in enumerate(tree)]
     if isinstance(tree, Mapping):
         rendered = {}
         for key, each in tree.items():
-            if not isinstance(key, str):
-                raise _invalid_payload(pointer, f"a key is a {type(key).__name__}; write it in quotes")
             step = key.replace("~", "~0").replace("/", "~1")
-            rendered[well_formed(key)] = _rendered(each, variables, budget, f"{pointer}/{step}", depth + 1)
+            rendered[well_formed(key)] = render_payload(each, variables, budget, f"{pointer}/{step}")
         return rendered
-    if tree is None or isinstance(tree, (bool, int)) or (isinstance(tree, float) and math.isfinite(tree)):
-        return tree
-    raise _invalid_payload(pointer, f"a {type(tree).__name__} that JSON does not have; write it in quotes")
-
-
-def _invalid_payload(pointer: str, problem: str) -> TemplateError:
-    return TemplateError(f"the payload at {pointer or 'its top'} is, or holds, {problem}", 1, 1)
+    return tree
 
 
 def render_body(endpoint: Endpoint, variables: Mapping[str, Any]) -> bytes:
     """The body in UTF-8.
 
-    :param variables: see :func:`template_variables`
     :raises TemplateError: the template is wrong, its result is not JSON (:class:`NotJsonError`), or too large
     """
-    if endpoint.payload_template is None:
-        body = _tree_body(endpoint, _names(endpoint, variables))
+    names = _names(endpoint, variables)
+    if endpoint.payload_template is not None:
+        body = _template_body(endpoint.payload_template, names)
     else:
-        body = _template_body(endpoint.payload_template, _names(endpoint, variables))
+        tree = render_payload(payload_tree(endpoint), names)
+        if endpoint.parameters is not None:
+            tree = endpoint.parameters.fitted(tree)
+        body = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if len(body) > _LARGEST_BODY:
         raise TemplateError(f"the body has {len(body)} bytes, more than {_LARGEST_BODY}", 1, 1)
     return body
@@ -144,9 +127,8 @@ def render_leaf(endpoint: Endpoint, leaf: str, variables: Mapping[str, Any]) -> 
 
 def content_type(endpoint: Endpoint) -> str:
     """The endpoint's own header, else JSON's."""
-    own = (value for name, value in endpoint.headers.items() if name.lower() == "content-type")
-    found = next(own, None)
-    return _JSON_TYPE if found is None else found.get_secret_value()
+    own = (value.get_secret_value() for name, value in endpoint.headers.items() if name.lower() == "content-type")
+    return next(own, "application/json")
 
 
 def _names(endpoint: Endpoint, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,11 +152,14 @@ def _escaped(value: Any, escape: Callable[[str], str]) -> Any:
 
 
 def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
+    def refused(constant: str) -> NoReturn:
+        raise ValueError(constant)
+
     text = compile_template(template, json_mode=True).render(names)
     if len(text) > _LARGEST_BODY:
         raise TemplateError(f"the body has {len(text)} characters, more than {_LARGEST_BODY} bytes", 1, 1)
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        json.loads(text, parse_constant=refused)
     except json.JSONDecodeError as error:
         problem, line, column = error.msg, error.lineno, error.colno
     except RecursionError:
@@ -182,27 +167,5 @@ def _template_body(template: str, names: Mapping[str, Any]) -> bytes:
     except ValueError:
         problem, line, column = "NaN, Infinity or a number too long", 1, 1
     else:
-        try:
-            return text.encode("utf-8")
-        except UnicodeEncodeError:
-            # Half of a surrogate pair, which JSON can only hold escaped.
-            return json.dumps(value).encode("ascii")
+        return text.encode()
     raise NotJsonError(f"rendered payload template is not valid JSON: {problem}", line, column)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _tree_body(endpoint: Endpoint, names: Mapping[str, Any]) -> bytes:
-    tree = render_payload(payload_tree(endpoint), names)
-    if endpoint.parameters is not None:
-        tree = endpoint.parameters.fitted(tree)
-    try:
-        text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (ValueError, TypeError, RecursionError):
-        raise NotJsonError("rendered payload is not valid JSON: a value has no form in JSON", 1, 1) from None
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(tree, separators=(",", ":")).encode("ascii")

@@ -19,7 +19,6 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import SecretStr
 from requests.structures import CaseInsensitiveDict
 
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -30,7 +29,7 @@ from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.webhooks._fields import header_faults, holds_sealed_text
 from airflow_provider_rfr.webhooks._model import shown
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
-from airflow_provider_rfr.webhooks.presets import Preset, TokenStep
+from airflow_provider_rfr.webhooks.presets import TokenStep
 
 _PUBLIC_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 
@@ -96,11 +95,6 @@ class Call:
         return host_of(self.url)
 
     @cached_property
-    def keys(self) -> tuple[bytes, ...]:
-        """Signing keys."""
-        return self.endpoint.signing.keys if self.endpoint.signing is not None else ()
-
-    @cached_property
     def masker(self) -> Masker:
         """Takes this endpoint's secrets out of texts."""
         return Masker(self.secrets)
@@ -129,7 +123,7 @@ def resolve(endpoint: Endpoint, connections: Connections, allowed_hosts: Iterabl
     else:
         step = preset.token_step(base, connection.login, connection.password)
         headers.update(preset.receiver.headers)
-        headers.update(_preset_credential(preset, connection) if step is None else {})
+        headers.update(preset.credential(connection.password) if step is None else {})
         if preset.path():
             parts = urlsplit(base)
             url = urlunsplit(parts._replace(path=parts.path.rstrip("/") + preset.path()))
@@ -157,16 +151,6 @@ def _base(endpoint: Endpoint, connection: ConnectionSettings) -> str:
     return base
 
 
-def _preset_credential(preset: Preset, connection: ConnectionSettings) -> dict[str, str]:
-    """The token of the preset, else the connection's password, in the header that the receiver wants."""
-    token = getattr(preset, "token", None)
-    secret = token.get_secret_value() if isinstance(token, SecretStr) else connection.password
-    if preset.receiver.credential is None or not secret:
-        return {}
-    header, form = preset.receiver.credential
-    return {header: form.replace("{}", secret)}
-
-
 def _secrets(
     endpoint: Endpoint, connection: ConnectionSettings, step: TokenStep | None, base: str, headers: Mapping[str, str]
 ) -> tuple[str, ...]:
@@ -190,10 +174,7 @@ def _secrets(
 
 
 class TokenKeeper:
-    """One endpoint's token, for all threads that call it. It has no repr that would show it.
-
-    :ivar step: how a token is fetched
-    """
+    """One endpoint's token, for all threads that call it."""
 
     def __init__(self, step: TokenStep, guard: AddressGuard, verify: bool | str) -> None:
         self.step = step
@@ -201,9 +182,6 @@ class TokenKeeper:
         self._verify = verify
         self._lock = threading.Lock()
         self._token: str | None = None
-
-    def __repr__(self) -> str:
-        return "TokenKeeper()"
 
     def token(self, client: Client, deadline: Deadline, refused: str | None) -> str | NoAnswer:
         """A token, fetched within the attempt's time where none is known.
@@ -245,10 +223,7 @@ class TokenKeeper:
 
 
 def webhook_headers(keys: Sequence[bytes], delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt by Standard Webhooks.
-
-    :param keys: signing keys, the newest first; without any there is no signature, but the other headers
-    """
+    """The headers of one attempt by Standard Webhooks; without keys there is no signature, but the other headers."""
     headers = {"webhook-id": delivery_id, "webhook-timestamp": str(timestamp)}
     content = f"{delivery_id}.{timestamp}.".encode() + body
     digests = [hmac.new(key, content, hashlib.sha256).digest() for key in keys]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from airflow_provider_rfr.documents import DocumentError, read_yaml
-from airflow_provider_rfr.exceptions import TriggerConfigError, TriggerProblem
+from airflow_provider_rfr.exceptions import Problem, TriggerConfigError
 from airflow_provider_rfr.webhooks._fields import NONSENSITIVE, holds_sealed_text, plain_tree
 from airflow_provider_rfr.webhooks._model import TriggerModel, Wait, details, mistake, path_of, refusal
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -176,8 +177,9 @@ def parse_triggers(
         if context.get("whole"):
             path = "" if trigger or where == "triggers" else where
         problem = str(context.get("problem", item["msg"]))
-        problems.append(TriggerProblem(trigger, path, problem, str(context.get("remedy", ""))))
-    raise TriggerConfigError(problems)
+        at = f"trigger {trigger}" if trigger else "triggers"
+        problems.append(Problem(path, problem, str(context.get("remedy", "")), at))
+    raise TriggerConfigError.of(problems)
 
 
 def unwrapped(document: Any) -> Any:
@@ -190,7 +192,7 @@ def unwrapped(document: Any) -> Any:
 
 
 def load_document(path: str | Path) -> Any:
-    """The content of a YAML or JSON file, whatever it is.
+    """The content of a YAML or JSON file.
 
     :raises TriggerConfigError: it can't be read, or is neither
     """
@@ -205,13 +207,20 @@ def load_document(path: str | Path) -> Any:
         problem = f"can't be read: {error.strerror or type(error).__name__}"
     except DocumentError as error:
         problem = str(error)
-    raise TriggerConfigError([TriggerProblem("", str(path), problem)])
+    raise TriggerConfigError(str(path), problem, place="triggers")
 
 
 def _parse_document(text: str, *, is_json: bool = False) -> Any:
     """The content of a file with this text; raises :class:`DocumentError`."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        repeated = next((key for key, times in Counter(key for key, _ in pairs).items() if times > 1), None)
+        if repeated is not None:
+            raise DocumentError("duplicate key", key=repeated)
+        return dict(pairs)
+
     try:
-        return json.loads(text, object_pairs_hook=_without_duplicates) if is_json else read_yaml(text)
+        return json.loads(text, object_pairs_hook=unique) if is_json else read_yaml(text)
     except DocumentError as error:
         problem = f"duplicate key {_quoted(error.key)}" if error.key is not None else error.problem
         if error.line:
@@ -221,12 +230,3 @@ def _parse_document(text: str, *, is_json: bool = False) -> Any:
         raise DocumentError(f"is not JSON at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError, OverflowError):
         raise DocumentError("holds a value that can't be read") from None
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise DocumentError("duplicate key", key=key)
-        found[key] = value
-    return found

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from sqlalchemy import RowMapping
+
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import append_once
 from airflow_provider_rfr.store.deliveries import EndpointKey, attempts_since, ended_without_attempt
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TABLE: Final = "rfr_system.delivery_history"
-_KEYS: Final = ("delivery_id", "attempt")
 _WINDOW: Final = timedelta(days=2)
 """How far back missing rows are looked for; usually an attempt is recorded when its dispatcher's run ends."""
 
@@ -59,14 +60,15 @@ def record_deliveries(
         for row in untried:
             ended = {"attempt": 0, "outcome": row["state"], "attempted_at": instant(row["ended_at"])}
             rows.append({**_delivery(row, lake, endpoints), **ended})
-        return append_once(catalog, _TABLE, rows, keys=_KEYS, scope={"lake": lake}, since=("attempted_at", since))
+        keys = ("delivery_id", "attempt")
+        return append_once(catalog, _TABLE, rows, keys=keys, scope={"lake": lake}, since=("attempted_at", since))
     except Exception as error:  # noqa: BLE001 - each catalog fails in its own way; the text may hold its credentials
         problem = type(error).__name__
         log.warning("the history of deliveries can't be written (%s); the deliveries are not affected", problem)
         return 0
 
 
-def _delivery(row: Mapping[str, Any], lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:
+def _delivery(row: RowMapping, lake: str, endpoints: Mapping[EndpointKey, Endpoint]) -> dict[str, Any]:
     key = EndpointKey(lake, row["target"], row["trigger"], row["block"])
     url = endpoints[key].url if key in endpoints else None
     # Of the address scheme and host, never the path, which may be secret.

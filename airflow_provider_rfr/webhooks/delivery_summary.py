@@ -84,10 +84,7 @@ class DeliverySummary:
     notification_errors: list[str] = field(default_factory=list)
 
     def add(self, results: Iterable[tuple[Result, Failure | None]], lost: set[str]) -> None:
-        """Count what was written to the store.
-
-        :param lost: ids of deliveries whose lease had run out
-        """
+        """Count what was written to the store; ``lost``: ids of deliveries whose lease had run out."""
         for result, failure in results:
             if failure is not None and failure.is_refusal and failure not in self.refusals:
                 self.refusals.append(failure)
@@ -122,10 +119,7 @@ Notifier = Callable[[DeadLetter], None]
 
 
 def notify_dead_letters(store: ControlStore, endpoint_ids: Collection[int], notifier: Notifier) -> list[str]:
-    """Call the notifier for each dead letter that it was not called for; returns what it raised, without the texts.
-
-    Where it raised, it is called again the next time.
-    """
+    """Call the notifier for each dead letter until it once succeeded; returns what it raised, without the texts."""
     with store.read() as connection:
         rows = unnotified_dead_letters(connection, endpoint_ids)
     failed = []

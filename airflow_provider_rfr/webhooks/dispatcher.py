@@ -25,21 +25,11 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent, merge
+from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.claims import Claim, Result, Window, claim, next_due, settle
-from airflow_provider_rfr.store.deliveries import (
-    EndpointKey,
-    EndpointRow,
-    Selection,
-    change_endpoints,
-    count_pending,
-    count_states,
-    endpoints_of_table,
-    endpoints_with_ids,
-    load_endpoints,
-    mend_times,
-)
+from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import Clock, ControlStore, SystemClock
-from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker, JobResult
+from airflow_provider_rfr.webhooks._endpoint_worker import Ended, EndpointWorker
 from airflow_provider_rfr.webhooks._fields import holds_sealed_text
 from airflow_provider_rfr.webhooks.calls import Call, Connections, ConnectionSettings, TokenKeeper, resolve
 from airflow_provider_rfr.webhooks.delivery_summary import DeliverySummary, Notifier, notify_dead_letters
@@ -54,7 +44,7 @@ _LARGEST_BATCH: Final = 128
 
 
 def _merge_events(endpoint: EndpointRow, events: Sequence[str]) -> Window:
-    """One delivery for these events, the oldest first; its id follows from the first and the last commit.
+    """One delivery for these events, the oldest first.
 
     :raises ValueError: one of them can't be read
     """
@@ -78,7 +68,7 @@ class _Run:
         self,
         store: ControlStore,
         workers: Iterable[EndpointWorker],
-        done: SimpleQueue[JobResult],
+        done: SimpleQueue[Ended],
         owner: str,
         *,
         notifies: bool,
@@ -101,21 +91,21 @@ class _Run:
         done = self._take_results()
         changed = []
         for worker in self._workers:
-            own = [each.result for each in done if each.worker is worker]
+            own = [result for its, result in done if its is worker]
             if own and worker.finish(own):
                 changed.append(worker)
         for worker in self._workers:
             if not claiming or (worker in changed and worker.is_open):
                 done += worker.take_back()
         is_idle = not self.in_hand
-        asking = [worker for worker in self._workers if claiming and worker.wants_more(is_idle=is_idle)]
+        asking = [worker for worker in self._workers if claiming and (is_idle or worker.wants_more())]
         if not done and not asking:
             return 0
         # Without notifications, dead letters are marked as if theirs had been sent.
-        results = [each.result if self._notifies else replace(each.result, notified=True) for each in done]
+        results = [result if self._notifies else replace(result, notified=True) for _, result in done]
         asked_at = time.monotonic()
         lost, claims = self._store.run(lambda connection: self._write(connection, results, changed, asking))
-        self.summary.add([(each.result, each.worker.failure(each.result)) for each in done], lost)
+        self.summary.add([(result, worker.failure(result)) for worker, result in done], lost)
         for worker, found in zip(asking, claims, strict=True):
             worker.put(found, asked_at)
         for worker in self._workers:
@@ -127,7 +117,7 @@ class _Run:
         ids = [each for worker in self._workers for each in worker.keys]
         with self._store.read() as connection:
             now = self._store.now(connection)
-            rows = endpoints_with_ids(connection, ids)
+            rows = deliveries.endpoints_with_ids(connection, ids)
             moment = next_due(connection, [worker.wish() for worker in self._workers], rows)
         return None if moment is None else max(0, moment - now)
 
@@ -149,9 +139,9 @@ class _Run:
             worker.take_back()
             worker.close()
 
-    def _take_results(self) -> list[JobResult]:
+    def _take_results(self) -> list[Ended]:
         """What has ended by now. Results come in bursts, so a little patience makes one transaction of many."""
-        found: list[JobResult] = []
+        found: list[Ended] = []
         in_hand = self.in_hand
         wait, end = (_RESULT_WAIT if in_hand else 0.0), 0.0
         while len(found) < min(_LARGEST_BATCH, in_hand):
@@ -173,8 +163,8 @@ class _Run:
         now = self._store.now(connection)
         lost = settle(connection, now, results) if results else set()
         for worker in changed:
-            change_endpoints(connection, worker.keys, **worker.row_values(now))
-        rows = endpoints_with_ids(connection, [each for worker in asking for each in worker.keys])
+            deliveries.change_endpoints(connection, worker.keys, **worker.row_values(now))
+        rows = deliveries.endpoints_with_ids(connection, [each for worker in asking for each in worker.keys])
         return lost, [claim(connection, now, self._owner, worker.wish(), rows, _merge_events) for worker in asking]
 
 
@@ -244,7 +234,7 @@ class Dispatcher:
         rows = self._load_rows()
         ids = [row.id for row in rows.values()]
         skipped = self._count_skipped()
-        done: SimpleQueue[JobResult] = SimpleQueue()
+        done: SimpleQueue[Ended] = SimpleQueue()
         run = _Run(self._store, self._new_workers(rows.values(), done), done, self._owner, notifies=self._notifies)
         try:
             self._deliver(run, ids, until_empty, patience)
@@ -257,7 +247,7 @@ class Dispatcher:
         summary.notification_errors = self._notify(ids)
         summary.skipped = skipped
         with self._store.read() as connection:
-            summary.pending = count_pending(connection, ids)
+            summary.pending = deliveries.count_pending(connection, ids)
         wait = run.milliseconds_until_due()
         if wait is not None:
             summary.next_due = datetime.fromtimestamp(self._clock.now() + wait / 1000, timezone.utc)
@@ -294,11 +284,13 @@ class Dispatcher:
     def _load_rows(self) -> dict[EndpointKey, EndpointRow]:
         """The enabled endpoints' rows; repairs those of a clock that ran ahead, and enables those that moved."""
         with self._store.read() as connection:
-            rows = load_endpoints(connection, [key for key, endpoint in self._endpoints.items() if endpoint.enabled])
+            enabled = [key for key, endpoint in self._endpoints.items() if endpoint.enabled]
+            rows = deliveries.load_endpoints(connection, enabled)
         ids = [row.id for row in rows.values()]
-        longest_lease = int((_LONGEST_TIMEOUT + self._slack) * 1000)
+        lease = int((_LONGEST_TIMEOUT + self._slack) * 1000)
         if ids:
-            self._store.run(lambda connection: mend_times(connection, self._store.now(connection), ids, longest_lease))
+            store = self._store
+            store.run(lambda connection: deliveries.mend_times(connection, store.now(connection), ids, lease))
         for key, row in rows.items():
             if row.disabled_at is None or row.disabled_address is None:
                 continue
@@ -317,18 +309,18 @@ class Dispatcher:
         total = 0
         with self._store.read() as connection:
             for lake, table, block in dict.fromkeys((key.lake, key.table, key.block) for key in self._endpoints):
-                for key in (row.key for row in endpoints_of_table(connection, lake, table)):
+                for key in (row.key for row in deliveries.endpoints_of_table(connection, lake, table)):
                     if key in self._endpoints or key.block != block:
                         continue
                     one = Selection(lake=lake, table=table, trigger=key.trigger, block=block)
-                    number = count_states(connection, one)["pending"]
+                    number = deliveries.count_states(connection, one)["pending"]
                     total += number
                     if number and key not in self._warned:
                         self._warned.add(key)
                         log.warning("%s was removed from the configuration; %s deliveries stay pending", key, number)
         return total
 
-    def _new_workers(self, rows: Iterable[EndpointRow], done: SimpleQueue[JobResult]) -> list[EndpointWorker]:
+    def _new_workers(self, rows: Iterable[EndpointRow], done: SimpleQueue[Ended]) -> list[EndpointWorker]:
         """A worker for each group of endpoints that are configured alike."""
         groups: dict[tuple[str, float, str], list[EndpointRow]] = {}
         for row in rows:
@@ -359,4 +351,4 @@ def enable(store: ControlStore, ids: Iterable[int]) -> int:
     """Let endpoints be called again that were paused, disabled or failing; returns how many there were."""
     wanted = list(ids)
     values = dict.fromkeys(("paused_at", "disabled_at", "disabled_reason", "disabled_address", "open_until"))
-    return store.run(lambda connection: change_endpoints(connection, wanted, failing=0, **values))
+    return store.run(lambda connection: deliveries.change_endpoints(connection, wanted, failing=0, **values))

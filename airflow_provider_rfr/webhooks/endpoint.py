@@ -140,12 +140,6 @@ def _check_timeout(seconds: Any) -> Any:
     return seconds
 
 
-def _default_attempts(data: Mapping[str, Any]) -> int:
-    if data["max_retries"] is not None:
-        return int(data["max_retries"]) + 1
-    return _DEFAULT_ATTEMPTS[data["retry"].schedule]
-
-
 _Method = Annotated[str, PlainValidator(one_of(*_METHODS)), WithJsonSchema({"enum": list(_METHODS), "type": "string"})]
 _Timeout = Annotated[Duration, PlainValidator(read_duration), AfterValidator(_check_timeout), DURATION_SCHEMA]
 
@@ -198,7 +192,12 @@ class Endpoint(TriggerModel):
     retry: Retry = Field(default=Retry(), json_schema_extra=NONSENSITIVE)
     max_retries: StrictInt | None = Field(default=None, ge=0, lt=_MOST_ATTEMPTS, json_schema_extra=NONSENSITIVE)
     max_attempts: StrictInt = Field(
-        default_factory=_default_attempts, ge=0, le=_MOST_ATTEMPTS, json_schema_extra={**NONSENSITIVE, "default": 3}
+        default_factory=lambda data: (
+            _DEFAULT_ATTEMPTS[data["retry"].schedule] if data["max_retries"] is None else data["max_retries"] + 1
+        ),
+        ge=0,
+        le=_MOST_ATTEMPTS,
+        json_schema_extra={**NONSENSITIVE, "default": 3},
     )
     written_interval: Wait | None = Field(default=None, alias="interval", json_schema_extra=NONSENSITIVE)
     when: When = Field(default=When(), json_schema_extra=NONSENSITIVE)

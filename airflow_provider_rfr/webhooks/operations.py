@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.http.client import Client
 from airflow_provider_rfr.lake.commit_event import CommitEvent
-from airflow_provider_rfr.store.claims import Ending
-from airflow_provider_rfr.store.deliveries import (
-    CANCELLABLE,
-    EVERYTHING,
-    REPLAYABLE,
-    Attempt,
-    Delivery,
-    EndpointKey,
-    EndpointRow,
-    Selection,
-    attempts_of,
-    change_endpoints,
-    count_states,
-    delete_ended,
-    endpoints_of_table,
-    load_endpoints,
-    oldest_pending,
-    parts_of,
-    select_deliveries,
-    set_cancelled,
-    set_pending,
-)
+from airflow_provider_rfr.store import deliveries as rows
+from airflow_provider_rfr.store.claims import Claim, Ending
+from airflow_provider_rfr.store.deliveries import EVERYTHING, Delivery, EndpointKey, EndpointRow, Selection
 from airflow_provider_rfr.store.engine import ControlStore, SystemClock
 from airflow_provider_rfr.webhooks._attempts import call_endpoint
 from airflow_provider_rfr.webhooks.calls import Connections, resolve
@@ -43,10 +26,7 @@ from airflow_provider_rfr.webhooks.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class _TestAnswer:
-    """Result of a test fire; nothing of it is secret.
-
-    :ivar answer: at most 2 KB, masked
-    """
+    """Result of a test fire; nothing of it is secret; ``answer``: at most 2 KB, masked."""
 
     __test__ = False
 
@@ -61,34 +41,33 @@ class _TestAnswer:
 def deliveries(store: ControlStore, selection: Selection = EVERYTHING, limit: int | None = 100) -> list[Delivery]:
     """Deliveries, the newest first."""
     with store.read() as connection:
-        return select_deliveries(connection, selection, limit)
+        return rows.select_deliveries(connection, selection, limit)
 
 
-def history(store: ControlStore, delivery_id: str) -> list[Attempt]:
+def history(store: ControlStore, delivery_id: str) -> list[Row[Any]]:
     """Attempts of one delivery that ended, the oldest first. A dispatcher that was killed leaves none."""
     with store.read() as connection:
-        return attempts_of(connection, delivery_id)
+        return rows.attempts_of(connection, delivery_id)
 
 
 def counts(store: ControlStore, selection: Selection = EVERYTHING) -> dict[str, int]:
     """Deliveries by state."""
     with store.read() as connection:
-        return count_states(connection, selection)
+        return rows.count_states(connection, selection)
 
 
 def endpoints(store: ControlStore, lake: str, table: str | None = None) -> list[EndpointRow]:
     """What the store knows of endpoints: paused, disabled, failing, last fired."""
     with store.read() as connection:
-        return endpoints_of_table(connection, lake, table)
+        return rows.endpoints_of_table(connection, lake, table)
 
 
 def endpoint_named(store: ControlStore, lake: str, table: str, name: str) -> EndpointKey:
-    """The endpoint of the table that a name means.
+    """The endpoint of the table that a name (``trigger`` or ``block/trigger``) means.
 
-    :param name: a trigger's, or ``block/trigger`` where several blocks have it
     :raises ConfigurationError: there is none, or there are several
     """
-    trigger, block = parts_of(name)
+    trigger, block = rows.parts_of(name)
     keys = [row.key for row in endpoints(store, lake, table) if row.key.trigger == trigger]
     found = [key for key in keys if block in (None, key.block)]
     if not found:
@@ -107,7 +86,7 @@ def replay(store: ControlStore, selection: Selection) -> list[str]:
     Without states in the selection, dead deliveries, and of those named by id all that ended. What was merged is
     replayed as the delivery that it was merged into.
     """
-    return _change(store, selection, REPLAYABLE if selection.ids else ("dead",), REPLAYABLE, set_pending)
+    return _change(store, selection, rows.REPLAYABLE if selection.ids else ("dead",), rows.REPLAYABLE, rows.set_pending)
 
 
 def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict[str, str]:
@@ -117,7 +96,7 @@ def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict
         # A selection without ids is everything.
         return reasons
     with store.read() as connection:
-        found = select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
+        found = rows.select_deliveries(connection, Selection(lake=lake, ids=list(reasons)))
     for each in found:
         if each.merged_into is not None:
             reasons[each.id] = f"it was delivered with others as {each.merged_into}; replay that"
@@ -130,17 +109,14 @@ def why_not_replayed(store: ControlStore, lake: str, ids: Iterable[str]) -> dict
 
 def cancel(store: ControlStore, selection: Selection, *, detail: str = "cancelled") -> list[str]:
     """Never deliver what is pending or dead; returns the ids. An attempt that is under way is not stopped."""
-    return _change(store, selection, CANCELLABLE, CANCELLABLE, partial(set_cancelled, detail=detail))
+    return _change(store, selection, rows.CANCELLABLE, rows.CANCELLABLE, partial(rows.set_cancelled, detail=detail))
 
 
 def pause(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
     """Send nothing to these endpoints until :func:`resume`; commits are still enqueued. Returns how many there were."""
-    wanted = list(keys)
-
-    def work(connection: Connection) -> int:
-        return change_endpoints(connection, _ids(connection, wanted), paused_at=store.now(connection))
-
-    return store.run(work)
+    with store.read() as connection:
+        ids = _ids(connection, keys)
+    return store.run(lambda connection: rows.change_endpoints(connection, ids, paused_at=store.now(connection)))
 
 
 def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
@@ -150,30 +126,25 @@ def resume(store: ControlStore, keys: Iterable[EndpointKey]) -> int:
     """
     with store.read() as connection:
         ids = _ids(connection, keys)
-    store.run(lambda connection: change_endpoints(connection, ids, address=None, places=None))
+    store.run(lambda connection: rows.change_endpoints(connection, ids, address=None, places=None))
     return enable(store, ids)
 
 
 def oldest_pending_seconds(store: ControlStore, lake: str | None = None, table: str | None = None) -> float:
     """Age of the oldest pending delivery; 0 for none."""
     with store.read() as connection:
-        made = oldest_pending(connection, Selection(lake=lake, table=table))
+        made = rows.oldest_pending(connection, Selection(lake=lake, table=table))
         return 0.0 if made is None else max(0.0, (store.now(connection) - made) / 1000)
 
 
-def blocked_reason(store: ControlStore, lake: str, table: str, triggers: Collection[str] | None = None) -> str | None:
+def blocked_reason(store: ControlStore, lake: str, table: str) -> str | None:
     """Why the next refresh of the table has to wait; None if it need not.
 
     It waits while a delivery of a trigger with ``onFailure: block`` is dead, until it is replayed or cancelled.
-
-    :param triggers: that block by today's configuration; None for those that did when their delivery was given up
     """
     with store.read() as connection:
-        dead = select_deliveries(connection, Selection(lake=lake, table=table, states=("dead",)))
-    if triggers is None:
-        blocking = [each for each in dead if each.on_failure == "block"]
-    else:
-        blocking = [each for each in dead if each.key.trigger in triggers]
+        dead = rows.select_deliveries(connection, Selection(lake=lake, table=table, states=("dead",)))
+    blocking = [each for each in dead if each.on_failure == "block"]
     if not blocking:
         return None
     newest = blocking[0]
@@ -186,9 +157,8 @@ def blocked_reason(store: ControlStore, lake: str, table: str, triggers: Collect
 
 def forget(store: ControlStore, older_than_seconds: float, selection: Selection = EVERYTHING) -> int:
     """Delete what was delivered, cancelled or merged so long ago; returns how many. Dead letters stay."""
-    return store.run(
-        lambda connection: delete_ended(connection, store.now(connection) - int(older_than_seconds * 1000), selection)
-    )
+    age = int(older_than_seconds * 1000)
+    return store.run(lambda connection: rows.delete_ended(connection, store.now(connection) - age, selection))
 
 
 def test_fire(
@@ -203,19 +173,16 @@ def test_fire(
     :raises ConfigurationError: it can't be found out how to call it
     """
     call = resolve(endpoint, connections, allowed_hosts)
-    delivery_id = uuid.uuid4().hex
-    client = Client()
-    try:
-        outcome = call_endpoint(call, event, delivery_id, client, SystemClock(), trigger_name=endpoint.name)
-    finally:
-        client.close()
+    claim = Claim(uuid.uuid4().hex, endpoint_id=0, event="", attempt=1, failures=0, token=0, owner="", started_at=0)
+    with contextlib.closing(Client()) as client:
+        result = call_endpoint(call, event, claim, client, SystemClock(), trigger_name=endpoint.name)
     return _TestAnswer(
-        delivered=outcome.ending is Ending.DELIVERED,
-        delivery_id=delivery_id,
-        status=outcome.status,
-        detail=outcome.detail,
-        answer=outcome.answer,
-        milliseconds=outcome.milliseconds,
+        delivered=result.ending is Ending.DELIVERED,
+        delivery_id=claim.delivery_id,
+        status=result.status,
+        detail=result.detail,
+        answer=result.answer,
+        milliseconds=result.milliseconds,
     )
 
 
@@ -232,7 +199,7 @@ def _change(
     states = tuple(each for each in (selection.states or default) if each in allowed)
 
     def transaction(connection: Connection) -> list[str]:
-        found = select_deliveries(connection, replace(selection, states=states))
+        found = rows.select_deliveries(connection, replace(selection, states=states))
         ids = [each.id for each in found]
         for start in range(0, len(ids), 500):
             work(connection, store.now(connection), ids[start : start + 500])
@@ -242,4 +209,4 @@ def _change(
 
 
 def _ids(connection: Connection, keys: Iterable[EndpointKey]) -> list[int]:
-    return [row.id for row in load_endpoints(connection, keys).values()]
+    return [row.id for row in rows.load_endpoints(connection, keys).values()]

@@ -19,17 +19,8 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.lake.commits import CommitLog, write_table_properties
 from airflow_provider_rfr.lake.expiry import hold_property
-from airflow_provider_rfr.store.deliveries import (
-    EndpointKey,
-    EndpointRow,
-    NewDelivery,
-    add_deliveries,
-    change_endpoints,
-    endpoints_of_table,
-    ensure_endpoint,
-    first_unsent,
-    load_endpoints,
-)
+from airflow_provider_rfr.store import deliveries
+from airflow_provider_rfr.store.deliveries import EndpointKey, EndpointRow
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.webhooks.config import TriggerBlock
 from airflow_provider_rfr.webhooks.endpoint import Endpoint
@@ -46,10 +37,7 @@ StartFrom = Literal["latest", "earliest"]
 
 
 def delivery_id(commit_id: str, endpoint_name: str) -> str:
-    """32 hexadecimal digits that depend on the commit and the endpoint alone.
-
-    :param endpoint_name: with its block's, as :attr:`EndpointKey.name` has it
-    """
+    """32 hexadecimal digits that depend on the commit and on :attr:`EndpointKey.name` alone."""
     return _digest("delivery", commit_id, endpoint_name)
 
 
@@ -64,10 +52,7 @@ def _digest(*parts: str) -> str:
 
 
 def endpoints_of(lake: str, table: str, block: TriggerBlock, default_name: str = "") -> dict[EndpointKey, Endpoint]:
-    """The block's endpoints, for one table.
-
-    :param default_name: of a block that gives none
-    """
+    """The block's endpoints, for one table; ``default_name``: of a block that gives none."""
     name = block.name or default_name
     return {EndpointKey(lake, table, trigger, name): endpoint for trigger, endpoint in block.config.items()}
 
@@ -82,13 +67,13 @@ def register_endpoints(store: ControlStore, endpoints: Mapping[EndpointKey, Endp
     :raises ConfigurationError: a trigger calls another address than the one of the same name at other places
     """
     with store.read() as connection:
-        known = load_endpoints(connection, endpoints)
+        known = deliveries.load_endpoints(connection, endpoints)
     changed = [key for key, row in sorted(known.items()) if _place_values(row, endpoints[key], place)]
 
     def work(connection: Connection) -> None:
         for key in changed:
-            row = ensure_endpoint(connection, key)
-            change_endpoints(connection, [row.id], **_place_values(row, endpoints[key], place))
+            row = deliveries.ensure_endpoint(connection, key)
+            deliveries.change_endpoints(connection, [row.id], **_place_values(row, endpoints[key], place))
 
     if changed:
         store.run(work)
@@ -114,9 +99,9 @@ def _place_values(row: EndpointRow, endpoint: Endpoint, place: str) -> dict[str,
 
 
 def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mapping[EndpointKey, Endpoint]) -> int:
-    """Make the deliveries of these commits that are missing; returns how many were.
+    """Make the missing deliveries of these commits, e.g. of one that was just published; returns how many there were.
 
-    For known commits, e.g. the one that was just published. Commits before them are left to :func:`enqueue_commits`.
+    Commits before them are left to :func:`enqueue_commits`.
     """
     found = list(events)
 
@@ -125,7 +110,7 @@ def enqueue(store: ControlStore, events: Iterable[CommitEvent], endpoints: Mappi
         for key in sorted(key for key, endpoint in endpoints.items() if endpoint.enabled):
             owed = [event for event in found if (event.lake, event.target) == (key.lake, key.table)]
             if any(endpoints[key].when.accepts(event) for event in owed):
-                row = ensure_endpoint(connection, key)
+                row = deliveries.ensure_endpoint(connection, key)
                 made += _add(connection, store.now(connection), row, endpoints[key], owed)
         return made
 
@@ -151,7 +136,7 @@ def enqueue_commits(
         return 0
     mine = {key: endpoint for key, endpoint in endpoints.items() if (key.lake, key.table) == (lake, table)}
     with store.read() as connection:
-        rows = load_endpoints(connection, mine)
+        rows = deliveries.load_endpoints(connection, mine)
     since = {
         key: _first_sequence(commits, lake, key, rows.get(key), start_from)
         for key, endpoint in mine.items()
@@ -177,8 +162,8 @@ def release_snapshots(store: ControlStore, catalog: Catalog, lake: str, table: s
     if commits is None:
         return
     with store.read() as connection:
-        rows = endpoints_of_table(connection, lake, table)
-        unsent = first_unsent(connection, [row.id for row in rows])
+        rows = deliveries.endpoints_of_table(connection, lake, table)
+        unsent = deliveries.first_unsent(connection, [row.id for row in rows])
     needed: dict[str, str | None] = {
         _hold_property(row.key): str(unsent.get(row.id, row.enqueued_until + 1))
         for row in rows
@@ -228,11 +213,11 @@ def _enqueue_new(
 ) -> int:
     made, now = 0, store.now(connection)
     newest = max((record.sequence for record in commits.commits()), default=0)
-    known = load_endpoints(connection, endpoints)
+    known = deliveries.load_endpoints(connection, endpoints)
     for key in sorted(endpoints):
         if key not in since and key not in known:
             continue
-        row = ensure_endpoint(connection, key)
+        row = deliveries.ensure_endpoint(connection, key)
         values = {"table_uuid": commits.table_uuid, "enqueued_until": newest}
         if key in since:
             after, first = since[key] - 1, since[key]
@@ -246,15 +231,12 @@ def _enqueue_new(
             values["since"] = first
             made += _add(connection, now, row, endpoints[key], _events(commits, lake, after))
         # A trigger that is switched off gets nothing of what is committed meanwhile.
-        change_endpoints(connection, [row.id], **values)
+        deliveries.change_endpoints(connection, [row.id], **values)
     return made
 
 
 def _events(commits: CommitLog, lake: str, after: int | None = None) -> list[CommitEvent]:
-    """Events of the table's commits.
-
-    :param after: only of those with a greater sequence number
-    """
+    """Events of the table's commits; ``after``: only of those with a greater sequence number."""
     found = []
     for record in commits.commits(after):
         at = (record.snapshot_id, record.sequence, record.timestamp_ms)
@@ -279,13 +261,14 @@ def _add(connection: Connection, now: int, row: EndpointRow, endpoint: Endpoint,
             # Other programs may write any id; not every database takes it.
             commit_id = hashlib.sha256(commit_id.encode("utf-8", "replace")).hexdigest()
         owed.append(
-            NewDelivery(
-                id=delivery_id(event.commit_id, row.key.name),
-                endpoint_id=row.id,
-                commit_id=commit_id,
-                sequence=event.sequence,
-                snapshot_id=event.snapshot_id,
-                event=event.to_json(),
-            )
+            {
+                "id": delivery_id(event.commit_id, row.key.name),
+                "endpoint_id": row.id,
+                "first_commit": commit_id,
+                "last_commit": commit_id,
+                "sequence": event.sequence,
+                "snapshot_id": event.snapshot_id,
+                "event": event.to_json(),
+            }
         )
-    return add_deliveries(connection, now, owed)
+    return deliveries.add_deliveries(connection, now, owed)

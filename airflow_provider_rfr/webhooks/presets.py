@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, PlainValidator, SecretStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from airflow_provider_rfr.webhooks._fields import (
@@ -40,10 +40,7 @@ _BEARER = ("Authorization", "Bearer {}")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Stands in a body for a parameter.
-
-    :ivar default: of a parameter that is not given; None to leave the entry out
-    """
+    """Stands in a body for a parameter; ``default``: of a parameter that is not given; None to leave the entry out."""
 
     parameter: str
     default: Any = None
@@ -75,10 +72,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class TokenStep:
-    """A request whose answer holds the token that the webhook is sent with, as JSON field ``access_token``.
-
-    :ivar body: JSON to POST; it holds a password
-    """
+    """A request whose answer has the token (``access_token``) for the webhook; its JSON body holds a password."""
 
     url: str = field(repr=False)
     body: Mapping[str, str] = field(repr=False)
@@ -104,6 +98,15 @@ class Preset(TriggerModel):
     def body_secrets(self) -> dict[str, str]:
         """What templates find as ``preset.NAME``."""
         return {name: getattr(self, name).get_secret_value() for name in self.receiver.body_secrets}
+
+    def credential(self, password: str) -> dict[str, str]:
+        """The preset's token, else the connection's password, in the header that the receiver wants."""
+        token = getattr(self, "token", None)
+        secret = token.get_secret_value() if isinstance(token, SecretStr) else password
+        if self.receiver.credential is None or not secret:
+            return {}
+        header, form = self.receiver.credential
+        return {header: form.replace("{}", secret)}
 
     def token_step(self, base: str, login: str, password: str) -> TokenStep | None:
         """How to get a token; None where none has to be fetched.

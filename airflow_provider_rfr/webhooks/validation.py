@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.exceptions import TemplateError, TriggerConfigError, TriggerProblem
+from airflow_provider_rfr.exceptions import Problem, TemplateError, TriggerConfigError
 from airflow_provider_rfr.lake.commit_event import Binding, CommitEvent
 from airflow_provider_rfr.webhooks._fields import is_sealed_text, plain_tree
 from airflow_provider_rfr.webhooks._model import path_of
@@ -43,15 +43,23 @@ _COLLECTIONS = ("acmeCo/example/collection", "acmeCo/example/another")
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One event to try.
-
-    :ivar words: which one it is, for people
-    :ivar header: value of exposed headers
-    """
+    """One event to try, what it is called for people, and the value of exposed headers."""
 
     words: str
     event: CommitEvent
     header: str = _HEADER
+
+    def variables(self, endpoint: Endpoint) -> dict[str, Any]:
+        """Its variables, and every header that may be exposed, without its value."""
+        # Of sealed names and connections it could be any.
+        if any(map(is_sealed_text, endpoint.expose_headers)):
+            names = [*endpoint.headers]
+        else:
+            names = [*endpoint.exposed_headers(), *endpoint.expose_headers]
+        headers = {name.removesuffix(_SEALED_SUFFIX): self.header for name in names}
+        return template_variables(
+            self.event, delivery_id="0" * 32, attempt=1, trigger_name=endpoint.name, headers=headers
+        )
 
 
 def _placeholder(collections: int) -> CommitEvent:
@@ -110,7 +118,7 @@ def placeholder_events() -> tuple[CommitEvent, ...]:
 
 
 _REMEMBERED = 512
-_known: dict[bytes, tuple[TriggerProblem, ...]] = {}
+_known: dict[bytes, tuple[Problem, ...]] = {}
 
 
 def validate_block(block: TriggerBlock) -> None:
@@ -127,7 +135,7 @@ def validate_block(block: TriggerBlock) -> None:
             _known.clear()
         _known[key] = problems
     if problems:
-        raise TriggerConfigError(problems)
+        raise TriggerConfigError.of(problems)
 
 
 def check_triggers(
@@ -149,16 +157,14 @@ def check_triggers(
     endpoints = raw.get("config") if isinstance(raw, Mapping) else None
     if isinstance(endpoints, Sequence) and not isinstance(endpoints, str):
         endpoints = {f"trigger{number}": each for number, each in enumerate(endpoints)}
-    if not isinstance(endpoints, Mapping):
-        endpoints = {}
     order: dict[str, int] = {}
-    for name, written in endpoints.items():
+    for name, written in endpoints.items() if isinstance(endpoints, Mapping) else ():
         if isinstance(name, str):
-            order[label(name)] = len(order)
+            order[f"trigger {label(name)}"] = len(order)
             endpoint = _without_faults(written)
             if endpoint is not None:
                 found = (*found, *template_problems(endpoint.placed(label(name), 0)))
-    raise TriggerConfigError(sorted(found, key=lambda each: order.get(each.trigger, -1)))
+    raise TriggerConfigError.of(sorted(found, key=lambda each: order.get(each.place, -1)))
 
 
 def check_file(path: str | Path) -> TriggerBlock:
@@ -187,7 +193,7 @@ _SEALED_SUFFIX = "_sops"
 _HEADER_IN_TEMPLATE = re.compile(r"headers\.\[?([!#$%&'*+\-^_`|~0-9A-Za-z]+)")
 
 
-def template_problems(endpoint: Endpoint) -> list[TriggerProblem]:
+def template_problems(endpoint: Endpoint) -> list[Problem]:
     """What is wrong with the endpoint's templates: the first mistake of each. A sealed one is not tried."""
     if is_sealed_text(endpoint.payload_template):
         return []
@@ -215,13 +221,13 @@ def _leaves(tree: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tupl
         yield place, tree
 
 
-def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> TriggerProblem | None:
+def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str | None) -> Problem | None:
     """The first problem of a leaf of the payload, or (None) of the body as a whole."""
     trial: _Trial | None = None
     try:
         compile_template(leaf or endpoint.payload_template or "")
         for trial in _TRIALS:
-            variables = _trial_variables(endpoint, trial)
+            variables = trial.variables(endpoint)
             if leaf is None:
                 render_body(endpoint, variables)
             else:
@@ -235,24 +241,9 @@ def _first_problem(endpoint: Endpoint, place: tuple[str | int, ...], leaf: str |
     if isinstance(found, NotJsonError) and trial is not None:
         remedy = "outside quotes write {{json name}}" if trial is _HOSTILE_TRIAL else ""
         problem = f"{found.problem} (line {found.line}, column {found.column} of the rendered text), {trial.words}"
-        return TriggerProblem(endpoint.name, path, problem, remedy)
+        return Problem(path, problem, remedy, f"trigger {endpoint.name}")
     problem = f"payload template is invalid: {found}" + (f", {trial.words}" if trial else "")
-    return TriggerProblem(endpoint.name, path, problem, _header_remedy(endpoint))
-
-
-def _trial_variables(endpoint: Endpoint, trial: _Trial) -> dict[str, Any]:
-    # Every header that may be exposed, without its value. Of sealed names and connections it could be any.
-    if any(map(is_sealed_text, endpoint.expose_headers)):
-        names = [*endpoint.headers]
-    else:
-        names = [*endpoint.exposed_headers(), *endpoint.expose_headers]
-    return template_variables(
-        trial.event,
-        delivery_id="0" * 32,
-        attempt=1,
-        trigger_name=endpoint.name,
-        headers={name.removesuffix(_SEALED_SUFFIX): trial.header for name in names},
-    )
+    return Problem(path, problem, _header_remedy(endpoint), f"trigger {endpoint.name}")
 
 
 def _header_remedy(endpoint: Endpoint) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.sinks import run_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Strategy
-from airflow_provider_rfr.builtins.testing import _SCENARIOS, Scenario, _Check, _run_scenario, _World
+from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
 from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import DuckEngine
@@ -61,13 +61,13 @@ def versions(folder: Path) -> list[CatalogSpec]:
     ]
 
 
-def value_column(world: _World) -> str:
+def value_column(world: World) -> str:
     found = load_table(world.catalog, "ops.runs")
     assert found is not None
     return next(each.name for each in found.schema().fields if each.name in ("rows", "documents"))
 
 
-def written(world: _World, *ids: str) -> None:
+def written(world: World, *ids: str) -> None:
     column = value_column(world)
     found = load_table(world.catalog, "ops.runs")
     assert found is not None
@@ -75,33 +75,33 @@ def written(world: _World, *ids: str) -> None:
     world.append("ops.runs", [{"id": each, column: kind(len(each))} for each in ids])
 
 
-class RowsAreKept(_Check):
+class RowsAreKept(Check):
     """Every row, and what it says."""
 
-    def initialize(self, world: _World) -> None:
+    def initialize(self, world: World) -> None:
         written(world, "a", "bb", "ccc")
 
-    def manipulate(self, world: _World, number: int) -> None:
+    def manipulate(self, world: World, number: int) -> None:
         written(world, f"m{number}")
 
-    def validate(self, world: _World) -> None:
+    def validate(self, world: World) -> None:
         wanted = ["a", "bb", "ccc", *(f"m{number}" for number in range(1, world.manipulated + 1))]
         column = value_column(world)
         found = sorted((row["id"], str(row[column])) for row in world.rows("ops.runs"))
         assert found == sorted((each, str(len(each))) for each in wanted)
 
 
-class SinksSendOnce(_Check):
+class SinksSendOnce(Check):
     """A sink goes on from its cursor: nothing twice, nothing left out."""
 
     def __init__(self, sinks: BuiltinObject, folder: Path) -> None:
         self._sink = sinks
         self._folder = folder
 
-    def manipulate(self, world: _World, number: int) -> None:
+    def manipulate(self, world: World, number: int) -> None:
         run_sink(self._sink, catalog=world.catalog, store=world.store)
 
-    def validate(self, world: _World) -> None:
+    def validate(self, world: World) -> None:
         files = sorted((self._folder / "out").glob("**/*.jsonl"))
         sent = Counter(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
         assert not [each for each, count in sent.items() if count > 1]
@@ -110,44 +110,44 @@ class SinksSendOnce(_Check):
         assert missing <= {f"m{world.manipulated}"} or not world.manipulated
 
 
-class IdentitiesStay(_Check):
+class IdentitiesStay(Check):
     """A table is the same one in every version."""
 
     def __init__(self) -> None:
         self._uuid: object = None
 
-    def initialize(self, world: _World) -> None:
+    def initialize(self, world: World) -> None:
         self._uuid = world.catalog.load_table("ops.runs").metadata.table_uuid
 
-    def validate(self, world: _World) -> None:
+    def validate(self, world: World) -> None:
         assert world.catalog.load_table("ops.runs").metadata.table_uuid == self._uuid
 
 
-@pytest.mark.parametrize("scenario", _SCENARIOS, ids=lambda each: each.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -> None:
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
     )
     engine = DuckEngine(open_catalog(lake), tmp_path / "views.json")
-    world = _World(lake, f"sqlite:///{tmp_path}/control.db", engine, engine.views)
+    world = World(lake, f"sqlite:///{tmp_path}/control.db", engine, engine.views)
     every = versions(tmp_path)
     sinks = next(each for each in every[0].objects if each.sink is not None)
     checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]
-    _run_scenario(scenario, checks, every, world, seed=SEED)
+    run_scenario(scenario, checks, every, world, seed=SEED)
     assert len(world.rows("ops.total")) == 1
     assert {each.name for each in engine.views(world.catalog)} == {"ops.seen"}
 
 
 def test_a_check_that_does_not_hold_fails_its_scenario_with_the_seed(tmp_path: Path) -> None:
-    class Wrong(_Check):
-        def validate(self, world: _World) -> None:
+    class Wrong(Check):
+        def validate(self, world: World) -> None:
             raise AssertionError("it is not so")
 
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
     )
-    world = _World(lake, f"sqlite:///{tmp_path}/control.db")
+    world = World(lake, f"sqlite:///{tmp_path}/control.db")
     only = [spec("1.0", table("ops.runs", *V1))]
     with pytest.raises(AssertionError, match="it is not so") as told:
-        _run_scenario(_SCENARIOS[0], [Wrong()], only, world, seed=7)
+        run_scenario(SCENARIOS[0], [Wrong()], only, world, seed=7)
     assert "scenario no restart, seed 7" in told.value.__notes__

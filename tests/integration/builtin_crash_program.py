@@ -42,7 +42,7 @@ AFTER = replace(
     small.AFTER,
     objects=(
         *small.AFTER.objects,
-        table("ops.built", *_NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n AS string)"),)),
+        table("ops.built", *_NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n AS string)"),)),
         table("ops.emptied", *_NEW, migrations=(_way(Strategy.REPLACE_EMPTY),)),
         mview("ops.filled", "SELECT id FROM ops.built", "id int"),
         mview("ops.summed", "SELECT id + 1 AS id FROM ops.built", "id int"),

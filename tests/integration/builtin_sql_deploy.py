@@ -102,16 +102,16 @@ class Deploy:
         options = {"properties": {"rfr.object-id": "1"}, "comment": None, "replace": True, **more}
         self.engine.create_view(name, sql, columns=columns, **options)
 
-    def start(self, work_id: str = "d/1", change: TableChange = AS_NUMBER, **options: Any) -> tuple[Any, Any, Any]:
+    def start(self, family: str = "d-1-", change: TableChange = AS_NUMBER, **options: Any) -> tuple[Any, Any, Any]:
         """Compute the rewrite over the table as it is now."""
         table = MigratedTable.load(self.catalog, "ops.runs")
-        target = table.coming(change, f"{work_id.replace('/', '-')}-")
+        target = table.coming(change, family)
         wanted = {"query": REWRITE, "row_wise": "ops.runs", "read": {"ops.runs": table.snapshot_id}, **options}
-        return table, target, self.engine.compute(table="ops.runs", target=target, work_id=work_id, **wanted)
+        return table, target, self.engine.compute(table="ops.runs", target=target, **wanted)
 
     def rewrite(self) -> Any:
         table, target, computed = self.start()
-        table.replace_rows(AS_NUMBER, computed.files, target, {"rfr.migration": "d/1"})
+        table.replace_rows(AS_NUMBER, computed, target, {"rfr.migration": "d/1"})
         return computed
 
     def rows(self, name: str = "ops.runs", **options: Any) -> list[dict[str, Any]]:

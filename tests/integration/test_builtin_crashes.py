@@ -51,7 +51,7 @@ def check(place: Place) -> None:
     for name, snapshots in {"ops.text": 2, "ops.emptied": 2, "ops.summed": 1, "ops.wide": 1, "ops.filled": 1}.items():
         assert len(place.catalog.load_table(name).metadata.snapshots) == snapshots, name
     aside = [name.partition("__")[0] for name in place.tables() if "__" in name]
-    assert aside == ["ops.built", "ops.gone"]
+    assert aside == ["ops.gone"]
     before, again = place.snapshots(), place.plan(program.AFTER)
     assert (again.steps, again.drift, again.records, again.blocked) == ((), (), (), ())
     assert place.apply(again, program.AFTER).state == "nothing" and place.snapshots() == before

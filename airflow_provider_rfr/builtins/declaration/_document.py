@@ -29,7 +29,7 @@ from airflow_provider_rfr.builtins.spec import (
     stable_id,
 )
 from airflow_provider_rfr.documents import plain_value
-from airflow_provider_rfr.exceptions import DeclarationProblem
+from airflow_provider_rfr.exceptions import Problem
 
 _DEEPEST = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -142,24 +142,21 @@ class _Composer:
         holder = self._open[-1]
         if isinstance(holder.node.value, list):
             holder.node.value.append(node)
-        elif holder.key is None:
-            holder.key = self._key(node, holder.lines)
-        else:
+        elif holder.key is not None:
             holder.node.value.setdefault(holder.key, node)
             holder.key = None
-        return None
-
-    def _key(self, node: Node, lines: dict[str, int]) -> str:
-        key = node.value
-        if not isinstance(key, str):
+        elif not isinstance(node.value, str):
             self._flaw(node.line, f"the key {node.text or 'here'} is not text", "put it in quotes")
-            return ""
-        if key == "<<":
-            self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
-        elif key in lines:
-            self._flaw(node.line, f"duplicate key {key!r}", f"it is in line {lines[key]} too")
-        lines.setdefault(key, node.line)
-        return key
+            holder.key = ""
+        else:
+            holder.key = node.value
+            if holder.key == "<<":
+                self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
+            elif holder.key in holder.lines:
+                line = holder.lines[holder.key]
+                self._flaw(node.line, f"duplicate key {holder.key!r}", f"it is in line {line} too")
+            holder.lines.setdefault(holder.key, node.line)
+        return None
 
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -180,13 +177,11 @@ class Fields:
             self._refuse(node, path.rstrip(".") or "the document", "a mapping")
 
     def only(self, known: Collection[str]) -> None:
-        """Note unknown fields."""
         for name, node in self._nodes.items():
             if name not in known:
                 self._flaws.append(Flaw(node.line, f"{self._path}{name} is not a field", nearest(name, known, show=12)))
 
     def wrong(self, name: str, problem: str, remedy: str = "") -> None:
-        """Note that the value of a field is wrong."""
         self._flaws.append(Flaw(self._nodes[name].line, f"{self._path}{name} {problem}", remedy))
 
     def needs(self, *names: str) -> bool:
@@ -196,14 +191,13 @@ class Fields:
             self._flaws.append(Flaw(self.line, f"{self._path}{name} is missing"))
         return not missing
 
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str) -> str | None:
         """A text; numbers and booleans are none."""
         node = self._get(name)
         if node is None or isinstance(node.value, str):
-            return default if node is None else node.value
-        remedy = "put it in quotes" if node.text is not None else ""
-        self._refuse(node, f"{self._path}{name}", "a text", remedy)
-        return default
+            return None if node is None else node.value
+        self._refuse(node, f"{self._path}{name}", "a text", "put it in quotes" if node.text is not None else "")
+        return None
 
     def written(self, name: str) -> str | None:
         """A plain value as it was written, so that version 1.10 is not 1.1."""
@@ -220,7 +214,6 @@ class Fields:
         return node is not None and node.value is True
 
     def choice(self, name: str, kinds: type[Choice], default: Choice) -> Choice:
-        """One of an enum's values."""
         text = self.text(name)
         if text is None:
             return default
@@ -232,7 +225,6 @@ class Fields:
             return default
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts."""
         found = []
         for number, node in self._list(name):
             if isinstance(node.value, str):
@@ -242,12 +234,10 @@ class Fields:
         return tuple(found)
 
     def each(self, name: str) -> Iterator[Fields]:
-        """The mappings of a list."""
         for number, node in self._list(name):
             yield Fields(node, self._flaws, f"{self._path}{name}.{number}.")
 
     def inside(self, name: str) -> Fields | None:
-        """The fields of a mapping inside."""
         node = self._get(name)
         return None if node is None else Fields(node, self._flaws, f"{self._path}{name}.")
 
@@ -289,9 +279,11 @@ def _plain(node: Node) -> Any:
 
 _FIELDS = (
     *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
-    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "follow_star", "source", "refresh"),
+    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "source", "refresh"),
     *("sink", "migrations", "removed"),
 )
+_TEXTS = ("protect", "comment", "owner", "query", "per_instance")
+_LISTS = ("keys", "partitioning", "depends_on")
 _UNKNOWN = "?"
 _COLUMN = ("name", "type", "required", "comment", "renamed_from")
 
@@ -308,7 +300,7 @@ class Declared:
     node: Node | None = None
     ours: bool = False
 
-    def problem(self, path: str, problem: str, remedy: str = "") -> DeclarationProblem:
+    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
         place, node = self.obj.place, self.node
         for part in path.split("."):
@@ -322,7 +314,7 @@ class Declared:
                 break
             node = found
         place = place if node is None else Place(place.file, node.line)
-        return DeclarationProblem(str(place), self.obj.name, problem, remedy)
+        return Problem(self.obj.name, problem, remedy, str(place))
 
 
 def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
@@ -344,41 +336,26 @@ def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bo
         name=name,
         id=_id(fields) or stable_id(project, name),
         columns=_columns(fields),
+        stability=fields.choice("stability", Stability, Stability.STABLE),
         contents=fields.choice("contents", Contents, Contents.HISTORY),
-        partitioning=fields.texts("partitioning"),
-        keys=fields.texts("keys"),
         properties=fields.mapping("properties"),
-        depends_on=fields.texts("depends_on"),
-        follow_star=fields.flag("follow_star"),
+        exportable=fields.flag("exportable"),
         source=fields.anything("source"),
+        refresh=fields.anything("refresh"),
         sink=_sink(fields),
         migrations=tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None),
         removed=_removal(fields),
         place=Place(file, node.line),
     )
-    return Declared(_with_words(obj, fields), node, ours)
-
-
-def _with_words(obj: BuiltinObject, fields: Fields) -> BuiltinObject:
-    return replace(
-        obj,
-        stability=fields.choice("stability", Stability, Stability.STABLE),
-        exportable=fields.flag("exportable"),
-        protect=fields.text("protect"),
-        comment=fields.text("comment"),
-        owner=fields.text("owner"),
-        query=fields.text("query"),
-        per_instance=fields.text("per_instance"),
-        refresh=fields.anything("refresh"),
-    )
+    texts: dict[str, Any] = {each: fields.text(each) for each in _TEXTS}
+    lists: dict[str, Any] = {each: fields.texts(each) for each in _LISTS}
+    return Declared(replace(obj, **texts, **lists), node, ours)
 
 
 def _id(fields: Fields) -> uuid.UUID | None:
     text = fields.text("id")
-    if text is None:
-        return None
     try:
-        return uuid.UUID(text)
+        return None if text is None else uuid.UUID(text)
     except ValueError:
         fields.wrong("id", f"{text!r} is not a UUID", "leave it out to have one made from the name")
         return None
@@ -431,6 +408,6 @@ def _removal(fields: Fields) -> Removal | None:
     return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
 
 
-def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[DeclarationProblem]:
+def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[Problem]:
     """What is wrong in a document, with its place."""
-    return [DeclarationProblem(str(Place(file, each.line)), name, each.problem, each.remedy) for each in flaws]
+    return [Problem(name, each.problem, each.remedy, str(Place(file, each.line))) for each in flaws]

@@ -6,18 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.declaration._document import Declared
-from airflow_provider_rfr.builtins.desired import is_gone, release
+from airflow_provider_rfr.builtins.desired import CycleError, Graph, is_gone, release
 from airflow_provider_rfr.builtins.fingerprint import (
-    Finding,
-    canonical_columns,
-    canonical_partitioning,
+    canonical_transform,
     column_findings,
     contract_of,
     name_findings,
@@ -29,6 +27,7 @@ from airflow_provider_rfr.builtins.spec import (
     STORED,
     BuiltinObject,
     Contents,
+    Dependency,
     Kind,
     Migration,
     SinkSpec,
@@ -39,7 +38,6 @@ from airflow_provider_rfr.builtins.spec import (
     nearest,
 )
 from airflow_provider_rfr.builtins.sql.facts import (
-    Reads,
     declared_columns,
     expand_stars,
     object_reads,
@@ -49,10 +47,10 @@ from airflow_provider_rfr.builtins.sql.facts import (
 )
 from airflow_provider_rfr.builtins.sql.parse import check_expression
 from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
-from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationProblem, QueryError, UnreadableQueryError
-from airflow_provider_rfr.lake.types import is_plain
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
+from airflow_provider_rfr.lake.types import is_plain, parse_type
 
-_QUERY = ("query", "depends_on", "follow_star")
+_QUERY = ("query", "depends_on")
 _SOURCE = ("source", "refresh")
 _STORAGE = ("partitioning", "keys", "migrations", "exportable", "protect")
 _STRANGE: dict[Kind, Sequence[str]] = {
@@ -71,10 +69,9 @@ _NEEDED: dict[Kind, Sequence[str]] = {
     Kind.VIEW: ("query",),
     Kind.SINK: ("sink",),
 }
-_INSTRUCTIONS = (Strategy.EVOLVE, Strategy.REWRITE, Strategy.SHADOW, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY)
+_INSTRUCTIONS = (Strategy.EVOLVE, Strategy.REWRITE, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY)
 """Mechanisms that can lead from one contract to another."""
 _ON_REPLACE = ("hold", "resume_from_new", "resend")
-_FILLED = ("rfr.generated", "objects")
 _TARGETS = {"files": ("path",), "http": ("connection",)}
 _EMITS = ("rows", "diff")
 _FORMATS = ("jsonl", "parquet")
@@ -83,11 +80,22 @@ _DIGEST = re.compile(r"c1:[0-9a-f]{8,64}[.…]*")
 
 def canonical(obj: BuiltinObject) -> BuiltinObject:
     """The object with its types and transforms written in the one way, and nothing in it that could be changed."""
-    columns = canonical_columns(obj.columns)
+    columns, partitioning = [], []
+    # What names no type or no transform is left as it is, and is a finding.
+    for column in obj.columns:
+        try:
+            columns.append(replace(column, type=str(parse_type(column.type))))
+        except ConfigurationError:
+            columns.append(column)
+    for text in obj.partitioning:
+        try:
+            partitioning.append(canonical_transform(text, columns))
+        except ConfigurationError:
+            partitioning.append(text)
     return replace(
         obj,
-        columns=columns,
-        partitioning=canonical_partitioning(obj.partitioning, columns),
+        columns=tuple(columns),
+        partitioning=tuple(partitioning),
         keys=tuple(obj.keys),
         depends_on=tuple(obj.depends_on),
         migrations=tuple(obj.migrations),
@@ -101,18 +109,18 @@ def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return None if given is None else MappingProxyType(dict(given))
 
 
-def findings(obj: BuiltinObject, version: str) -> Iterator[Finding]:
+def findings(obj: BuiltinObject, version: str) -> Iterator[Problem]:
     """What is wrong with one object.
 
     :param version: of the project; a removed object needs nothing but its name
     """
     if problem := name_problem(obj.name):
-        yield Finding("name", problem, "write namespace.name")
+        yield Problem("name", problem, "write namespace.name")
     if obj.removed is not None:
         if not obj.removed.deprecated_since.strip() or not obj.removed.removed_in.strip():
-            yield Finding("removed", "a removal says deprecated_since and removed_in, two versions")
+            yield Problem("removed", "a removal says deprecated_since and removed_in, two versions")
         elif release(obj.removed.deprecated_since) > release(obj.removed.removed_in):
-            yield Finding(
+            yield Problem(
                 "removed", f"it is removed in {obj.removed.removed_in}, before {obj.removed.deprecated_since}"
             )
     if not is_gone(obj, version):
@@ -122,53 +130,53 @@ def findings(obj: BuiltinObject, version: str) -> Iterator[Finding]:
         yield from _sink(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
 
 
-def _shape(obj: BuiltinObject) -> Iterator[Finding]:
+def _shape(obj: BuiltinObject) -> Iterator[Problem]:
     for name in _STRANGE[obj.kind]:
         if getattr(obj, name):
-            yield Finding(name, f"a {obj.kind.value} has no {name}")
+            yield Problem(name, f"a {obj.kind.value} has no {name}")
     for name in _NEEDED[obj.kind]:
         if not getattr(obj, name):
-            yield Finding(name, f"a {obj.kind.value} has {name}", "none is given")
-    for name, value in obj.properties.items():
-        if name.casefold().startswith("rfr.") and (name, value) != _FILLED:
-            yield Finding(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
+            yield Problem(name, f"a {obj.kind.value} has {name}", "none is given")
+    for name in obj.properties:
+        if name.casefold().startswith("rfr."):
+            yield Problem(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
     if obj.per_instance is not None and not is_plain(obj.per_instance):
-        yield Finding("per_instance", f"{obj.per_instance!r} is not a name")
+        yield Problem("per_instance", f"{obj.per_instance!r} is not a name")
 
 
-def _storage(obj: BuiltinObject) -> Iterator[Finding]:
+def _storage(obj: BuiltinObject) -> Iterator[Problem]:
     if obj.protect is not None and not obj.protect.strip():
-        yield Finding("protect", "protect says why, and nothing is said")
+        yield Problem("protect", "protect says why, and nothing is said")
     if obj.columns:
         yield from name_findings(obj.keys, (c.name for c in obj.columns), "keys")
         yield from partition_findings(obj.partitioning, obj.columns)
     seen = dict[tuple[str, str], int]()
     for number, each in enumerate(obj.migrations):
         for found in _migration(each, obj):
-            yield Finding(f"migrations.{number}.{found.path}", found.problem, found.remedy)
+            yield Problem(f"migrations.{number}.{found.field}", found.problem, found.remedy)
         if seen.setdefault((each.before, each.after), number) != number:
-            yield Finding(f"migrations.{number}", f"two instructions lead from {each.before} to {each.after}")
+            yield Problem(f"migrations.{number}", f"two instructions lead from {each.before} to {each.after}")
 
 
-def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
+def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
     for path, digest in (("from", each.before), ("to", each.after)):
         if not _DIGEST.fullmatch(digest):
-            yield Finding(path, f"{digest!r} is not a contract fingerprint", "write c1: and at least 8 of its digits")
+            yield Problem(path, f"{digest!r} is not a contract fingerprint", "write c1: and at least 8 of its digits")
     if each.before == each.after:
-        yield Finding("to", f"it leads from {each.before} to itself")
+        yield Problem("to", f"it leads from {each.before} to itself")
     if each.how not in _INSTRUCTIONS:
         allowed = ", ".join(how.value for how in _INSTRUCTIONS)
-        yield Finding("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
+        yield Problem("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
     if each.how is Strategy.REPLACE_EMPTY and obj.protect is not None:
-        yield Finding("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
+        yield Problem("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
     if each.how is Strategy.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
-        yield Finding("how", "recompute needs a query, or contents: derivable", "write rewrite")
+        yield Problem("how", "recompute needs a query, or contents: derivable", "write rewrite")
     yield from _expressions(each, obj)
 
 
-def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
-    if each.expressions and each.how not in (Strategy.REWRITE, Strategy.SHADOW):
-        yield Finding("expressions", f"{each.how.value} computes nothing", "write rewrite")
+def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
+    if each.expressions and each.how is not Strategy.REWRITE:
+        yield Problem("expressions", f"{each.how.value} computes nothing", "write rewrite")
     names = {column.name.casefold() for column in obj.columns}
     last = False
     if _DIGEST.fullmatch(each.after):
@@ -178,36 +186,36 @@ def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Finding]:
     for name, expression in each.expressions.items():
         if last and name.casefold() not in names:
             known = nearest(name, (column.name for column in obj.columns))
-            yield Finding(f"expressions.{name}", f"there is no column {name}", known)
+            yield Problem(f"expressions.{name}", f"there is no column {name}", known)
         try:
             check_expression(expression)
         except QueryError as error:
-            yield Finding(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
+            yield Problem(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
 
 
-def _sink(sink: SinkSpec) -> Iterator[Finding]:
+def _sink(sink: SinkSpec) -> Iterator[Problem]:
     if sink.on_replace not in _ON_REPLACE:
-        yield Finding("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
+        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
     if sink.to not in _TARGETS:
-        yield Finding("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
+        yield Problem("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
     for name in _TARGETS.get(sink.to, ()):
         if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
-            yield Finding("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
+            yield Problem("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
     form = sink.settings.get("format", "jsonl")
     if sink.to == "files" and form not in _FORMATS:
-        yield Finding("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
+        yield Problem("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
     emit = sink.settings.get("emit", "rows")
     if emit not in _EMITS:
-        yield Finding("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
+        yield Problem("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
     keys = sink.settings.get("keys", [])
     if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Finding("sink.settings.keys", f"{keys!r} is not a list of columns")
+        yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
     size = sink.settings.get("batch_size", 1)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Finding("sink.settings.batch_size", f"{size!r} is not a number of rows")
+        yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Known:
     """Everything that is declared.
 
@@ -219,13 +227,13 @@ class _Known:
     alive: Mapping[str, Declared]
     all: Mapping[str, Declared]
     whole: bool
-    namespaces: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "namespaces", frozenset(map(namespace_of, self.all)))
+    @cached_property
+    def namespaces(self) -> frozenset[str]:
+        return frozenset(map(namespace_of, self.all))
 
 
-def _read_problems(reader: Declared, reads: Sequence[Reads], known: _Known) -> Iterator[DeclarationProblem]:
+def _read_problems(reader: Declared, reads: Sequence[Dependency], known: _Known) -> Iterator[Problem]:
     """What is wrong with the names that an object reads."""
     obj = reader.obj
     path = "query" if obj.sink is None else "sink.source"
@@ -240,7 +248,7 @@ def _read_problems(reader: Declared, reads: Sequence[Reads], known: _Known) -> I
     if obj.sink is not None and obj.sink.source.casefold() in known.alive:
         source = known.alive[obj.sink.source.casefold()].obj
         for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
-            yield reader.problem(finding.path, finding.problem, finding.remedy)
+            yield reader.problem(finding.field, finding.problem, finding.remedy)
 
 
 def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | None:
@@ -281,7 +289,7 @@ def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | N
     return None
 
 
-def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[DeclarationProblem]:
+def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
     """What is wrong with the query of an object; what it reads was looked at before."""
     obj = each.obj
     if not obj.query:
@@ -297,14 +305,13 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Declarati
     except QueryError as error:
         yield each.problem("query", error.problem, error.remedy)
         return
-    kept = starred and not obj.follow_star
     found = [name.casefold() for name in names]
     for name, count in Counter(found).items():
         if count > 1:
             yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
     columns = [column.name for column in each.obj.columns]
     declared, rest = [name.casefold() for name in columns], iter(found)
-    if kept and all(name in rest for name in declared):
+    if starred and all(name in rest for name in declared):
         return
     if columns and declared != found:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
@@ -318,7 +325,7 @@ _MOST_CIRCLES = 20
 
 def catalog_problems(
     declared: Sequence[Declared], version: str, *, flawed: frozenset[str], whole: bool
-) -> Iterator[DeclarationProblem]:
+) -> Iterator[Problem]:
     """All that is wrong among objects.
 
     :param flawed: names, as they are compared, of objects that are not what their author meant
@@ -327,7 +334,7 @@ def catalog_problems(
     yield from _name_problems(declared)
     alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
     known = _Known(alive, {each.obj.key: each for each in declared}, whole)
-    reads: dict[str, Sequence[Reads]] = {}
+    reads: dict[str, Sequence[Dependency]] = {}
     for key, each in alive.items():
         try:
             reads[key] = object_reads(each.obj, known=alive.keys()) if _reads(each.obj) else ()
@@ -356,7 +363,7 @@ def _reads(obj: BuiltinObject) -> bool:
     return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
 
 
-def _name_problems(declared: Sequence[Declared]) -> Iterator[DeclarationProblem]:
+def _name_problems(declared: Sequence[Declared]) -> Iterator[Problem]:
     """Names and ids that are taken, and names in a namespace that can't have any."""
     by_key = {each.obj.key: each for each in declared}
     closed = any(each.ours for each in declared)
@@ -384,11 +391,10 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str
     left, circles = dict(reads), list[list[str]]()
     while True:
         try:
-            return list(TopologicalSorter(left).static_order()), circles
+            return list(Graph(left).order(str)), circles
         except CycleError as error:
-            circle = error.args[1][::-1]
-            start = min(range(len(circle) - 1), key=circle.__getitem__)
-            circles.append([*circle[start:-1], *circle[:start], circle[start]])
+            circle = [*error.cycle, error.cycle[0]]
+            circles.append(circle)
             left = {
                 key: [name for name in found if name not in circle] for key, found in left.items() if key not in circle
             }

@@ -23,7 +23,7 @@ from airflow_provider_rfr.builtins.declaration._document import (
 )
 from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place
-from airflow_provider_rfr.exceptions import DeclarationError, DeclarationProblem
+from airflow_provider_rfr.exceptions import DeclarationError, Problem
 from airflow_provider_rfr.lake.types import is_plain
 
 _KIND = "instances"
@@ -31,10 +31,7 @@ _KIND = "instances"
 
 
 def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
-    """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids.
-
-    :param flaws: takes what is wrong
-    """
+    """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids."""
     fields = Fields(node, flaws)
     fields.only(("kind", "name", _KIND))
     name, inside = fields.text("name"), fields.inside(_KIND)
@@ -63,7 +60,7 @@ class Collected:
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
         self.instances: dict[str, tuple[Instance, ...]] = {}
-        self.problems: list[DeclarationProblem] = []
+        self.problems: list[Problem] = []
         self.flawed: set[str] = set()
         self.whole = True
         self._project = project
@@ -71,11 +68,20 @@ class Collected:
         self._listed: dict[str, Place] = {}
 
     def add(self, source: Any, depth: int = 0) -> None:
-        """Add one source."""
         if isinstance(source, BuiltinObject):
             self.declared.append(Declared(source))
         elif isinstance(source, (str, Path)):
-            self._path(Path(source))
+            path = Path(source)
+            found = [path]
+            if path.is_dir():
+                found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+                found = [
+                    each for each in found if not any(part.startswith(".") for part in each.relative_to(path).parts)
+                ]
+            for each in found:
+                self._file(each)
+            if not found:
+                self._miss("the folder has no YAML files", place=str(path))
         elif isinstance(source, ModuleType):
             self.add([Path(each) for each in getattr(source, "__path__", ())], depth + 1)
         elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)) and depth < _DEEPEST:
@@ -96,20 +102,18 @@ class Collected:
                 found.append((f"the name {called!r} of {key} is not text", "write ID: NAME"))
         if name in self._listed:
             found.append((f"there is a list of each {name} already: {self._listed[name]}", "keep one of the two"))
-        self.problems += [DeclarationProblem(str(place), name, *each) for each in found]
+        self.problems += [Problem(name, *each, place=str(place)) for each in found]
         if not found:
             self._listed[name] = place
             self.instances[name] = tuple(Instance(*each) for each in sorted(instances.items()))
 
     def add_ours(self) -> None:
-        """Add what this package declares."""
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for each in sorted(folder.iterdir(), key=lambda file: file.name):
             if each.name.endswith(_SUFFIXES):
                 self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}", ours=True)
 
     def add_entry_points(self) -> None:
-        """Add what other installed packages declare."""
         for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
             place = f"entry point {each.name} ({each.value})"
             found = self._called(each.load, place)
@@ -122,17 +126,6 @@ class Collected:
         except Exception as error:  # noqa: BLE001
             self._miss(f"it can't be loaded: {type(error).__name__}: {error}", place=place)
             return ()
-
-    def _path(self, path: Path) -> None:
-        if path.is_dir():
-            found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-            shown = [each for each in found if not any(part.startswith(".") for part in each.relative_to(path).parts)]
-            if not shown:
-                self._miss("the folder has no YAML files", place=str(path))
-            for each in shown:
-                self._file(each)
-        else:
-            self._file(path)
 
     def _file(self, path: Path) -> None:
         try:
@@ -175,7 +168,7 @@ class Collected:
 
     def _miss(self, problem: str, remedy: str = "", *, place: str = "") -> None:
         self.whole = False
-        self.problems.append(DeclarationProblem(place or str(Place()), "", problem, remedy))
+        self.problems.append(Problem("", problem, remedy, place or str(Place())))
 
 
 def _name(value: Any) -> str:
@@ -217,16 +210,16 @@ def load_objects(
     declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
     problems, flawed = [*collected.problems], set(collected.flawed)
     for one in declared:
-        own = [one.problem(found.path, found.problem, found.remedy) for found in findings(one.obj, version)]
+        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj, version)]
         problems += own
         flawed.update([one.obj.key] if own else ())
     problems += catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)
     if problems:
-        raise DeclarationError(sorted(dict.fromkeys(problems), key=_by_place))
+        raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
     objects = tuple(sorted((each.obj for each in declared), key=lambda each: each.key))
     return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
 
 
-def _by_place(problem: DeclarationProblem) -> tuple[str, int, str]:
+def _by_place(problem: Problem) -> tuple[str, int, str]:
     file, _, line = problem.place.rpartition(":")
-    return (file, int(line), problem.name) if line.isdigit() else (problem.place, 0, problem.name)
+    return (file, int(line), problem.field) if line.isdigit() else (problem.place, 0, problem.field)

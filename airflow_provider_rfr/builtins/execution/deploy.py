@@ -1,9 +1,10 @@
 """Applying a plan: under a lease, step by step, safe against a crash anywhere and against a second deploy at once.
 
-Each step is probed, noted in the journal as begun, done, verified, and noted as done."""
+Each step is probed, noted in the journal as begun, done, probed again, and noted as done."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -14,15 +15,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import release
-from airflow_provider_rfr.builtins.execution._shadow_tables import undo_switches
 from airflow_provider_rfr.builtins.execution.history import record_deploys
-from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of
+from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
-from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Probe, SqlEngine, Work
+from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, SqlEngine, Work
 from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.state import RegistryState
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
@@ -40,7 +39,6 @@ from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from sqlalchemy import Connection
 
 
 _TRIES: Final = 20
@@ -56,27 +54,28 @@ def _run_step(work: Work, step: Step) -> AppliedStep:
     """
     mechanism = mechanism_of(step)
 
-    def end(connection: Connection, now: int) -> None:
-        if done.settle is not None:
-            done.settle(connection, now)
-        evidence = orjson.dumps(dict(done.evidence)).decode()
-        deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=evidence)
+    def start(connection: Connection, now: int) -> None:
+        deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
+        if "keep_days" in step.details:
+            # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
+            until, name = now + int(step.details["keep_days"]) * _DAY, work.retired_name(step.name)
+            left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, until)
+            deploys.queue(connection, work.plan.project, left, now=now)
 
-    try:
-        found = mechanism.probe(work, step) is Probe.DONE
-        work.lease.write(lambda connection, now: _start(connection, now, work, step, mechanism))
-        if not found:
-            _do(work, step, mechanism)
-        done = mechanism.verify(work, step)
-        work.lease.write(end)
-    except Exception as error:
-        message = str(error) if isinstance(error, RfrError) else type(error).__name__
-        _fail(work, step, message)
-        if isinstance(error, DeployError):
-            raise
-        problem = message if isinstance(error, RfrError) else f"{message}: {str(error).partition(chr(10))[0][:300]}"
-        raise StepError(step.name, step.how.value, problem) from error
-    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, dict(done.evidence))
+    def end(connection: Connection, now: int) -> None:
+        mechanism.settle(connection, now, work, step)
+        shown = orjson.dumps(evidence).decode()
+        deploys.end_step(connection, work.deploy_id, step.seq, StepState.DONE, now=now, evidence=shown)
+
+    found = bool(mechanism.probe(work, step))
+    work.lease.write(start)
+    if not found:
+        _do(work, step, mechanism)
+    if mechanism.probe(work, step) is False:
+        raise StepError(step.name, step.how.value, "the catalog does not show its change", "plan again")
+    evidence = mechanism.evidence(work, step)
+    work.lease.write(end)
+    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
 def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
@@ -87,29 +86,11 @@ def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
             return
         except (CommitConflictError, TargetChangedError) as error:
             work.lease.ensure()
-            if mechanism.probe(work, step) is Probe.DONE:
+            if mechanism.probe(work, step):
                 return
             if left == 1:
                 problem = f"others committed {_TRIES} times while it was done ({error})"
                 raise StepError(step.name, step.how.value, problem, "run it when fewer write") from error
-
-
-def _start(connection: Connection, now: int, work: Work, step: Step, mechanism: Mechanism) -> None:
-    deploys.start_step(connection, work.deploy_id, step.seq, token=work.lease.token, now=now)
-    days = int(step.details.get("keep_days", work.plan.policies.keep_days))
-    # Garbage is queued before it exists: a crash in between must not leave a table that nothing ever collects.
-    for name in mechanism.leaves(work, step):
-        left = deploys.Garbage(name, str(step.uuid), work.deploy_id, step.reason, now + days * _DAY)
-        deploys.queue(connection, work.plan.project, left, now=now)
-
-
-def _fail(work: Work, step: Step, problem: str) -> None:
-    def end(connection: Connection, now: int) -> None:
-        deploys.end_step(connection, work.deploy_id, step.seq, StepState.FAILED, now=now, error=problem)
-
-    # A second error must not hide the first one.
-    with suppress(DeployError, DBAPIError):
-        work.lease.write(end)
 
 
 def apply(
@@ -167,34 +148,53 @@ class _Deploy:
 
     def run(self, approved: Plan) -> Applied:
         """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
-        undo_switches(self.catalog, self.store, self.lease)
         recorded, live = observe(self.catalog, self.store, project=approved.project, views=self.views)
         fresh = make_plan(self.spec, recorded, live, policies=approved.policies)
         if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
             return done
         plan = ensure_current(approved, fresh)
-        if not _writes(plan, recorded):
-            run = uuid4().hex
-            opening = self._opening(plan, run)
+        run, views, token = uuid4().hex, lambda: self.views(self.catalog), self.lease.token
+        opening = self._opening(plan, run)
+        # That an older version found nothing to do is not recorded.
+        newer = recorded.version is None or release(plan.version) > release(recorded.version)
+        if not (plan.steps or plan.records or plan.forgotten or newer):
             self.lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
             return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
-        run, views = uuid4().hex, lambda: self.views(self.catalog)
         work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
         # Checked before anything is done, not half way.
-        needing = [each.name for each in plan.steps if mechanism_of(each).needs_engine(each)]
+        needing = [each.name for each in plan.steps if takes_sql(each)]
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
         fence(self.catalog, self.store, self.lease)
-        opening, token = self._opening(plan, work.deploy_id), self.lease.token
         self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:
-            steps = tuple(_run_step(work, step) for step in plan.steps)
+            steps = tuple(self._step(work, step) for step in plan.steps)
             revision = self.lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
-            self._fail(work, error)
+            message = _message(error)
+            self._note_failure(
+                lambda connection, now: deploys.end_deploy(
+                    connection, work.deploy_id, DeployState.FAILED, now=now, error=message
+                )
+            )
             raise
         return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
+
+    def _step(self, work: Work, step: Step) -> AppliedStep:
+        try:
+            return _run_step(work, step)
+        except Exception as error:
+            message = _message(error)
+            self._note_failure(
+                lambda connection, now: deploys.end_step(
+                    connection, work.deploy_id, step.seq, StepState.FAILED, now=now, error=message
+                )
+            )
+            if isinstance(error, DeployError):
+                raise
+            problem = message if isinstance(error, RfrError) else f"{message}: {str(error).partition(chr(10))[0][:300]}"
+            raise StepError(step.name, step.how.value, problem) from error
 
     def _done_already(self, approved: Plan, fresh: Plan) -> Applied | None:
         """The result of a deploy that did this very plan, if nothing is left to do: makes ``apply`` idempotent.
@@ -253,18 +253,11 @@ class _Deploy:
         deploys.abandon_others(connection, plan.project, work.deploy_id)
         return revision
 
-    def _fail(self, work: Work, error: Exception) -> None:
-        message = str(error) if isinstance(error, RfrError) else type(error).__name__
-
-        def end(connection: Connection, now: int) -> None:
-            deploys.end_deploy(connection, work.deploy_id, DeployState.FAILED, now=now, error=message)
-
+    def _note_failure(self, write: Callable[[Connection, int], None]) -> None:
         # A second error must not hide the first one.
         with suppress(DeployError, DBAPIError):
-            self.lease.write(end)
+            self.lease.write(write)
 
 
-def _writes(plan: Plan, recorded: RegistryState) -> bool:
-    """Whether there is anything to do or to record; that an older version found nothing to do is not recorded."""
-    newer = recorded.version is None or release(plan.version) > release(recorded.version)
-    return bool(plan.steps or plan.records or plan.forgotten or newer)
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, RfrError) else type(error).__name__

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 _MIGRATIONS: Final = "rfr_system.migration_history"
 _OVER: Final = {DeployState.DONE: "done", DeployState.ABANDONED: "failed"}
 _STEPS: Final = {StepState.DONE: "done", StepState.FAILED: "failed", StepState.STARTED: "failed"}
-_EVIDENCE: Final = ("rows_before", "rows_after", "snapshot_before", "snapshot_after")
 
 
 def record_deploys(catalog: Catalog, store: ControlStore, project: str) -> int:
@@ -79,8 +78,8 @@ def _step_row(done: JournalStep, step: Step | None) -> dict[str, Any]:
         "how": done.action,
         "state": _STEPS.get(done.state, "skipped"),
         "error": done.error,
-        **{name: evidence.get(name) for name in _EVIDENCE},
-        "rows_after": evidence.get("rows_after", evidence.get("rows")),
+        "rows_after": evidence.get("rows"),
+        "snapshot_after": evidence.get("snapshot_after"),
     }
     if step is None:
         return row

@@ -4,26 +4,21 @@ Only tables are deleted that carry our marker, that nothing uses, and whose time
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
 from airflow_provider_rfr.builtins.sinks import needed_physicals
-from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     DONE,
     EMPTIED,
     MARKER,
     PROJECT,
-    RETIRED,
-    SHADOW,
     STAMP,
     STEP,
-    LiveKind,
     RecordedObject,
     RegistryState,
 )
@@ -40,9 +35,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-_RETIRED_NAME: Final = re.compile(rf"(?:{RETIRED}|{SHADOW})[0-9a-f]{{8}}$")
-
-
 def gc(
     *,
     project: str,
@@ -56,75 +48,62 @@ def gc(
     :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
     """
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
+    deleted: list[str] = []
+    kept: dict[str, str] = {}
+    failed: dict[str, str] = {}
     with acquire(store, project, seconds=lease_seconds, patience=patience) as lease:
-        return _Collection(opened, store, project, lease).run()
-
-
-class _Collection:
-    def __init__(self, catalog: Catalog, store: ControlStore, project: str, lease: Lease) -> None:
-        self._catalog = catalog
-        self._store = store
-        self._project = project
-        self._lease = lease
         with store.read() as connection:
-            self._now = store.now(connection)
-            self._queue = deploys.queued(connection, project)
-            self._current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
-            self._open = unfinished_ids(connection, project)
-            self._needed = needed_physicals(connection)
+            now = store.now(connection)
+            queue = deploys.queued(connection, project)
+            current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
+            unfinished = unfinished_ids(connection, project)
+            needed = needed_physicals(connection)
+        for each in queue:
+            name = each.physical
+            if each.not_before > now:
+                kept[name] = "its time has not come"
+            elif each.deploy_id in unfinished:
+                kept[name] = "its deploy did not finish, and may continue with it"
+            elif name.casefold() in current:
+                kept[name] = "it is in use"
+            elif not is_retired(name):
+                kept[name] = "its name is not that of a retired table"
+            else:
+                _delete(opened, lease, each, needed, deleted, kept, failed)
+    return Collected(tuple(deleted), kept, failed)
 
-    def run(self) -> Collected:
-        """Delete one after the other; a failure does not stop the others."""
-        deleted: list[str] = []
-        kept: dict[str, str] = {}
-        failed: dict[str, str] = {}
-        for each in self._queue:
-            reason = self._kept(each)
-            if reason is not None:
-                kept[each.physical] = reason
-                continue
-            try:
-                self._delete(each, deleted, kept)
-            except RfrError:
-                raise
-            except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
-                failed[each.physical] = type(error).__name__
-                self._note_failure(each, error)
-        return Collected(tuple(deleted), kept, failed)
 
-    def _kept(self, row: Garbage) -> str | None:
-        """Why the table has to stay, as far as the queue knows."""
-        if row.not_before > self._now:
-            return "its time has not come"
-        if row.deploy_id in self._open:
-            return "its deploy did not finish, and may continue with it"
-        if row.physical.casefold() in self._current:
-            return "it is in use"
-        if not _RETIRED_NAME.search(row.physical.casefold()):
-            return "its name is not that of a retired table"
-        return None
-
-    def _delete(self, row: Garbage, deleted: list[str], kept: dict[str, str]) -> None:
-        table = MigratedTable.load(self._catalog, row.physical)
-        if table is not None:
-            if table.properties.get(MARKER) != row.uuid:
-                kept[row.physical] = "it does not carry our marker"
-                return
-            if table.entry.uuid in self._needed:
-                kept[row.physical] = "a sink still reads from it"
-                return
-            self._lease.ensure()
-            purge_table(self._catalog, row.physical)
-            deleted.append(row.physical)
-        self._lease.write(lambda connection, now: deploys.retract(connection, self._project, row.physical))
-
-    def _note_failure(self, row: Garbage, error: Exception) -> None:
-        problem = type(error).__name__
-        self._lease.write(lambda connection, now: deploys.failed(connection, self._project, row.physical, problem))
+def _delete(
+    catalog: Catalog,
+    lease: Lease,
+    row: Garbage,
+    needed: Collection[str],
+    deleted: list[str],
+    kept: dict[str, str],
+    failed: dict[str, str],
+) -> None:
+    """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
+    name = row.physical
+    try:
+        table = MigratedTable.load(catalog, name)
+        if table is not None and table.properties.get(MARKER) != row.uuid:
+            kept[name] = "it does not carry our marker"
+        elif table is not None and table.entry.uuid in needed:
+            kept[name] = "a sink still reads from it"
+        else:
+            if table is not None:
+                lease.ensure()
+                purge_table(catalog, name)
+                deleted.append(name)
+            lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+    except RfrError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
+        failed[name] = problem = type(error).__name__
+        lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
 
 
 def waiting(store: ControlStore, project: str) -> Mapping[str, Garbage]:
-    """What is in the queue, by name."""
     with store.read() as connection:
         return {each.physical: each for each in deploys.queued(connection, project)}
 
@@ -158,7 +137,7 @@ def forget_objects(
             known = ", ".join(sorted(by_key)[:5]) or "nothing"
             raise ConfigurationError("name", f"{unknown[0]} is not recorded", f"recorded is {known}")
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
-        _check(recorded, leaving, sql)
+        _check_forgettable(recorded, leaving, sql)
         for each in leaving:
             _unmark(opened, each, sql, lease)
         lease.write(
@@ -176,23 +155,22 @@ def forget_objects(
     return tuple(each.name for each in leaving)
 
 
-def _check(recorded: RegistryState, leaving: Sequence[RecordedObject], sql: SqlEngine | None) -> None:
+def _check_forgettable(recorded: RegistryState, leaving: Sequence[RecordedObject], sql: SqlEngine | None) -> None:
     gone = {each.uuid: each.name for each in leaving}
     for sink in recorded.sinks:
         if sink.source in gone and sink.uuid not in gone:
-            raise ConfigurationError(
-                "name", f"the sink {sink.name} exports {gone[sink.source]}", "forget or remove the sink first"
-            )
+            problem = f"the sink {sink.name} exports {gone[sink.source]}"
+            raise ConfigurationError("name", problem, "forget or remove the sink first")
     for each in leaving:
         if each.kind is Kind.SINK:
             raise ConfigurationError("name", f"{each.name} is a sink", "remove it by its declaration")
-        if relation(each.kind) is LiveKind.VIEW and sql is None:
+        if each.kind is Kind.VIEW and sql is None:
             raise ConfigurationError("sql", f"{each.name} is a view", "give an engine")
 
 
 def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease: Lease) -> None:
     lease.ensure()
-    if relation(obj.kind) is LiveKind.VIEW:
+    if obj.kind is Kind.VIEW:
         assert sql is not None
         sql.set_view_properties(obj.physical, dict.fromkeys(_MARKS), obj.comment)
         return

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.execution._shadow_tables import half_switched
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.sinks import sink_states
-from airflow_provider_rfr.builtins.spec import Column, Kind, namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.state import (
     MARKER,
     STAMP,
     ActualState,
     Constraints,
-    Dependency,
     LiveKind,
     LiveObject,
     RecordedObject,
@@ -51,7 +49,6 @@ def read_recorded(connection: Connection, project: str) -> RegistryState:
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    """The row of an object."""
     return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
 
 
@@ -60,16 +57,11 @@ ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
 
 
 def catalog_views(catalog: Catalog) -> tuple[ViewEntry, ...] | None:
-    """The views that the catalog holds."""
     return list_views(catalog) if holds_views(catalog) else None
 
 
 def observe(
-    catalog: Catalog,
-    store: ControlStore,
-    *,
-    project: str,
-    views: ViewsOf = catalog_views,
+    catalog: Catalog, store: ControlStore, *, project: str, views: ViewsOf = catalog_views
 ) -> tuple[RegistryState, ActualState]:
     """The registry, and everything that is in the catalog, of users too.
 
@@ -78,11 +70,7 @@ def observe(
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
-        begun = begun_steps(connection, project)
     found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
-    for retired, name in half_switched(begun, found.values()):
-        # The next deploy undoes the half-done switch before anything else, so the plan sees it undone.
-        found[name.casefold()] = replace(found.pop(retired.casefold()), name=name)
     there = views(catalog)
     listed = list(map(_view, there or ()))
     if there is None:
@@ -131,15 +119,13 @@ def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[
 
 
 def _view(entry: ViewEntry) -> LiveObject:
-    columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
-    properties = dict(entry.properties)
     return LiveObject(
         entry.name,
         LiveKind.VIEW,
-        _marker_of(properties),
-        columns,
-        properties=properties,
-        stamp=properties.get(STAMP),
+        _marker_of(entry.properties),
+        tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns),
+        properties=dict(entry.properties),
+        stamp=entry.properties.get(STAMP),
         query=entry.query,
     )
 
@@ -179,19 +165,17 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     with store.read() as connection:
         begun = begun_steps(connection, lease.name)
     for step in begun:
-        if step.token < lease.token and step.uuid is not None:
-            _mark(catalog, lease, step.name, step.uuid, step.token)
-
-
-def _mark(catalog: Catalog, lease: Lease, name: str, identity: str, begun: int) -> None:
-    for _ in range(_TRIES):
-        table = MigratedTable.load(catalog, name)
-        if table is None or table.properties.get(MARKER) != identity or token_of(table.properties) > begun:
-            return
-        lease.ensure()
-        try:
-            table.alter(TableChange(properties={TOKEN: str(lease.token)}))
-            return
-        except CommitConflictError:
+        if step.token >= lease.token or step.uuid is None:
             continue
-    raise DeployError(f"{name}: others committed {_TRIES} times while it was marked; deploy when fewer write")
+        for _ in range(_TRIES):
+            table = MigratedTable.load(catalog, step.name)
+            ours = table is not None and table.properties.get(MARKER) == step.uuid
+            if table is None or not ours or token_of(table.properties) > step.token:
+                break
+            lease.ensure()
+            with suppress(CommitConflictError):
+                table.alter(TableChange(properties={TOKEN: str(lease.token)}))
+                break
+        else:
+            problem = f"others committed {_TRIES} times while it was marked; deploy when fewer write"
+            raise DeployError(f"{step.name}: {problem}")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection
-
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step
-from airflow_provider_rfr.builtins.spec import STORED, CatalogSpec, Column, Kind
+from airflow_provider_rfr.builtins.spec import RETIRED, STORED, CatalogSpec, Column, Kind
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
     DONE,
     EMPTIED,
     MARKER,
     PROJECT,
-    RETIRED,
     STAMP,
     STEP,
     RecordedObject,
@@ -38,20 +34,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
-
-
-@dataclass(frozen=True, slots=True)
-class ComputedFiles:
-    """What a computation left, in no commit yet.
-
-    :ivar files: of the target's layout; with a run that was killed before they are those of both
-    :ivar rows: in all files
-    :ivar read: snapshots that were read, by the table's name as it is compared
-    """
-
-    files: tuple[StoredFile, ...]
-    rows: int
-    read: Mapping[str, int] = field(default_factory=dict)
 
 
 class SqlEngine(Protocol):
@@ -75,19 +57,15 @@ class SqlEngine(Protocol):
 
         :param columns: as declared, for their names and comments; empty where the query's own names are taken
         """
-        ...
 
     def drop_view(self, name: str) -> None:
         """Drop the view, if it exists."""
-        ...
 
     def rename_view(self, old: str, new: str) -> None:
         """Rename the view; text, properties and comment stay."""
-        ...
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
         """Set properties, and take away those that are None; the comment is put in the place of the old one."""
-        ...
 
     def compute(
         self,
@@ -95,35 +73,24 @@ class SqlEngine(Protocol):
         query: str,
         table: str,
         target: FileTarget,
-        work_id: str,
         read: Mapping[str, int] = MappingProxyType({}),
         row_wise: str | None = None,
-    ) -> ComputedFiles:
+    ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target's layout, by column name; commit nothing.
 
         :param table: whose rows they become
         :param target: the coming columns with their field ids, the partitioning, and the folder; names of files begin
-            with ``target.family``, which is made of ``work_id``
+            with ``target.family``, which is the same for the same piece of work after a crash. Files that it finished
+            are taken again where ``row_wise`` says that a row of the result comes from one row of an input; otherwise
+            it starts again
         :param read: snapshots to read tables at, by name as it is compared; other tables are read as they are
-        :param work_id: the same for the same piece of work after a crash. Files that it finished are taken again where
-            ``row_wise`` says that a row of the result comes from one row of an input; otherwise it starts again
         :param row_wise: the table, one of ``read``, of which each row gives one row. It may be read at a later
-            snapshot the next time, with the same ``work_id``; only data files that came since are computed then
+            snapshot the next time, with the same family; only data files that came since are computed then
         """
-        ...
 
 
 TOKEN: Final = "rfr.token"
 """Property: token of the lease under which it was changed last."""
-_NEW_ROWS: Final = frozenset({Action.CREATE, Action.REPLACE_EMPTY})
-
-
-class Probe(Enum):
-    """How far a step is, as the catalog shows it."""
-
-    NOT_DONE = "not done"
-    PARTIAL = "partial"
-    DONE = "done"
 
 
 @dataclass(frozen=True)
@@ -183,28 +150,28 @@ class Work:
         """All properties that the object's table or view is to have."""
         record = self.record(step)
         said = {"comment": record.comment, "owner": record.owner}
-        if step.how in _NEW_ROWS and step.kind in STORED:
+        if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind in STORED:
             said[EMPTIED] = f"{self.plan.base_revision}/{self.deploy_id}"
-        return {
-            **{name: value for name, value in said.items() if value is not None},
-            **record.properties,
-            **self.identity(record),
-            **self.marks(step),
-            DONE: done_mark(self.plan.base_revision, record.fingerprints, record.sql, self._inputs(record)),
-        }
-
-    def _inputs(self, record: RecordedObject) -> Iterator[tuple[UUID, str]]:
-        """What it reads, with the step that changed each last."""
+        inputs = []
         for each in record.deps:
             read = self.records.get(each.uuid) or self.recorded.by_uuid.get(each.uuid) if each.uuid else None
             if read is not None:
                 held = self.view(read.name) if read.kind is Kind.VIEW else self.table(read.name)
-                yield read.uuid, held.properties.get(STEP, "") if held is not None else ""
+                inputs.append((read.uuid, held.properties.get(STEP, "") if held is not None else ""))
+        return {
+            **{name: value for name, value in said.items() if value is not None},
+            **record.properties,
+            MARKER: str(record.uuid),
+            PROJECT: self.plan.project,
+            STAMP: record.fingerprints.contract.digest,
+            **self.marks(step),
+            DONE: done_mark(self.plan.base_revision, record.fingerprints, record.sql, inputs),
+        }
 
-    def identity(self, record: RecordedObject) -> dict[str, str]:
-        """The properties that say whose object it is, and which contract its columns fulfil."""
-        stamp = record.fingerprints.contract.digest
-        return {MARKER: str(record.uuid), PROJECT: self.plan.project, STAMP: stamp}
+    def new_names(self, step: Step) -> list[str]:
+        """Names that this rename and later ones give the object: some objects go by a name in between."""
+        later = (each for each in self.plan.steps if each.uuid == step.uuid and each.seq >= step.seq)
+        return [str(each.details["to"]) for each in later if each.how is Action.RENAME]
 
     def unset(self, step: Step) -> list[str]:
         """Properties that an earlier deploy wrote and that are no longer declared."""
@@ -244,28 +211,13 @@ def token_of(properties: Mapping[str, str]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-@dataclass(frozen=True)
-class Done:
-    """The result of a step, for the journal.
-
-    :ivar evidence: figures, as JSON
-    :ivar settle: what is to be written in the transaction in which the step is marked as done
-    """
-
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    settle: Callable[[Connection, int], None] | None = None
-
-
-_OF_KEYS = frozenset({"drop", "relax", "rename"})
-"""Operations after which the keys have to be set again, if a key column is concerned."""
-
-
 def change_of(work: Work, step: Step) -> TableChange:
     """What becomes of the table besides its rows; with the marks, which are a part of the same commit."""
     details, record = step.details, work.record(step)
     updates = tuple(tuple(batch) for batch in details.get("updates", ()))
     tighten = tuple(details.get("tighten", ()))
-    moved = bool(tighten) or any(each["op"] in _OF_KEYS for batch in updates for each in batch)
+    # After these, the keys have to be set again, if a key column is concerned.
+    moved = bool(tighten) or any(each["op"] in ("drop", "relax", "rename") for batch in updates for each in batch)
     partitioning = details.get("partitioning")
     return TableChange(
         updates,
@@ -278,10 +230,7 @@ def change_of(work: Work, step: Step) -> TableChange:
 
 
 def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], details: Mapping[str, Any]) -> str:
-    """The table's rows with its coming columns: by an expression, by the column they came from, or NULL.
-
-    :param live: names of the columns as they are
-    """
+    """The table's rows with its coming columns: by an expression, by the column they came from, or NULL."""
     expressions = {name.casefold(): text for name, text in details.get("expressions", {}).items()}
     updates = details.get("updates", ())
     sources = {name.casefold(): name for name in live}
@@ -305,7 +254,7 @@ class AppliedStep:
 
     :ivar how: the verb
     :ivar found: it was done already, by a run before this one
-    :ivar evidence: what was found and left, e.g. ``rows``, ``snapshot_before`` and ``snapshot_after``
+    :ivar evidence: what was left, e.g. ``rows`` and ``snapshot_after``
     """
 
     seq: int

@@ -6,8 +6,6 @@ Objects are decided in the order of their reads, so that every input is decided 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation
@@ -22,9 +20,10 @@ from airflow_provider_rfr.builtins.planning._decision import (
     metadata_words,
 )
 from airflow_provider_rfr.builtins.planning._drift import Found, Origin, find, is_unfinished, whose
-from airflow_provider_rfr.builtins.planning._mechanisms import Choice, choose
+from airflow_provider_rfr.builtins.planning._mechanisms import Choice, Chooser
 from airflow_provider_rfr.builtins.planning.diff import (
     EVERYTHING,
+    NEEDS_VALUES,
     NO_EFFECTS,
     NOTHING,
     ColumnSet,
@@ -32,8 +31,8 @@ from airflow_provider_rfr.builtins.planning.diff import (
     gone_of,
     shape_of,
 )
-from airflow_provider_rfr.builtins.planning.plan import SINKS, VERB_OF, Action, Dependent, Load, Policies
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Contents, Kind, Strategy
+from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Blocked, Dependent, Load, Policies, Step
+from airflow_provider_rfr.builtins.spec import STORED, Contents, Kind, Strategy
 from airflow_provider_rfr.builtins.state import (
     DONE,
     STEP,
@@ -93,7 +92,7 @@ def _decide_load(decision: Decision) -> None:
 
 def _decide_table_change(decision: Decision, found: Found, origin: Origin, inputs: Inputs, policies: Policies) -> None:
     desired = decision.desired
-    choice = choose(desired, origin, policies)
+    choice = Chooser(desired, origin, policies).choose()
     how = choice.how
     if desired.recorded is not None:
         how = _strategy(decision, choice, desired.recorded, policies)
@@ -108,7 +107,7 @@ def _decide_table_change(decision: Decision, found: Found, origin: Origin, input
         how = Strategy.METADATA
     if found.adopted:
         how = Strategy.ADOPT
-    _take(decision, choice, how)
+    _take(decision, choice, how, origin)
     if desired.recorded is not None and origin.note is not None and Difference.CONTRACT in decision.differences:
         # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
         decision.effects |= becomes(desired, desired.recorded)
@@ -116,8 +115,6 @@ def _decide_table_change(decision: Decision, found: Found, origin: Origin, input
         decision.reasons.append(origin.note)
     if found.adopted:
         decision.reasons.append(_ADOPTED)
-    if policies.force is not None and desired.protect is None:
-        decision.reasons.append(f"forced to {policies.force}")
 
 
 def _strategy(decision: Decision, choice: Choice, known: RecordedObject, policies: Policies) -> Strategy | None:
@@ -140,10 +137,10 @@ def _strategy(decision: Decision, choice: Choice, known: RecordedObject, policie
     return choice.how
 
 
-def _take(decision: Decision, choice: Choice, how: Strategy | None) -> None:
+def _take(decision: Decision, choice: Choice, how: Strategy | None, origin: Origin) -> None:
     """Put the chosen strategy into the decision, with its effects on readers."""
     desired = decision.desired
-    decision.how = None if how is None else VERB_OF[how]
+    decision.how = None if how is None else Action(how.value)
     decision.words = [*choice.words, *decision.words]
     decision.details |= choice.details if how is not None else {}
     if how is Strategy.RECOMPUTE and desired.obj.query is not None:
@@ -152,65 +149,53 @@ def _take(decision: Decision, choice: Choice, how: Strategy | None) -> None:
     decision.problems += choice.problems
     decision.paste = choice.paste
     decision.instructed = choice.instructed
-    decision.invents_values = choice.invents_values
+    decision.invents_values = any(each.what in NEEDS_VALUES for each in choice.changes)
     if how is None and not choice.changes:
         return
     contents = NOTHING
     if how in (Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY):
         contents = EVERYTHING
-    elif choice.rewritten:
-        contents = ColumnSet(choice.rewritten)
-    gone = gone_of(choice.before, desired.obj.columns, choice.changes) if choice.changes else ()
+    elif "expressions" in choice.details:
+        contents = ColumnSet(frozenset(name.casefold() for name in choice.details["expressions"]))
+    gone = gone_of(origin.columns, desired.obj.columns, choice.changes) if choice.changes else ()
     decision.effects = Effects(shape_of(choice.changes), contents, gone)
-
-
-def _decide_view(decision: Decision, found: Found, inputs: Inputs, policies: Policies) -> None:
-    """Decide about a view. Views hold no rows, so they need no instruction; what counts is what they read."""
-    desired, known = decision.desired, decision.desired.recorded
-    decision.details = {"sql": desired.sql}
-    if known is None:
-        if found.adopted:
-            decision.how = Action.ADOPT
-            decision.reasons.append(_ADOPTED)
-        elif found.origin is not None:
-            decision.how = Action.REPLACE
-            decision.reasons.append(found.origin.note or "")
-        else:
-            decision.how = Action.CREATE
-            decision.reasons.append("new")
-    elif relation(known.kind) is not LiveKind.VIEW or found.origin is None:
-        decision.how = Action.CREATE
-        if relation(known.kind) is LiveKind.VIEW:
-            decision.reasons += found.drift
-        decision.effects = becomes(desired, known)
-    else:
-        decision.how = _view_action(decision, found, found.origin, inputs, policies)
-        every = Effects(EVERYTHING, EVERYTHING)
-        decision.effects = every if found.rewrite_text else _view_effects(decision, known, inputs)
 
 
 _NEW_TEXT = frozenset(Difference) - {Difference.KIND, Difference.NAME, Difference.METADATA}
 """Differences after which a view is defined again."""
 
 
-def _view_action(decision: Decision, found: Found, origin: Origin, inputs: Inputs, policies: Policies) -> Action | None:
+def _decide_view(decision: Decision, found: Found, inputs: Inputs) -> None:
+    """Decide about a view. Views hold no rows, so they need no instruction; what counts is what they read."""
+    desired, known, origin = decision.desired, decision.desired.recorded, found.origin
+    decision.details = {"sql": desired.sql}
+    was_view = known is not None and relation(known.kind) is LiveKind.VIEW
+    if origin is None or (known is not None and not was_view):
+        decision.how = Action.CREATE
+        decision.reasons += ("new",) if known is None else found.drift if was_view else ()
+        if known is not None:
+            decision.effects = becomes(desired, known)
+        return
     if found.adopted:
-        decision.reasons.append("takes our marker")
-        return Action.ADOPT
-    decision.note_metadata()
-    decision.input_reasons = inputs.shape
-    decision.reasons += inputs.shape.values()
-    if found.rewrite_text:
+        decision.how = Action.ADOPT
+        decision.reasons.append(_ADOPTED if known is None else "takes our marker")
+    elif known is not None:
+        decision.note_metadata()
+        decision.input_reasons = inputs.shape
+        decision.reasons += inputs.shape.values()
+        if found.rewrite_text or _NEW_TEXT & decision.differences.keys():
+            decision.how = Action.REPLACE
+        elif inputs.shape:
+            decision.how = Action.REBIND
+        elif Difference.METADATA in decision.differences:
+            decision.how = Action.METADATA
+    else:
+        decision.how = Action.REPLACE
+    if not found.adopted and (known is None or found.rewrite_text):
         decision.reasons.append(origin.note or "")
-        return Action.REPLACE
-    if _NEW_TEXT & decision.differences.keys():
-        return Action.REPLACE
-    if policies.force is not None and decision.desired.protect is None:
-        decision.reasons.append("forced")
-        return Action.REBIND
-    if inputs.shape:
-        return Action.REBIND
-    return Action.METADATA if Difference.METADATA in decision.differences else None
+    if known is not None:
+        every = Effects(EVERYTHING, EVERYTHING)
+        decision.effects = every if found.rewrite_text else _view_effects(decision, known, inputs)
 
 
 def _view_effects(decision: Decision, known: RecordedObject, inputs: Inputs) -> Effects:
@@ -230,7 +215,6 @@ _CONTINUES = {
     Action.METADATA: "cursor kept, no snapshot is made",
     Action.EVOLVE: "cursor kept, no snapshot is made",
     Action.REWRITE: "cursor kept, migration snapshots skipped",
-    Action.SHADOW: "cursor mapped to the new table at the switch",
     Action.RECOMPUTE: "cursor kept, migration snapshots skipped; equal contents send nothing",
     Action.RENAME: "cursor kept, the object is the same one",
 }
@@ -242,48 +226,37 @@ _WHAT = {
 }
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """The decision about one sink.
-
-    :ivar how: the policy
-    :ivar since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the source,
-        or the id of the new source. A decision that was written down already is not taken once more
-    """
-
-    name: str
-    how: str
-    why: str
-    since: str | None = None
-
-
 class Exports:
     """The decisions about all sinks.
 
-        :ivar dependents: every sink whose source changes, with what becomes of it
-    :ivar choices: of sinks whose rows are gone: id -> what was chosen
-        :ivar blocked: of sinks without a decision: id -> (name, problem)
+    :ivar dependents: every sink whose source changes, with what becomes of it
+    :ivar steps: of sinks whose rows are gone, by id
+    :ivar blocked: sinks without a decision, by id
     """
 
     def __init__(self, policies: Policies) -> None:
         self.dependents: list[Dependent] = []
-        self.choices: dict[UUID, _Chosen] = {}
-        self.blocked: dict[UUID, tuple[str, str]] = {}
+        self.steps: dict[UUID, Step] = {}
+        self.blocked: dict[UUID, Blocked] = {}
         self._policies = policies
 
     def note(self, state: SinkState, how: str, reason: str, user: bool) -> None:
-        """Note what becomes of a sink."""
         self.dependents.append(Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user))
 
     def choose(self, state: SinkState, why: str, user: bool, since: str | None = None) -> None:
-        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy."""
+        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
+
+        :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
+            source, or the id of the new source. A decision that was written down already is not taken once more
+        """
         choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
         if choice not in SINKS:
             problem = f"{why}: say what becomes of the sink, by sinks: {{{state.name}: {' | '.join(SINKS)}}}"
-            self.blocked[state.uuid] = (state.name, problem)
+            self.blocked[state.uuid] = Blocked(state.name, Kind.SINK, (problem,), state.uuid)
             self.note(state, "undecided", why, user)
             return
-        self.choices[state.uuid] = _Chosen(state.name, choice, why, since)
+        details = {} if since is None else {"since": since}
+        self.steps[state.uuid] = Step(0, state.uuid, state.name, Kind.SINK, Action(choice), why, (), details)
         self.note(state, choice, f"{_WHAT[choice]}, since {why}", user)
 
 
@@ -350,7 +323,7 @@ def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, S
     """A cursor is of no use in another source. The sink's row may have one that an unfinished deploy gave it."""
     for decision in decisions.values():
         desired, known = decision.desired, decision.desired.recorded
-        if desired.obj.sink is None or known is None or known.kind is not Kind.SINK or desired.uuid in found.choices:
+        if desired.obj.sink is None or known is None or known.kind is not Kind.SINK or desired.uuid in found.steps:
             continue
         before = {each.uuid for each in known.deps[:1]} | {each.source for each in (states.get(desired.uuid),) if each}
         now = desired.reads[0].uuid
@@ -359,8 +332,8 @@ def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, S
             found.choose(state, f"it exports {desired.obj.sink.source} now", False, str(now))
 
 
-_GENERATED = "rfr.generated"
-"""Property of a table whose rows list the declared ``objects``; it is filled again when these change."""
+_LIST = "rfr_system.builtin_objects"
+"""The package's own table whose rows list the declared objects; it is filled again when these change."""
 
 
 class Decider:
@@ -405,13 +378,13 @@ class Decider:
             elif desired.kind in STORED:
                 _decide_stored(decision, found, inputs, self._policies)
             else:
-                _decide_view(decision, found, inputs, self._policies)
+                _decide_view(decision, found, inputs)
             if desired.kind is Kind.SOURCE:
                 _decide_load(decision)
             if "load_anew" not in decision.details and self._is_done(desired):
                 decision.nothing_left()
-            if desired.kind in STORED:
-                self._generate(decision)
+            if desired.key == _LIST and desired.kind in STORED:
+                self._list_objects(decision)
             self._leave(decision)
             self._rename(decision, found)
             decision.problems += self._name_problems(decision)
@@ -479,20 +452,8 @@ class Decider:
             elif old.uuid not in self._desired_state.kept:
                 yield f"reads {old.name}, which is no longer declared"
 
-    def _generate(self, decision: Decision) -> None:
-        """Fill a list of the declared objects again when these change."""
-        if decision.desired.obj.properties.get(_GENERATED) != "objects" or not self._listed:
-            return
-        if decision.how in (None, Action.METADATA, Action.EVOLVE):
-            decision.how = Action.RECOMPUTE
-        decision.details = {**decision.details, "generated": "objects"}
-        more = f" and {len(self._listed) - 3} more" if len(self._listed) > 3 else ""
-        decision.reasons.append(f"lists the objects: {', '.join(self._listed[:3])}{more}")
-        decision.effects = Effects(decision.effects.shape, EVERYTHING, decision.effects.gone)
-
-    @cached_property
-    def _listed(self) -> list[str]:
-        """Objects that come, go, or are called something else."""
+    def _list_objects(self, decision: Decision) -> None:
+        """Fill the list of the declared objects again when one comes, goes, or is called something else."""
         found = []
         known, declared = self._recorded.by_uuid, self._desired_state
         for desired in sorted(declared.objects.values(), key=lambda each: each.key):
@@ -504,7 +465,14 @@ class Decider:
         for each in sorted(self._recorded.objects, key=lambda each: each.key):
             if each.uuid not in declared.objects and each.uuid not in declared.kept:
                 found.append(f"- {each.name}")
-        return found
+        if not found:
+            return
+        if decision.how in (None, Action.METADATA, Action.EVOLVE):
+            decision.how = Action.RECOMPUTE
+        decision.details = {**decision.details, "lists_objects": True}
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        decision.reasons.append(f"lists the objects: {', '.join(found[:3])}{more}")
+        decision.effects = Effects(decision.effects.shape, EVERYTHING, decision.effects.gone)
 
     def _refuse_downgrade(self, decision: Decision) -> None:
         desired, known = decision.desired, decision.desired.recorded
@@ -512,9 +480,8 @@ class Decider:
         if decision.instructed or not decision.touched:
             return
         if self._downgrade is not None:
-            if (new_contract and desired.kind not in QUERIED) or not self._policies.allow_downgrade:
-                decision.problems.insert(0, self._downgrade)
-                decision.paste = None
+            decision.problems.insert(0, self._downgrade)
+            decision.paste = None
         elif known is not None and new_contract and desired.kind in STORED and decision.paste is not None:
             ours, theirs = desired.fingerprints.contract.digest, known.fingerprints.contract.digest
             # Instructions that lead from what is declared to what is recorded: older code is being deployed.

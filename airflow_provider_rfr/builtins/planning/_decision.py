@@ -21,7 +21,6 @@ from airflow_provider_rfr.builtins.planning.diff import (
     shape_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import RecordedObject
 
 
@@ -81,13 +80,14 @@ class Decision:
             found[Difference.KIND] = f"kind: {known.kind.value} -> {desired.kind.value}"
         if desired.key != known.key:
             found[Difference.NAME] = f"renamed from {known.name}"
-        # Full texts are compared, not hashes.
+        # Full texts are compared, not hashes. Those of two canonicalizers differ for equal queries.
         if ours.contract.text != theirs.contract.text:
             found[Difference.CONTRACT] = "contract changed"
         if ours.constraints.text != theirs.constraints.text:
             found[Difference.CONSTRAINTS] = "constraints changed"
         has_query, both = desired.obj.query is not None, None not in (desired.sql, known.sql)
-        if not _is_same_logic(desired, known):
+        same = same_logic(desired.obj, known) if has_query else ours.logic.text == theirs.logic.text
+        if not same:
             what, word = (Difference.LOGIC, "query") if has_query else (Difference.DEFINITION, "definition")
             found[what] = f"{word} changed"
         elif both and desired.sql != known.sql and desired.obj.query == known.raw_sql:
@@ -112,7 +112,6 @@ class Decision:
 
     @property
     def touched(self) -> bool:
-        """Whether anything is done to it."""
         return self.how is not None or self.renamed or self.leaves
 
 
@@ -169,16 +168,6 @@ def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet =
     renames = pending_renames(known.columns, desired.obj.columns)
     changes = diff_columns(known.columns, desired.obj.columns, renames)
     return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
-
-
-def _is_same_logic(desired: DesiredObject, known: RecordedObject) -> bool:
-    """Whether the query, or the definition of a source or a sink, is the recorded one."""
-    if desired.fingerprints.logic.text == known.fingerprints.logic.text:
-        return True
-    # Canonical texts of two canonicalizers differ for equal queries: only then is the raw text worth a look.
-    if known.canonicalizer == CANONICALIZER or desired.obj.query is None:
-        return False
-    return desired.obj.query == known.raw_sql or same_logic(desired.obj, known)
 
 
 def metadata_words(desired: DesiredObject, known: RecordedObject) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +24,8 @@ from airflow_provider_rfr.builtins.planning.diff import (
     short,
 )
 from airflow_provider_rfr.builtins.planning.plan import Policies
-from airflow_provider_rfr.builtins.spec import Column, Contents, Kind, Strategy
+from airflow_provider_rfr.builtins.spec import Contents, Kind, Strategy
 from airflow_provider_rfr.builtins.sql.parse import bare_column, columns_read, compose
-from airflow_provider_rfr.builtins.state import SHADOW, dumps
 
 _ORDER = tuple(Strategy)
 
@@ -39,11 +37,8 @@ class Choice:
     :ivar how: None: not at all
     :ivar changes: of its columns
     :ivar words: of everything, for people
-    :ivar before: the columns that it starts from
-    :ivar rewritten: compared names of columns whose values change
     :ivar problems: with any of them, nothing may be done
     :ivar instructed: an instruction leads there
-    :ivar invents_values: a column needs values that no row has
     :ivar paste: an instruction for the declaration, if one is missing
     """
 
@@ -54,23 +49,12 @@ class Choice:
     loses: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     paste: str | None = None
-    rewritten: frozenset[str] = frozenset()
-    before: tuple[Column, ...] = ()
     instructed: bool = False
-    invents_values: bool = False
 
 
-def derivable(desired: DesiredObject) -> bool:
-    """Whether the contents can be had again from what they were made of."""
-    return desired.obj.contents is Contents.DERIVABLE or desired.kind is Kind.MATERIALIZED_VIEW
-
-
-def choose(desired: DesiredObject, origin: Origin, policies: Policies) -> Choice:
+class Chooser:
     """The strategy that leads from the origin to the declaration."""
-    return _Chooser(desired, origin, policies).choose()
 
-
-class _Chooser:
     def __init__(self, desired: DesiredObject, origin: Origin, policies: Policies) -> None:
         self._desired = desired
         self._origin = origin
@@ -94,60 +78,54 @@ class _Chooser:
         renames = {name.casefold(): old for name, text in given.items() if (old := _column(text)) is not None}
         self._renames = pending_renames(origin.columns, self._target, renames, recorded=origin.remembered)
         self._changes = diff_columns(origin.columns, self._target, self._renames)
+        self._dropped = [each for each in self._changes if each.what is Change.DROP]
+        # Whether the contents can be had again from what they were made of.
+        self._derivable = desired.obj.contents is Contents.DERIVABLE or desired.kind is Kind.MATERIALIZED_VIEW
 
     def choose(self) -> Choice:
         needed = gentlest(self._changes)
-        constraints = tuple(self._constraints())
-        if constraints:
-            needed = max(needed or Strategy.METADATA, Strategy.EVOLVE, key=_ORDER.index)
-        how = needed if self._chained is None else self._instructed(self._chained, needed)
-        if self._chained is None and needed is not None:
-            how = self._uninstructed(needed)
-        if self._policies.force is not None and self._desired.protect is None:
-            how = max(how or Strategy.METADATA, Strategy(self._policies.force), key=_ORDER.index)
-        expressions = self._expressions() if how in (Strategy.REWRITE, Strategy.SHADOW) else {}
+        words, constraints = list(map(str, self._changes)), {}
+        for said, name in (("partitioned by", "partitioning"), ("keys", "keys")):
+            old, new = getattr(self._origin, name), getattr(self._desired.obj, name)
+            if not same_names(old, new):
+                words.append(f"~ {said}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}")
+                constraints[name] = list(new)
+                needed = max(needed or Strategy.METADATA, Strategy.EVOLVE, key=_ORDER.index)
+        how = needed
+        if self._chained is not None:
+            how = self._instructed(self._chained, needed)
+        elif needed is not None:
+            self._check_uninstructed(needed)
+            if needed is Strategy.REWRITE and self._derivable and self._desired.obj.query is not None:
+                how = Strategy.RECOMPUTE
+        expressions = self._expressions() if how is Strategy.REWRITE else {}
         loses = self._losses(how)
+        before, paste = self._origin.contract, None
         if self._paste:
             self._problems += rename_hints(self._changes)
-        return Choice(
-            how,
-            self._changes,
-            (*map(str, self._changes), *constraints),
-            self._details(how, expressions),
-            loses,
-            tuple(self._problems),
-            instruction(self._origin.contract, self._after, self._changes) if self._paste else None,
-            frozenset(name.casefold() for name in expressions),
-            self._origin.columns,
-            self._chained is not None,
-            any(each.what in NEEDS_VALUES for each in self._changes),
-        )
+            paste = instruction(before, self._after, self._changes)
+        details: dict[str, Any] = {}
+        if how is not None:
+            details = {**schema_updates(self._origin.columns, self._target, self._renames), **constraints}
+            details |= {"expressions": expressions} if expressions else {}
+            details |= {"contract": self._after, "from": before}
+        problems = tuple(self._problems)
+        return Choice(how, self._changes, tuple(words), details, loses, problems, paste, self._chained is not None)
 
-    def _constraints(self) -> Iterator[str]:
-        for name, old, new in (
-            ("partitioned by", self._origin.partitioning, self._desired.obj.partitioning),
-            ("keys", self._origin.keys, self._desired.obj.keys),
-        ):
-            if not same_names(old, new):
-                yield f"~ {name}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}"
-
-    def _uninstructed(self, needed: Strategy) -> Strategy:
+    def _check_uninstructed(self, needed: Strategy) -> None:
         """Without an instruction, refuse what could lose a value or needs values that no row has."""
-        if derivable(self._desired):
-            if needed is Strategy.REWRITE and self._desired.obj.query is not None:
-                return Strategy.RECOMPUTE
-            if needed is not Strategy.REWRITE:
-                return needed
+        hard = needed is Strategy.REWRITE
+        if self._derivable and not (hard and self._desired.obj.query is None):
+            return
         if self._by_hand:
-            if needed is Strategy.REWRITE:
+            if hard:
                 self._problems.append("changed by hand in a way that can't be undone without inventing values")
-        elif needed is Strategy.REWRITE or self._dropped():
+        elif hard or self._dropped:
             self._paste = True
             self._problems.append(f"contract changed, no migration from {short(self._origin.contract)}")
-        return needed
 
     def _instructed(self, chained: instructions.Chained, needed: Strategy | None) -> Strategy:
-        if chained.how in (Strategy.REPLACE_EMPTY, Strategy.SHADOW):
+        if chained.how is Strategy.REPLACE_EMPTY:
             return chained.how
         if chained.how is Strategy.RECOMPUTE:
             if self._desired.obj.query is None:
@@ -165,33 +143,38 @@ class _Chooser:
             hard = "; ".join(str(each) for each in self._changes if each.what in NEEDS_VALUES)
             self._problems.append(f"the instruction says {chained.how.value}, which can't do: {hard}")
             self._paste = True
-        self._skipped(chained)
-        return Strategy.EVOLVE
-
-    def _skipped(self, chained: instructions.Chained) -> None:
-        """Over several versions, a dropped and an added column may be one that was renamed in between."""
+        # Over several versions, a dropped and an added column may be one that was renamed in between.
         old = {None, *folded(self._origin.columns)}
         said = {name.casefold() for name, text in chained.expressions.items() if _column(text) in old}
         added = [each for each in self._changes if each.what is Change.ADD and each.column.casefold() not in said]
-        pairs = possible_renames([*added, *self._dropped()])
-        if chained.length > 1 and pairs and not derivable(self._desired):
+        pairs = possible_renames([*added, *self._dropped])
+        if chained.length > 1 and pairs and not self._derivable:
             contract = short(self._origin.contract)
             self._problems.append(f"versions are skipped, and the instructions from {contract} on say no old names")
             for before, after in pairs:
                 entry = f"how: rewrite, expressions: {{{after}: {before}}}"
                 self._problems.append(f"if {after} is {before} under a new name, say so: {entry}")
-
-    def _dropped(self) -> list[ColumnChange]:
-        return [each for each in self._changes if each.what is Change.DROP]
+        return Strategy.EVOLVE
 
     def _expressions(self) -> dict[str, str]:
         """By new column, over the columns that there are."""
-        given = dict(self._chained.expressions) if self._chained is not None else {}
-        target, found = folded(self._target), {}
+        given = self._chained.expressions if self._chained is not None else {}
+        target, old, found = folded(self._target), folded(self._origin.columns), {}
+        renamed = {new: old[source].name for new, source in self._renames.items() if new not in old}
         for name, text in given.items():
-            column = name.casefold()
-            if column in target and not self._passes(column, text):
-                found[target[column].name] = self._over_old_columns(target[column].name, text)
+            if name.casefold() not in target or self._passes(name.casefold(), text):
+                continue
+            column = target[name.casefold()].name
+            found[column] = text
+            try:
+                found[column] = text = compose(text, renamed)
+                unknown = [each for each in columns_read(text) if each not in old]
+            except ValueError as error:
+                self._problems.append(f"the expression for {column}: {error}")
+                continue
+            if unknown:
+                contract = short(self._origin.contract)
+                self._problems.append(f"the expression for {column} reads {', '.join(unknown)}, unknown at {contract}")
         missing = [each for each in self._changes if each.what in NEEDS_VALUES and each.column not in found]
         if missing and self._chained is not None:
             self._paste = True
@@ -201,28 +184,14 @@ class _Chooser:
     def _passes(self, column: str, text: str) -> bool:
         return _column(text) == self._renames.get(column, column)
 
-    def _over_old_columns(self, column: str, text: str) -> str:
-        old = folded(self._origin.columns)
-        renamed = {new: old[source].name for new, source in self._renames.items() if new not in old}
-        try:
-            text = compose(text, renamed)
-            unknown = [name for name in columns_read(text) if name not in old]
-        except ValueError as error:
-            self._problems.append(f"the expression for {column}: {error}")
-            return text
-        if unknown:
-            contract = short(self._origin.contract)
-            self._problems.append(f"the expression for {column} reads {', '.join(unknown)}, unknown at {contract}")
-        return text
-
     def _losses(self, how: Strategy | None) -> tuple[str, ...]:
         """What is lost. Protection forbids any loss; others need a permission."""
         name, protect = self._desired.obj.name, self._desired.protect
         loses: tuple[str, ...] = ()
         if how is Strategy.REPLACE_EMPTY:
             loses = ("all rows",)
-        elif not derivable(self._desired):
-            loses = tuple(f"column {each.column}" for each in self._dropped())
+        elif not self._derivable:
+            loses = tuple(f"column {each.column}" for each in self._dropped)
         if loses and protect is not None:
             self._problems.append(f"protected: {protect}; refused, since {', '.join(loses)} would be lost")
         elif loses and not self._policies.accepts_loss(name, self._desired.uuid):
@@ -231,25 +200,6 @@ class _Chooser:
             elif self._by_hand:
                 self._problems.append(f"{', '.join(loses)} would be lost; say accept_data_loss: {name}, or adopt it")
         return loses
-
-    def _details(self, how: Strategy | None, expressions: Mapping[str, str]) -> dict[str, Any]:
-        if how is None:
-            return {}
-        found = schema_updates(self._origin.columns, self._target, self._renames)
-        if expressions:
-            found["expressions"] = dict(expressions)
-        if not same_names(self._origin.partitioning, self._desired.obj.partitioning):
-            found["partitioning"] = list(self._desired.obj.partitioning)
-        if not same_names(self._origin.keys, self._desired.obj.keys):
-            found["keys"] = list(self._desired.obj.keys)
-        found |= {"contract": self._after, "from": self._origin.contract}
-        if how is Strategy.SHADOW:
-            # The name depends on the change: a later deploy uses the shadow only for the very same one.
-            ours = self._desired.fingerprints
-            texts = (ours.contract.text, ours.constraints.text, ours.meta.text)
-            digest = hashlib.sha256(dumps((self._desired.uuid, found, texts))).hexdigest()
-            found["shadow"] = f"{self._desired.obj.name}{SHADOW}{digest[:8]}"
-        return found
 
 
 def _column(expression: str) -> str | None:

@@ -10,11 +10,11 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, DesiredState, Graph, relation
+from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, DesiredState, Graph, relation
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, reads
 from airflow_provider_rfr.builtins.planning._drift import whose
-from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Contents, Kind, Stability
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Contents, Kind, Stability, is_retired
 from airflow_provider_rfr.builtins.state import (
     ActualState,
     LiveKind,
@@ -93,7 +93,7 @@ def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) 
         each.key: each
         for identity in sorted(live.unfinished)
         for each in live.by_marker.get(identity, ())
-        if not each.is_retired and (identity, each.key) not in used
+        if not is_retired(each.name) and (identity, each.key) not in used
     }
 
 
@@ -102,9 +102,8 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
     trace of it, if it is another object of ours."""
     if relation(known.kind) is None:
         return None
-    ours = [
-        each for each in live.by_marker.get(known.uuid, ()) if not each.is_retired and each.kind is relation(known.kind)
-    ]
+    held = live.by_marker.get(known.uuid, ())
+    ours = [each for each in held if not is_retired(each.name) and each.kind is relation(known.kind)]
     named = live.objects.get(known.key)
     if named is not None and (named.marker == known.uuid or named.marker is None or named.marker not in known_ids):
         return named
@@ -112,11 +111,7 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
 
 
 def _blocked(
-    known: RecordedObject,
-    tombstone: BuiltinObject | None,
-    there: LiveObject | None,
-    exported: list[str],
-    version: str,
+    known: RecordedObject, tombstone: BuiltinObject | None, there: LiveObject | None, exported: list[str], version: str
 ) -> Blocked | None:
     """What stops the removal of an object; None: nothing does."""
     problems, instruction = [], None
@@ -138,18 +133,7 @@ def _blocked(
 def _reason(known: RecordedObject, tombstone: BuiltinObject | None) -> str:
     if tombstone is not None and tombstone.removed is not None:
         return f"deprecated since {tombstone.removed.deprecated_since}, removed in {tombstone.removed.removed_in}"
-    if known.instance is not None:
-        return "its instance is gone"
-    return f"{known.stability.value}, no longer declared"
-
-
-@dataclass(frozen=True)
-class _Rename:
-    """One object's way to another name; ``to`` may be a name in between."""
-
-    uuid: UUID
-    name: str
-    to: str
+    return f"{known.stability.value}, no longer declared" if known.instance is None else "its instance is gone"
 
 
 @dataclass(frozen=True)
@@ -176,11 +160,8 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
     early = {identity for identity, each in decisions.items() if each.leaves}
     early |= {identity for identity, key in gone.items() if key in needed}
     if not policies.replace_views:
-        early |= {
-            identity
-            for identity, each in decisions.items()
-            if (each.desired.kind is Kind.VIEW and each.how in (Action.REPLACE, Action.REBIND))
-        }
+        anew = (Action.REPLACE, Action.REBIND)
+        early |= {uuid for uuid, each in decisions.items() if each.desired.kind is Kind.VIEW and each.how in anew}
     # What leftovers read is not recorded; views may read tables.
     left = sorted(removed.leftovers, key=lambda key: (removed.leftovers[key].kind is LiveKind.TABLE, key))
     leftovers = tuple(key for key in left if key in needed), tuple(key for key in left if key not in needed)
@@ -202,58 +183,46 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
     )
 
 
-def renames(decisions: Iterable[Decision]) -> list[_Rename]:
+def renames(decisions: Iterable[Decision]) -> list[Step]:
     """Renames in an order in which each new name is free; those in a cycle use an intermediate name."""
     waiting = {
-        each.desired.live.key: each
+        each.desired.live.key: each.desired
         for each in sorted(decisions, key=lambda each: each.desired.key)
         if each.renamed and each.desired.live is not None
     }
-    found: list[_Rename] = []
-    last: list[_Rename] = []
+    found: list[Step] = []
+    last: list[Step] = []
+
+    def rename(desired: DesiredObject, name: str, to: str) -> Step:
+        return Step(0, desired.uuid, name, desired.kind, Action.RENAME, "declared name", (), {"to": to})
+
     while waiting:
-        free = [key for key, each in waiting.items() if each.desired.key not in waiting]
-        if free:
-            found += [_rename(waiting.pop(key)) for key in free]
-            continue
-        each = waiting.pop(min(waiting))
-        whole = _rename(each)
-        between = f"{whole.name}__r{whole.uuid.hex[:8]}"
-        found.append(_Rename(whole.uuid, whole.name, between))
-        last.append(_Rename(whole.uuid, between, whole.to))
+        key = next((key for key, each in waiting.items() if each.key not in waiting), None)
+        desired = waiting.pop(min(waiting) if key is None else key)
+        assert desired.live is not None
+        name, to = desired.live.name, desired.obj.name
+        if key is None:
+            between = f"{name}__r{desired.uuid.hex[:8]}"
+            last.append(rename(desired, between, to))
+            to = between
+        found.append(rename(desired, name, to))
     return found + last
 
 
-def _rename(decision: Decision) -> _Rename:
-    assert decision.desired.live is not None
-    return _Rename(decision.desired.uuid, decision.desired.live.name, decision.desired.obj.name)
-
-
-_REMEDY = "change the view, or let it break with user_views: warn"
-
-
-@dataclass
-class _Noticed:
-    """Impact on one user view, by object id: reads that break, and reads whose columns changed."""
-
-    broken: dict[UUID, str] = field(default_factory=dict)
-    changed: dict[UUID, str] = field(default_factory=dict)
+_Reasons = dict[UUID, str]
+"""By the id of what is read."""
 
 
 class UserViews:
     """What the changes mean for users' views, those over other users' views too.
 
-    :ivar rebound: in the order in which to do it, with why
+    :ivar steps: rebinds, in the order in which to do them
     """
 
     def __init__(
-        self,
-        decisions: Decisions,
-        removed: Mapping[UUID, RecordedObject],
-        live: ActualState,
-        policies: Policies,
+        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
     ) -> None:
-        self.rebound: list[tuple[UserView, str]] = []
+        self.steps: list[Step] = []
         self.dependents: list[Dependent] = []
         self.blocked: list[Blocked] = []
         self.warnings: list[str] = []
@@ -264,7 +233,7 @@ class UserViews:
         self._ours = {each.key: identity for identity, each in removed.items()}
         for identity, decision in decisions.items():
             self._ours[(decision.desired.recorded or decision.desired).key] = identity
-        self._changed: dict[str, _Noticed] = {}
+        self._noticed: dict[str, tuple[_Reasons, _Reasons]] = {}
 
     def decide(self) -> UserViews:
         """Decide about each view, after those that it reads."""
@@ -275,58 +244,59 @@ class UserViews:
             order = tuple(sorted(self._views))
         policy = self._policies.user_views
         for key in order:
-            view, noticed = self._views[key], self._noticed(self._views[key])
-            why = [*noticed.broken.values(), *noticed.changed.values()]
+            view = self._views[key]
+            broken, changed = self._noticed[key] = self._notice(view)
+            why = [*broken.values(), *changed.values()]
             if not why:
                 continue
-            self._changed[key] = noticed
-            how = "warn" if policy == "warn" else "blocked" if noticed.broken or policy == "fail" else "rebind"
+            how = "warn" if policy == "warn" else "blocked" if broken or policy == "fail" else "rebind"
             words = "; ".join(why)
-            for identity, reason in {**noticed.changed, **noticed.broken}.items():
+            for identity, reason in {**changed, **broken}.items():
                 self.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
             if how == "warn":
                 self.warnings.append(f"view {view.name} (user) {words}: it may fail from now on")
             elif how == "blocked":
-                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, f"user_views: {policy}; {_REMEDY}")))
+                remedy = f"user_views: {policy}; change the view, or let it break with user_views: warn"
+                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, remedy)))
             else:
-                self.rebound.append((view, words))
+                details = {"sql": view.query}
+                self.steps.append(Step(0, None, view.name, Kind.VIEW, Action.REBIND, words, (), details, user=True))
         return self
 
-    def _noticed(self, view: UserView) -> _Noticed:
-        found = _Noticed()
+    def _notice(self, view: UserView) -> tuple[_Reasons, _Reasons]:
+        """Reads of the view that break, and reads whose columns change."""
+        broken, changed = _Reasons(), _Reasons()
         if view.reads is None:
             # A view that can't be read may read anything.
             for identity, gone in self._removed.items():
-                found.broken[identity] = f"can't be read, so it may read {gone.name}, which is removed"
+                broken[identity] = f"can't be read, so it may read {gone.name}, which is removed"
             for identity, decision in self._decisions.items():
                 if decision.effects.gone or decision.renamed:
-                    found.broken[identity] = f"can't be read, so it may read {self._old_name(decision)} as it was"
+                    name = (decision.desired.recorded or decision.desired.obj).name
+                    broken[identity] = f"can't be read, so it may read {name} as it was"
                 elif decision.effects.shape:
-                    found.changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
+                    changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
         for each in view.reads or ():
-            if (read := self._changed.get(each.name)) is not None:
+            if each.name in self._noticed:
+                theirs_broken, theirs_changed = self._noticed[each.name]
                 reason = f"reads {self._views[each.name].name}"
-                found.broken.update(dict.fromkeys(read.broken, reason))
-                found.changed.update({on: reason for on in read.changed if not read.broken})
+                broken.update(dict.fromkeys(theirs_broken, reason))
+                changed.update({on: reason for on in theirs_changed if not theirs_broken})
             ours = self._ours.get(each.name)
             if ours is not None and ours in self._removed:
-                found.broken[ours] = f"reads {self._removed[ours].name}, which is removed"
+                broken[ours] = f"reads {self._removed[ours].name}, which is removed"
             elif ours is not None:
-                self._notice(found, self._decisions[ours], each.columns)
-        return found
+                _notice_change(self._decisions[ours], each.columns, broken, changed)
+        return broken, changed
 
-    def _notice(self, found: _Noticed, decision: Decision, columns: tuple[str, ...] | None) -> None:
-        identity, name = decision.desired.uuid, self._old_name(decision)
-        if decision.renamed:
-            found.broken[identity] = f"reads {name}, which is called {decision.desired.obj.name} now"
-        for old, now in decision.effects.gone:
-            if columns is None or old in columns:
-                may = "may read" if columns is None else "reads"
-                found.broken[identity] = f"{may} {name}.{old}, which is {f'called {now}' if now else 'gone'} now"
-        if identity not in found.broken and (met := decision.effects.shape.intersection(columns)):
-            found.changed[identity] = reads(name, met)
 
-    @staticmethod
-    def _old_name(decision: Decision) -> str:
-        known = decision.desired.recorded
-        return known.name if known is not None else decision.desired.obj.name
+def _notice_change(decision: Decision, columns: tuple[str, ...] | None, broken: _Reasons, changed: _Reasons) -> None:
+    identity, name = decision.desired.uuid, (decision.desired.recorded or decision.desired.obj).name
+    if decision.renamed:
+        broken[identity] = f"reads {name}, which is called {decision.desired.obj.name} now"
+    for old, now in decision.effects.gone:
+        if columns is None or old in columns:
+            may = "may read" if columns is None else "reads"
+            broken[identity] = f"{may} {name}.{old}, which is {f'called {now}' if now else 'gone'} now"
+    if identity not in broken and (met := decision.effects.shape.intersection(columns)):
+        changed[identity] = reads(name, met)

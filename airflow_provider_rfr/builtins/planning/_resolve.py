@@ -18,22 +18,24 @@ from airflow_provider_rfr.builtins.desired import (
     relation,
 )
 from airflow_provider_rfr.builtins.fingerprint import fingerprints
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, CatalogSpec, SinkSpec, namespace_of
+from airflow_provider_rfr.builtins.spec import (
+    QUERIED,
+    BuiltinObject,
+    CatalogSpec,
+    Dependency,
+    SinkSpec,
+    is_retired,
+    namespace_of,
+)
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import ActualState, Dependency, LiveObject, RecordedObject, RegistryState
+from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, RfrError
 
 
-def resolve(spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> DesiredState:
-    """The desired state.
+class Resolver:
+    """Makes the desired state."""
 
-    :raises PlanError: objects read each other in a cycle
-    """
-    return _Resolver(spec, recorded, live).resolve()
-
-
-class _Resolver:
     def __init__(self, spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> None:
         self._spec = spec
         self._recorded = recorded
@@ -46,6 +48,10 @@ class _Resolver:
         self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
 
     def resolve(self) -> DesiredState:
+        """The desired state.
+
+        :raises PlanError: objects read each other in a cycle
+        """
         present = [each for each in self._spec.objects if not is_gone(each, self._spec.version)]
         self._templates = {each.key: each for each in present if each.per_instance is not None}
         generator = Generator(self._spec, present, self._recorded, self._live)
@@ -114,7 +120,7 @@ class _Resolver:
         if at_home is not None and at_home.marker == obj.id and at_home.kind is relation(obj.kind):
             return at_home
         begun = obj.id in self._live.unfinished
-        ours = [each for each in self._live.by_marker.get(obj.id, ()) if begun or not each.is_retired]
+        ours = [each for each in self._live.by_marker.get(obj.id, ()) if begun or not is_retired(each.name)]
         named = [each for key in (known.key, obj.key) for each in ours if each.key == key]
         fitting = [each for each in named if each.kind is relation(obj.kind)]
         recorded = [each for each in ours if each.kind is relation(known.kind)]
@@ -130,11 +136,10 @@ class _Resolver:
 
     def _read(self, obj: BuiltinObject) -> tuple[Dependency, ...]:
         try:
-            found = object_reads(obj, known=self._names)
+            return object_reads(obj, known=self._names)
         except (RfrError, ValueError) as error:
             self._problems[obj.id].append(f"its query can't be read ({error}); list what it reads in depends_on")
             return tuple(Dependency(name.casefold()) for name in obj.depends_on)
-        return tuple(Dependency(each.name.casefold(), None, _folded(each.columns)) for each in found)
 
     def _sink_reads(self, sink: SinkSpec, known: RecordedObject | None) -> Dependency:
         """The columns that are sent: as declared, else those that the source had when the sink was registered."""
@@ -178,8 +183,6 @@ class _Resolver:
             return None
         if known.sql == known.raw_sql:
             return known.sql
-        if desired.obj.follow_star:
-            return None
         for each in known.deps:
             now = self._columns(each.name)
             if each.columns is not None and now is not None and not set(each.columns) <= set(_folded(now) or ()):
@@ -216,7 +219,7 @@ class _Resolver:
         if "*" not in query and "natural" not in query.casefold():
             return query
         known = desired.recorded
-        if seen is None and known is not None and known.raw_sql == query and not desired.obj.follow_star:
+        if seen is None and known is not None and known.raw_sql == query:
             seen = {each.name: each.columns for each in known.deps}
 
         def columns_of(name: str) -> tuple[str, ...] | None:

@@ -309,10 +309,7 @@ def instruction(before: str, after: str, changes: Sequence[ColumnChange]) -> str
 
 
 def _expression(change: ColumnChange, called: Mapping[str, str]) -> str:
-    """A first proposal, to be checked by its reader.
-
-    :param called: old names of renamed columns
-    """
+    """A first proposal, to be checked by its reader."""
     if change.what is Change.RETYPE:
         return f"CAST({quoted(called.get(change.column, change.column))} AS {change.after})"
     kind = change.after.casefold()

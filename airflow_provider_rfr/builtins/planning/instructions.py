@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from airflow_provider_rfr.builtins.spec import LOSSY, Migration, Strategy
+from airflow_provider_rfr.builtins.spec import Migration, Strategy
 from airflow_provider_rfr.builtins.sql.parse import compose
 
 _SHORTEST_PREFIX = 8
@@ -51,8 +51,9 @@ def path(migrations: Sequence[Migration], before: str, after: str) -> tuple[Migr
         done.add(here)
         for number, each in enumerate(migrations):
             if number not in taken and names(each.before, here):
-                step = (lossy + (each.how in LOSSY), length + 1, weight + _ORDER.index(each.how), (*taken, number))
-                heapq.heappush(waiting, (*step, each.after))
+                loses = lossy + (each.how is Strategy.REPLACE_EMPTY)
+                step = (loses, length + 1, weight + _ORDER.index(each.how), (*taken, number), each.after)
+                heapq.heappush(waiting, step)
     return None
 
 

@@ -14,14 +14,13 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.spec import Kind, Strategy
+from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
 _USER_VIEWS: Final = ("rebind", "fail", "warn")
 _DRIFT: Final = ("fail", "adopt", "repair")
 SINKS: Final = ("hold", "resume_from_new", "resend")
-_FORCE: Final = ("evolve", "rewrite")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 
 
@@ -35,9 +34,7 @@ class Policies:
     :ivar accept_data_loss: names or ids of the objects that may be emptied; all of them can't be named at once
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
-    :ivar force: for tests: migrate everything that is not protected, by ``evolve`` or ``rewrite``
     :ivar replace_views: the catalog has CREATE OR REPLACE VIEW; without it, views are dropped and created
-    :ivar allow_downgrade: an older version of the code may put its views and settings back
     :ivar keep_days: how long garbage is kept, for display
     """
 
@@ -46,15 +43,12 @@ class Policies:
     accept_data_loss: frozenset[str] = frozenset()
     adopt: frozenset[str] = frozenset()
     sinks: Mapping[str, str] = field(default_factory=dict)
-    force: str | None = None
     replace_views: bool = True
-    allow_downgrade: bool = False
     keep_days: int = 7
 
     def __post_init__(self) -> None:
         _one_of("user_views", self.user_views, _USER_VIEWS)
         _one_of("drift", self.drift, _DRIFT)
-        _one_of("force", self.force, (None, *_FORCE))
         for name, choice in self.sinks.items():
             _one_of(f"sinks.{name}", choice, SINKS)
         for name in ("accept_data_loss", "adopt"):
@@ -68,25 +62,22 @@ class Policies:
         object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
 
     def accepts_loss(self, name: str, identity: UUID) -> bool:
-        """Whether this object may be emptied."""
         return name.casefold() in self.accept_data_loss or str(identity) in self.accept_data_loss
 
 
-def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        choices = ", ".join(str(each) for each in allowed if each is not None)
-        raise ConfigurationError(name, f"{value!r} is unknown", f"one of {choices}")
+        raise ConfigurationError(name, f"{value!r} is unknown", f"one of {', '.join(allowed)}")
 
 
 class Action(str, Enum):
-    """What a step does. The first eight are the mechanisms by which an object changes, :class:`Strategy`."""
+    """What a step does. The first seven are the mechanisms by which an object changes, :class:`Strategy`."""
 
     CREATE = "create"
     ADOPT = "adopt"
     METADATA = "metadata"
     EVOLVE = "evolve"
     REWRITE = "rewrite"
-    SHADOW = "shadow"
     RECOMPUTE = "recompute"
     REPLACE_EMPTY = "replace_empty"
     REPLACE = "replace"
@@ -114,7 +105,6 @@ class Load(str, Enum):
     """Its rows are those of another definition."""
 
 
-VERB_OF: Final[Mapping[Strategy, Action]] = {how: Action(how.value) for how in Strategy}
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
 _CHANGES: Final = frozenset(Action) - _ADDS - {Action.REMOVE, Action.DROP, Action.REBIND}
 _FORMAT: Final = 1
@@ -172,10 +162,7 @@ class Dependent:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A change that was made by hand: live is not as recorded.
-
-    :ivar policy: what was decided about it
-    """
+    """A change that was made by hand: live is not as recorded."""
 
     uuid: UUID
     name: str
@@ -185,7 +172,6 @@ class Drift:
 
     @property
     def blocking(self) -> bool:
-        """Whether it stops the deploy."""
         return self.policy == "fail"
 
 

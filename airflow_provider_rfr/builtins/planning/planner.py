@@ -8,33 +8,20 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation, release
+from airflow_provider_rfr.builtins.desired import DesiredState, relation, release
 from airflow_provider_rfr.builtins.planning import instructions
 from airflow_provider_rfr.builtins.planning._decide import Decider, Exports, exports
 from airflow_provider_rfr.builtins.planning._decision import Decision
-from airflow_provider_rfr.builtins.planning._order import (
-    Leaving,
-    Removals,
-    UserViews,
-    leaving,
-    removals,
-    renames,
-)
-from airflow_provider_rfr.builtins.planning._resolve import resolve
+from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, UserViews, leaving, removals, renames
+from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning.diff import short
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
-from airflow_provider_rfr.builtins.spec import (
-    QUERIED,
-    STORED,
-    CatalogSpec,
-    Contents,
-    Kind,
-    Stability,
-)
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Contents, Kind, Stability
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
+_LEFT = "left by an unfinished deploy"
 
 
 @dataclass(frozen=True)
@@ -57,18 +44,17 @@ class _Outcome:
         """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
         comes or changes; sinks and users' views follow; the rest leaves."""
         leaving = self.leaving
+        # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
+        sinks = sorted(self.exports.steps.values(), key=lambda each: (each.name, str(each.uuid)))
         parts = (
             self._removed_sinks(),
-            self._sinks(held=True),
+            (each for each in sinks if each.how is Action.HOLD),
             self._leftovers(leaving.leftovers[0]),
             self._drops(leaving.early),
-            self._renames(),
+            renames(each for uuid, each in self._going.items() if uuid not in leaving.early),
             self._changes(),
-            self._sinks(held=False),
-            (
-                Step(0, None, view.name, Kind.VIEW, Action.REBIND, why, (), {"sql": view.query}, user=True)
-                for view, why in self.user_views.rebound
-            ),
+            (each for each in sinks if each.how is not Action.HOLD),
+            self.user_views.steps,
             self._drops(leaving.late),
             self._leftovers(leaving.leftovers[1]),
         )
@@ -119,13 +105,13 @@ class _Outcome:
             if known.kind is Kind.SINK:
                 yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, removed.reasons[known.uuid])
         for left in removed.leftover_sinks:
-            yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, "left by an unfinished deploy")
+            yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, _LEFT)
 
     def _leftovers(self, keys: tuple[str, ...]) -> Iterator[Step]:
         for key in keys:
             there = self.removed.leftovers[key]
             if there.marker is not None:
-                yield self._gone(there.marker, _live_kind(there), Action.REMOVE, "left by an unfinished deploy", there)
+                yield self._gone(there.marker, _live_kind(there), Action.REMOVE, _LEFT, there)
 
     def _gone(self, identity: UUID, kind: Kind, how: Action, reason: str, live: LiveObject) -> Step:
         """The step that retires a table, to be collected later, or drops a view."""
@@ -133,22 +119,6 @@ class _Outcome:
         if kind in STORED:
             details["keep_days"] = self.policies.keep_days
         return Step(0, identity, live.name, kind, how, reason, (), details, rows=live.rows, bytes=live.bytes)
-
-    def _renames(self) -> Iterator[Step]:
-        staying = (each for uuid, each in self._going.items() if uuid not in self.leaving.early)
-        for each in renames(staying):
-            desired = self._going[each.uuid].desired
-            yield Step(0, each.uuid, each.name, desired.kind, Action.RENAME, "declared name", (), {"to": each.to})
-
-    def _sinks(self, *, held: bool) -> Iterator[Step]:
-        """A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards."""
-        choices = self.exports.choices
-        for identity in sorted(choices, key=lambda each: (choices[each].name, str(each))):
-            chosen = choices[identity]
-            verb = Action(chosen.how)
-            if (verb is Action.HOLD) is held:
-                details = {} if chosen.since is None else {"since": chosen.since}
-                yield Step(0, identity, chosen.name, Kind.SINK, verb, chosen.why, (), details)
 
     def dependents(self) -> tuple[Dependent, ...]:
         """Views and sinks that the steps touch, in the order of what they depend on."""
@@ -163,7 +133,6 @@ class _Outcome:
         return (*ours, *self.user_views.dependents, *self.exports.dependents)
 
     def drift(self) -> tuple[Drift, ...]:
-        """What was changed by hand."""
         policy = self.policies.drift
         found = (
             Drift(
@@ -179,7 +148,6 @@ class _Outcome:
         return tuple(sorted(found, key=lambda each: (each.name.casefold(), each.uuid)))
 
     def blocked(self) -> tuple[Blocked, ...]:
-        """Everything that stops the deploy, by name."""
         found = [
             Blocked(
                 each.desired.obj.name,
@@ -193,22 +161,8 @@ class _Outcome:
             for each in self.decisions.values()
             if each.problems
         ]
-        sinks = (
-            Blocked(name, Kind.SINK, (problem,), identity) for identity, (name, problem) in self.exports.blocked.items()
-        )
-        every = (*found, *sinks, *self.removed.blocked, *self.user_views.blocked)
+        every = (*found, *self.exports.blocked.values(), *self.removed.blocked, *self.user_views.blocked)
         return tuple(sorted(every, key=lambda each: (each.name.casefold(), str(each.uuid))))
-
-    def drop_order(self) -> tuple[UUID, ...]:
-        """What leaves, readers first."""
-        leaving = self.leaving
-        return tuple(
-            each for each in (*leaving.early, *leaving.late) if each in self.removed.there or each in self._going
-        )
-
-    def create_order(self) -> tuple[UUID, ...]:
-        """What comes or changes, what is read first."""
-        return tuple(identity for identity, each in self._going.items() if each.how is not None)
 
     def plan(self, spec: CatalogSpec, recorded: RegistryState, warnings: tuple[str, ...]) -> Plan:
         """The plan, with the records of objects that are not blocked."""
@@ -219,6 +173,7 @@ class _Outcome:
             for each in sorted(self.decisions.values(), key=lambda each: each.desired.key)
             if each.desired.uuid not in stopped
         )
+        leaving = (*self.leaving.early, *self.leaving.late)
         untouched = [each for each in self.decisions.values() if not each.touched and not each.problems]
         found = Plan(
             project=spec.project,
@@ -232,8 +187,8 @@ class _Outcome:
             drift=self.drift(),
             blocked=blocked,
             warnings=warnings,
-            drop_order=self.drop_order(),
-            create_order=self.create_order(),
+            drop_order=tuple(each for each in leaving if each in self.removed.there or each in self._going),
+            create_order=tuple(identity for identity, each in self._going.items() if each.how is not None),
             records=tuple(each for each in records if each is not None),
             forgotten=tuple(sorted(self.removed.leaving)),
             unchanged=len(untouched),
@@ -246,66 +201,37 @@ def _live_kind(there: LiveObject) -> Kind:
     return Kind.TABLE if there.kind is LiveKind.TABLE else Kind.VIEW
 
 
+_SAID = ("name", "kind", "columns", "stability", "contents", "protect", "partitioning", "keys", "comment", "owner")
+"""What a record has from the declaration as it is."""
+
+
 def _record(decision: Decision, revision: int) -> RecordedObject | None:
     """The object's entry, if it is another one afterwards; who applies the plan puts its deploy's id into it."""
-    desired, known = decision.desired, decision.desired.recorded
-    if known is not None and not decision.touched and not decision.done and _same(desired, known):
-        return None
-    fresh = _entry(desired, revision)
-    if decision.done and desired.live is not None:
-        fresh = replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
-    elif known is not None:
-        fresh = replace(fresh, deploy_id=known.deploy_id)
-    if known is None:
-        return fresh
-    made_anew = decision.leaves or decision.how is Action.CREATE
-    under_its_name = known.physical.casefold() == known.key
-    if not made_anew and not (decision.renamed and under_its_name):
-        fresh = replace(fresh, physical=known.physical)
-    return fresh
-
-
-def _entry(desired: DesiredObject, revision: int) -> RecordedObject:
-    """The record of the object after the deploy."""
-    obj = desired.obj
-    return RecordedObject(
+    desired, known, obj = decision.desired, decision.desired.recorded, decision.desired.obj
+    said: dict[str, Any] = {name: getattr(obj, name) for name in _SAID}
+    fresh = RecordedObject(
         uuid=obj.id,
-        name=obj.name,
-        kind=obj.kind,
         physical=obj.name,
         fingerprints=desired.fingerprints,
         canonicalizer=CANONICALIZER,
         raw_sql=obj.query,
-        columns=obj.columns,
         deps=desired.reads,
-        stability=obj.stability,
         revision=revision,
+        deploy_id=known.deploy_id if known is not None else "",
         sql=desired.sql,
-        contents=obj.contents,
-        protect=obj.protect,
-        partitioning=obj.partitioning,
-        keys=obj.keys,
         properties=dict(obj.properties),
-        comment=obj.comment,
-        owner=obj.owner,
         instance=desired.instance,
+        **said,
     )
-
-
-def _same(desired: DesiredObject, known: RecordedObject) -> bool:
-    obj = desired.obj
-    return (
-        known.fingerprints == desired.fingerprints
-        and known.canonicalizer == CANONICALIZER
-        and known.name == obj.name
-        and known.kind is obj.kind
-        and known.raw_sql == obj.query
-        and known.sql == desired.sql
-        and known.deps == desired.reads
-        and known.columns == obj.columns
-        and known.instance == desired.instance
-        and (known.partitioning, known.keys) == (obj.partitioning, obj.keys)
-    )
+    same = known is not None and replace(fresh, revision=known.revision, physical=known.physical) == known
+    if same and not decision.touched and not decision.done:
+        return None
+    if decision.done and desired.live is not None:
+        fresh = replace(fresh, deploy_id=desired.live.properties.get(DEPLOY, ""))
+    if known is None or decision.leaves or decision.how is Action.CREATE:
+        return fresh
+    under_its_name = known.physical.casefold() == known.key
+    return fresh if decision.renamed and under_its_name else replace(fresh, physical=known.physical)
 
 
 def _warnings(
@@ -384,16 +310,17 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     :raises PlanError: objects read each other in a cycle. All other problems are in the plan
     """
     policies = policies or Policies()
-    desired_state = resolve(spec, recorded, live)
+    desired_state = Resolver(spec, recorded, live).resolve()
     downgrade = None
     if recorded.version is not None and release(spec.version) < release(recorded.version):
         downgrade = f"downgrade not supported: recorded by {recorded.version}, this is {spec.version}"
-    removed = removals(desired_state, recorded, live, spec.version, None if policies.allow_downgrade else downgrade)
-    names = _give_up_names(desired_state, removed)
+    removed = removals(desired_state, recorded, live, spec.version, downgrade)
+    # Objects that give up their present names.
+    names = {each.marker for each in removed.leftovers.values() if each.marker is not None} | removed.leaving.keys()
+    for each in desired_state.objects.values():
+        if each.live is not None and each.live.marker == each.uuid and each.live.key != each.key:
+            names.add(each.uuid)
     decisions = Decider(desired_state, recorded, live, policies, leaving=names, downgrade=downgrade).decide()
-    for each in decisions.values():
-        # What an unfinished deploy built for the same change is used, and not left over.
-        removed.leftovers.pop(str(each.details.get("shadow", "")).casefold(), None)
     outcome = _Outcome(
         decisions,
         removed,
@@ -403,15 +330,3 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         policies,
     )
     return outcome.plan(spec, recorded, _warnings(outcome, desired_state, recorded, live))
-
-
-def _give_up_names(desired_state: DesiredState, removed: Removals) -> frozenset[UUID]:
-    """Objects that leave their present name."""
-    renamed = {
-        each.uuid
-        for each in desired_state.objects.values()
-        if each.live is not None and each.live.name != each.obj.name
-        if each.live.marker == each.uuid and each.live.key != each.key
-    }
-    left = {each.marker for each in removed.leftovers.values() if each.marker is not None}
-    return frozenset(renamed | left | removed.leaving.keys())

@@ -14,7 +14,6 @@ _SIGNS: Final = {
     Action.CREATE: "+",
     Action.ADOPT: "+",
     Action.REWRITE: "±",
-    Action.SHADOW: "±",
     Action.RECOMPUTE: "±",
     Action.REPLACE_EMPTY: "∅",
     Action.REMOVE: "-",
@@ -22,15 +21,11 @@ _SIGNS: Final = {
 }
 _HINTS: Final = {
     Action.REWRITE: "in place, history kept",
-    Action.SHADOW: "built next to it, then switched",
     Action.RECOMPUTE: "from its query, in place",
     Action.REPLACE_EMPTY: "ALL ROWS ARE LOST",
 }
 _REASON_FIRST: Final = frozenset(
-    {
-        *(Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP),
-        *(Action.RENAME, Action.REPLACE, Action.REBIND),
-    }
+    {Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP, Action.RENAME, Action.REPLACE, Action.REBIND}
 )
 """Actions whose reason says more than their changes."""
 _KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
@@ -40,7 +35,6 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def render(plan: Plan, *, markdown: bool = False) -> str:
-    """The plan as text."""
     return "\n".join(_markdown(plan) if markdown else _text(plan))
 
 
@@ -75,7 +69,6 @@ def _text(plan: Plan) -> Iterator[str]:
 
 
 def _last_line(plan: Plan) -> str:
-    """The counts."""
     found = summary(plan)
     if not plan.steps and plan.applicable and plan.done:
         return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
@@ -170,7 +163,11 @@ def _markdown(plan: Plan) -> Iterator[str]:
     yield f"`{plan.project}` {plan.recorded_version or 'new'} → {plan.version}, base revision {plan.base_revision}"
     if plan.steps:
         yield from ("", "| | object | how | why | lost |", "|---|---|---|---|---|")
-        yield from (_row(step) for step in plan.steps)
+        for step in plan.steps:
+            name = f"`{step.name}`{' (user)' if step.user else ''}"
+            why = "<br>".join(_escaped(each) for each in (_reason(step), *step.changes) if each)
+            lost = _escaped(", ".join(step.loses)) or "nothing"
+            yield f"| {_SIGNS.get(step.how, '~')} | {step.kind.value} {name} | {step.how.value} | {why} | {lost} |"
     lines = [_dependent(each) for each in plan.dependents]
     if lines:
         yield from (
@@ -190,13 +187,6 @@ def _markdown(plan: Plan) -> Iterator[str]:
     notes = [f"drift: {each.name}: {'; '.join(each.problems)} ({each.policy})" for each in plan.drift]
     if notes or plan.warnings:
         yield from ("", *(f"- {_escaped(each)}" for each in (*notes, *plan.warnings)))
-
-
-def _row(step: Step) -> str:
-    name = f"`{step.name}`{' (user)' if step.user else ''}"
-    why = "<br>".join(_escaped(each) for each in (_reason(step), *step.changes) if each)
-    lost = _escaped(", ".join(step.loses)) or "nothing"
-    return f"| {_SIGNS.get(step.how, '~')} | {step.kind.value} {name} | {step.how.value} | {why} | {lost} |"
 
 
 def _escaped(text: str) -> str:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.sinks._steps import (
-        apply_sink_step,
-        map_cursor,
-        needed_physicals,
-        release_sink,
-        sink_states,
-    )
+    from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, needed_physicals, release_sink, sink_states
     from airflow_provider_rfr.builtins.sinks._windows import release_snapshots
     from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
     from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
@@ -24,7 +18,6 @@ __all__ = [
     "Limits",
     "SinkRun",
     "apply_sink_step",
-    "map_cursor",
     "needed_physicals",
     "release_sink",
     "release_snapshots",
@@ -40,7 +33,6 @@ __getattr__ = lazy_exports(
         "Limits": "run",
         "SinkRun": "run",
         "apply_sink_step": "_steps",
-        "map_cursor": "_steps",
         "needed_physicals": "_steps",
         "release_sink": "_steps",
         "release_snapshots": "_windows",

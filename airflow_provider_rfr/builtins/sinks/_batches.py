@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_rfr.builtins.sinks._windows import Pins, What, Window
+from airflow_provider_rfr.builtins.sinks._windows import Pin, Pins, What, Window
 from airflow_provider_rfr.builtins.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.increments import Brings, SourceTable
@@ -144,8 +144,9 @@ def _changes(window: Window, table: SourceTable, sink: str, alive: Callable[[], 
     assert window.before is not None
     earlier = table.schema_at(window.before)
     # By id where the ids exist, by name where a migration dropped and added columns again.
-    pins = Pins.of_columns(window.columns).resolve(table.columns(earlier), table.columns(window.schema_id), sink)
-    before = table.read(table.contents(window.before), table.projection(pins, earlier))
+    pins = Pins(tuple(Pin(*each) for each in window.columns))
+    sent = pins.resolve(table.columns(earlier), table.columns(window.schema_id), sink)
+    before = table.read(table.contents(window.before), table.projection(sent, earlier))
     wanted = table.projection(window.columns, window.schema_id)
     after = table.read(table.contents(window.after), wanted)
     return Changes(sink, window.keys, table.arrow(wanted)).find(_kept(before, alive), _kept(after, alive))

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.sinks._windows import Pins
-from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
+from airflow_provider_rfr.builtins.spec import BuiltinObject
 from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.store import sinks as store
@@ -42,37 +42,8 @@ def apply_sink_step(
 def sink_states(connection: Connection) -> tuple[SinkState, ...]:
     """All sinks, by name, as plans compare them."""
     return tuple(
-        SinkState(each.uuid, each.name, each.source, each.cursor, each.physical, each.on_replace)
+        SinkState(each.uuid, each.name, each.source, each.cursor, each.on_replace)
         for each in store.all_sinks(connection)
-    )
-
-
-def map_cursor(
-    connection: Connection,
-    source: UUID,
-    old_physical: str,
-    old_snapshot: int | None,
-    new_physical: str,
-    new_snapshot: int | None,
-    *,
-    old_name: str | None = None,
-    now_ms: int = 0,
-) -> None:
-    """Note where the cursors of one table continue in another one, which is about to take its place.
-
-    The new table holds at ``new_snapshot`` exactly the rows that the old one holds at ``old_snapshot``; None is a table
-    without rows. Sinks that are behind ``old_snapshot`` send the rest from the old table first. What was noted of the
-    old table before is replaced.
-
-    :param source: id of the object whose tables they are
-    :param old_physical: uuid of the old table, as its metadata says; ``new_physical`` likewise
-    :param old_name: name of the old table after the switch; None: it was dropped, and sinks that are
-        behind are held
-    """
-    store.write_map(
-        connection,
-        store.CursorMap(source, old_physical, old_snapshot, old_name, new_physical, new_snapshot),
-        now_ms,
     )
 
 
@@ -107,30 +78,23 @@ def _write_decision(connection: Connection, row: SinkRow, choice: str, since: in
     store.change_sink(connection, row.uuid, **_FREE, **values)
 
 
-def _create(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
-    spec, identity = _spec(step, obj), step.uuid
-    assert identity is not None
-    if store.load_sink(connection, identity) is not None:
-        _metadata(connection, step, obj, now_ms, deploy_id)
-        return
-    pins = Pins.of(spec, step.details.get("columns") or ())
-    store.insert_sink(connection, identity, step.name, _source(step), pins.dumps(), spec.on_replace, now_ms)
-
-
-def _metadata(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
-    row, spec = _row(connection, step), _spec(step, obj)
+def _register(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
+    """Insert the sink's row, or bring it to what is declared."""
+    if obj is None or obj.sink is None:
+        raise ConfigurationError("steps", f"{step.name} is a sink, and its declaration is missing")
+    try:
+        source = UUID(str(step.details.get("source")))
+    except ValueError:
+        raise ConfigurationError("steps", f"{step.name}: details.source is not an id of an object") from None
+    assert step.uuid is not None
+    row, spec = store.load_sink(connection, step.uuid), obj.sink
+    moved = row is not None and row.source != source
+    before = Pins.loads(row.pins) if row is not None and not moved else None
+    pins = Pins.of(spec, step.details.get("columns") or (), before).dumps()
     if row is None:
-        _create(connection, step, obj, now_ms, deploy_id)
+        store.insert_sink(connection, step.uuid, step.name, source, pins, spec.on_replace, now_ms)
         return
-    moved = row.source != _source(step)
-    before = None if moved else Pins.loads(row.pins)
-    pins = Pins.of(spec, step.details.get("columns") or (), before)
-    values: dict[str, Any] = {
-        "name": step.name,
-        "pins": pins.dumps(),
-        "on_replace": spec.on_replace,
-        "source": str(_source(step)),
-    }
+    values: dict[str, Any] = {"name": step.name, "pins": pins, "on_replace": spec.on_replace, "source": str(source)}
     if moved:
         # A cursor means nothing in another table; what becomes of it is said by a step of its own, which comes later.
         values |= {"cursor": None, "physical": None, "window": None, "behind": None, "deploy_id": None}
@@ -138,16 +102,9 @@ def _metadata(connection: Connection, step: Step, obj: BuiltinObject | None, now
     store.change_sink(connection, row.uuid, **values)
 
 
-def _rename(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
-    row = _row(connection, step)
-    if row is not None:
-        store.change_sink(connection, row.uuid, name=str(step.details.get("to", step.name)))
-
-
 def _hold(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
-    row = _row(connection, step)
-    mark = _mark(step, deploy_id)
-    if row is None or (mark is not None and row.decided_by == mark):
+    row, mark = _undecided(connection, step, deploy_id)
+    if row is None:
         return
     if row.held_at is None:
         store.change_sink(connection, row.uuid, held_at=now_ms, held_reason=step.reason, window=None)
@@ -156,9 +113,8 @@ def _hold(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms:
 
 
 def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
-    row = _row(connection, step)
-    mark = _mark(step, deploy_id)
-    if row is None or (mark is not None and row.decided_by == mark):
+    row, mark = _undecided(connection, step, deploy_id)
+    if row is None:
         return
     # Whether the same was decided before, and nothing was sent since.
     resent = row.round > 0 and row.cursor is None and row.window is None
@@ -169,9 +125,13 @@ def _decide(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
     store.change_sink(connection, row.uuid, decided_by=mark)
 
 
-def _mark(step: Step, deploy_id: str) -> str | None:
-    """Says what was decided, and about which deploy's emptying."""
-    return f"{deploy_id}/{step.how.value}" if deploy_id else None
+def _undecided(connection: Connection, step: Step, deploy_id: str) -> tuple[SinkRow | None, str | None]:
+    """The sink's row, None if it is gone or this was decided before; and what was decided, about which deploy."""
+    assert step.uuid is not None
+    row = store.load_sink(connection, step.uuid)
+    mark = f"{deploy_id}/{step.how.value}" if deploy_id else None
+    was_decided = row is not None and mark is not None and row.decided_by == mark
+    return None if was_decided else row, mark
 
 
 def _remove(connection: Connection, step: Step, obj: BuiltinObject | None, now_ms: int, deploy_id: str) -> None:
@@ -181,29 +141,10 @@ def _remove(connection: Connection, step: Step, obj: BuiltinObject | None, now_m
 
 _Do = Callable[[Connection, Step, "BuiltinObject | None", int, str], None]
 _VERBS: Final[dict[Action, _Do]] = {
-    Action.CREATE: _create,
-    Action.METADATA: _metadata,
-    Action.RENAME: _rename,
+    Action.CREATE: _register,
+    Action.METADATA: _register,
     Action.HOLD: _hold,
     Action.RESUME_FROM_NEW: _decide,
     Action.RESEND: _decide,
     Action.REMOVE: _remove,
 }
-
-
-def _row(connection: Connection, step: Step) -> SinkRow | None:
-    assert step.uuid is not None
-    return store.load_sink(connection, step.uuid)
-
-
-def _spec(step: Step, obj: BuiltinObject | None) -> SinkSpec:
-    if obj is None or obj.sink is None:
-        raise ConfigurationError("steps", f"{step.name} is a sink, and its declaration is missing")
-    return obj.sink
-
-
-def _source(step: Step) -> UUID:
-    try:
-        return UUID(str(step.details.get("source")))
-    except ValueError:
-        raise ConfigurationError("steps", f"{step.name}: details.source is not an id of an object") from None

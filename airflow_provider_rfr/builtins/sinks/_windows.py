@@ -69,12 +69,10 @@ class Window:
     part: int = 0
 
     def dumps(self) -> str:
-        """As the store keeps it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def loads(cls, text: str) -> Window:
-        """The window that :meth:`dumps` wrote."""
         found = json.loads(text)
         columns = tuple((name, number) for name, number in found.pop("columns"))
         return cls(**{**found, "what": What(found["what"]), "columns": columns, "keys": tuple(found["keys"])})
@@ -129,10 +127,7 @@ class Pin:
     called: str | None = None
 
     def seen(self, names: Mapping[int, str], now: _Columns) -> Pin:
-        """With the id and the spelling of the table's column.
-
-        :param names: of the table's columns, by their ids
-        """
+        """With the id and the spelling of the table's column."""
         if self.field_id is not None and self.field_id in names:
             return replace(self, called=names[self.field_id])
         found = now.get((self.called or self.name).casefold()) or now.get(self.name.casefold())
@@ -182,18 +177,11 @@ class Pins:
         return cls(pins, table=before.table if before is not None else None)
 
     @classmethod
-    def of_columns(cls, columns: Sequence[tuple[str, int]]) -> Pins:
-        """The pins of columns whose names and ids are known."""
-        return cls(tuple(Pin(*each) for each in columns))
-
-    @classmethod
     def loads(cls, text: str) -> Pins:
-        """The pins that :meth:`dumps` wrote."""
         found: Mapping[str, Any] = json.loads(text)
         return cls(tuple(Pin(*each) for each in found["columns"]), found["follow"], found.get("table"))
 
     def dumps(self) -> str:
-        """As the store keeps them."""
         columns = [[each.name, each.field_id, each.called] for each in self.columns]
         return json.dumps({"columns": columns, "follow": self.follow, "table": self.table})
 
@@ -288,22 +276,18 @@ class SinkOptions:
         return cls(size, keys if emit == "diff" else (), spec.on_replace)
 
 
-def next_move(
-    row: SinkRow, table: SourceTable, options: SinkOptions, until: int | None = None
-) -> Send | Move | Hold | None:
+def next_move(row: SinkRow, table: SourceTable, options: SinkOptions) -> Send | Move | Hold | None:
     """What to do next; None when everything is sent.
 
-    :param until: the last snapshot to look at; None: the current one
     :raises SnapshotsExpiredError: snapshots that were not sent are expired
     :raises SinkError: a sent column no longer exists
     """
     if row.window is not None:
         return Send(Window.loads(row.window))
-    cut = _Cut(row, table, options, until)
-    last = table.head if until is None else until
+    cut = _Cut(row, table, options)
     if row.cursor is None:
-        return None if last is None else cut.everything(last, table.schema_id if until is None else None)
-    line = table.increments(row.cursor, until, row.sequence)
+        return None if table.head is None else cut.everything(table.head, table.schema_id)
+    line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
     return cut.changes(line) if options.keys else cut.rows(line)
@@ -316,7 +300,6 @@ class _Cut:
     row: SinkRow
     table: SourceTable
     options: SinkOptions
-    until: int | None
 
     def rows(self, line: Sequence[Increment]) -> Send | Move | Hold:
         quiet = list(takewhile(lambda each: each.brings is not Brings.OTHERS, line))
@@ -335,8 +318,7 @@ class _Cut:
         if quiet:
             return self._added(quiet)
         after = line[-1].snapshot_id
-        schema_id = self.table.schema_id if self.until is None else self.table.schema_at(after)
-        return self._send(What.CHANGED, self.row.cursor, after, schema_id)
+        return self._send(What.CHANGED, self.row.cursor, after, self.table.schema_id)
 
     def everything(self, after: int, schema_id: int | None, **values: Any) -> Send:
         schema_id = self.table.schema_at(after) if schema_id is None else schema_id

@@ -37,26 +37,13 @@ from airflow_provider_rfr.lake.increments import SourceTable
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import default_holder
-from airflow_provider_rfr.store.sinks import SinkLease, SinkRow, load_map
+from airflow_provider_rfr.store.sinks import SinkLease, SinkRow
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A table to send from.
-
-    :ivar until: the last snapshot to send; None: whatever comes
-    :ivar onward: values of the sink's row that lead to the next table, when everything until then is sent
-    """
-
-    table: SourceTable
-    until: int | None = None
-    onward: Mapping[str, Any] | None = None
-
-
-def _find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) -> _Stage | Move | Hold:
+def _table_of(row: SinkRow, catalog: Catalog, name: str) -> SourceTable | Move | Hold:
     """The table to send from, or what has to be written first.
 
     :param name: of the source's table
@@ -68,24 +55,9 @@ def _find_stage(row: SinkRow, catalog: Catalog, store: ControlStore, name: str) 
     if row.start == "new":
         return Move(_from_now_on(row, table))
     if row.physical is None or row.physical == table.uuid:
-        return _Stage(table)
-    with store.read() as connection:
-        onward = load_map(connection, row.physical)
-    if onward is None:
-        # A deploy that is switching tables may not have come to say so yet.
-        return Hold("its source is another table now, and nothing says where its cursor continues", lasting=False)
-    values = {"physical": onward.new_physical, "cursor": onward.new_snapshot}
-    if row.window is None:
-        if row.cursor is None:
-            return Move({"physical": None})
-        if row.cursor == onward.old_snapshot or onward.old_snapshot is None:
-            return Move(values)
-    old = SourceTable.load(catalog, onward.old_name) if onward.old_name is not None else None
-    if old is None or old.uuid != row.physical:
-        return Hold("rows that it has not sent are in a table that is gone")
-    if row.window is None and old.has_passed(onward.old_snapshot, row.cursor):
-        return Move(values)
-    return _Stage(old, onward.old_snapshot, values)
+        return table
+    # A deploy that makes the table anew may not have come to say so yet.
+    return Hold("its source is another table now, and nothing says where its cursor continues", lasting=False)
 
 
 def _from_now_on(row: SinkRow, table: SourceTable) -> dict[str, Any]:
@@ -114,13 +86,8 @@ class _HeldSink:
 
     def __init__(self, store: ControlStore, lease: SinkLease) -> None:
         self._store = store
-        self._lease = lease
+        self.lease = lease
         self._renewed = time.monotonic()
-
-    @property
-    def token(self) -> int:
-        """Of the lease."""
-        return self._lease.grant.token
 
     def row(self) -> SinkRow:
         """The sink as it is now.
@@ -128,9 +95,9 @@ class _HeldSink:
         :raises SinkLeaseLostError: it was removed
         """
         with self._store.read() as connection:
-            found = rows.load_sink(connection, self._lease.uuid)
+            found = rows.load_sink(connection, self.lease.uuid)
         if found is None:
-            raise SinkLeaseLostError(self._lease.name)
+            raise SinkLeaseLostError(self.lease.name)
         return found
 
     def move(self, **values: Any) -> None:
@@ -138,12 +105,12 @@ class _HeldSink:
 
         :raises SinkLeaseLostError: another run or a deploy took it over; nothing was written
         """
-        self._store.run(lambda each: rows.move_sink(each, self._store.now(each), self._lease, **values))
+        self._store.run(lambda each: rows.move_sink(each, self._store.now(each), self.lease, **values))
         self._renewed = time.monotonic()
 
     def alive(self) -> None:
         """Renew the lease when a third of it has passed."""
-        if (time.monotonic() - self._renewed) * 3000 > self._lease.grant.milliseconds:
+        if (time.monotonic() - self._renewed) * 3000 > self.lease.grant.milliseconds:
             self.move()
 
     def now(self) -> int:
@@ -221,11 +188,13 @@ def run_sink(
     :raises SinkBusyError: another run is exporting it
     :raises SinkHeldError: its source was replaced, and it has to be released
     :raises CursorExpiredError: snapshots that it has not sent are expired
-    :raises SinkError: its source has no table, or none that it knows: a deploy may be switching them
+    :raises SinkError: its source has no table, or none that it knows: a deploy may be making another one
     :raises SinkDeliveryError: the target does not take a batch
     :raises SinkLeaseLostError: another run or a deploy took it over
     """
-    spec = _spec(obj)
+    spec = obj.sink
+    if spec is None:
+        raise ConfigurationError("sink", f"{obj.name} is a {obj.kind.value}, not a sink")
     limits = limits or Limits()
     sender = _sender(obj.name, spec, target)
     seconds = limits.lease_seconds
@@ -235,7 +204,7 @@ def run_sink(
         with held(store, obj.id, obj.name, seconds) as sink:
             run, name = _Run(sink, obj.name, spec, sender, limits), source_table or spec.source
             hold_snapshots(catalog, name, sink.row())
-            done = run.go(lambda row: _find_stage(row, catalog, store, name))
+            done = run.go(lambda row: _table_of(row, catalog, name))
             hold_snapshots(catalog, name, sink.row())
             return done
     finally:
@@ -257,7 +226,7 @@ class _Run:
     batches: int = 0
     rows: int = 0
 
-    def go(self, find: Callable[[SinkRow], _Stage | Move | Hold]) -> SinkRun:
+    def go(self, find: Callable[[SinkRow], SourceTable | Move | Hold]) -> SinkRun:
         while True:
             row = self.sink.row()
             if row.held_at is not None:
@@ -265,11 +234,9 @@ class _Run:
             try:
                 found, table = find(row), None
                 move: Send | Move | Hold | None
-                if isinstance(found, _Stage):
-                    table = found.table
-                    move = next_move(row, table, SinkOptions.of(self.spec, table), found.until)
-                    if move is None and found.onward is not None:
-                        move, table = Move(found.onward), None
+                if isinstance(found, SourceTable):
+                    table = found
+                    move = next_move(row, table, SinkOptions.of(self.spec, table))
                 else:
                     move = found
                 if move is None or self._spent:
@@ -310,7 +277,7 @@ class _Run:
                 return
             window = replace(window, part=part.number)
             identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
-            batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self.sink.token)
+            batch = Batch(identity, row.name, window, part.rows, part.last, row.round, self.sink.lease.grant.token)
             # A run that lost the lease must not begin a batch.
             self.sink.move()
             self.sender.send(batch)
@@ -332,12 +299,6 @@ def _with_sequence(values: Mapping[str, Any], table: SourceTable | None) -> dict
     if "cursor" not in values:
         return dict(values)
     return {**values, "sequence": None if table is None else table.sequence(values["cursor"])}
-
-
-def _spec(obj: BuiltinObject) -> SinkSpec:
-    if obj.sink is None:
-        raise ConfigurationError("sink", f"{obj.name} is a {obj.kind.value}, not a sink")
-    return obj.sink
 
 
 def _sender(name: str, spec: SinkSpec, target: HttpTarget | FilesTarget | None) -> Sender:

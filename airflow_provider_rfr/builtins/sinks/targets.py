@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -63,11 +62,9 @@ class Sender(Protocol):
 
         :raises SinkDeliveryError: it is not, or that is not known
         """
-        ...
 
     def close(self) -> None:
         """Give back what is held."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,13 @@ def _written(values: list[Any], write: _Write | None) -> list[Any]:
 def _writer(kind: pa.DataType) -> _Write | None:
     """How a value of this type is written; None: unchanged."""
     if pa.types.is_map(kind):
-        return _map_writer(kind)
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+
+        def write(pairs: list[tuple[Any, Any]]) -> Any:
+            found = [(_written([name], key)[0], _written([value], item)[0]) for name, value in pairs]
+            return dict(found) if all(isinstance(name, str) for name, _ in found) else [list(each) for each in found]
+
+        return write
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inner = _writer(kind.value_type)
         return None if inner is None else lambda values: _written(values, inner)
@@ -138,16 +141,6 @@ def _writer(kind: pa.DataType) -> _Write | None:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
         return None
     return None if pa.types.is_large_string(kind) or pa.types.is_null(kind) else _text
-
-
-def _map_writer(kind: pa.MapType) -> _Write:
-    key, item = _writer(kind.key_type), _writer(kind.item_type)
-
-    def write(pairs: list[tuple[Any, Any]]) -> Any:
-        found = [(_written([name], key)[0], _written([value], item)[0]) for name, value in pairs]
-        return dict(found) if all(isinstance(name, str) for name, _ in found) else [list(each) for each in found]
-
-    return write
 
 
 def _text(value: Any) -> Any:
@@ -190,7 +183,6 @@ class HttpSender:
         self._client = Client()
 
     def send(self, batch: Batch) -> None:
-        """Post the batch, several times where that may help."""
         window = batch.window
         body = dumps(
             {
@@ -216,7 +208,6 @@ class HttpSender:
             raise SinkDeliveryError(self._sink, f"{self._host} did not take batch {batch.id}: {error}") from None
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _post(self, batch_id: str, body: bytes) -> None:
@@ -252,7 +243,7 @@ class FileSender:
         self._sink = sink
         self._collected = False
         self._format = str(settings.get("format", "jsonl"))
-        if self._format not in _ENCODE:
+        if self._format not in ("jsonl", "parquet"):
             raise ConfigurationError("sink.settings.format", f"{self._format!r} is not a format", "jsonl or parquet")
         try:
             self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]), **target.options)
@@ -265,13 +256,23 @@ class FileSender:
         path = f"{self._root.rstrip('/')}/{batch.id}.{self._format}"
         try:
             if not self._files.exists(path):
-                self._write(path, _ENCODE[self._format](batch), batch.token)
+                self._write(path, self._encoded(batch), batch.token)
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise SinkDeliveryError(self._sink, f"the file {batch.id} can't be written: {why}") from None
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _encoded(self, batch: Batch) -> bytes:
+        if self._format == "jsonl":
+            return b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
+        buffer = pa.BufferOutputStream()
+        said = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+        with pq.ParquetWriter(buffer, batch.rows.schema, compression="zstd") as writer:
+            writer.write_table(batch.rows)
+            writer.add_key_value_metadata(said)
+        return bytes(buffer.getvalue())
 
     def _write(self, path: str, data: bytes, token: int) -> None:
         protocols = {self._files.protocol} if isinstance(self._files.protocol, str) else set(self._files.protocol)
@@ -280,24 +281,19 @@ class FileSender:
             return
         folder, _, name = path.rpartition("/")
         self._files.makedirs(folder, exist_ok=True)
-        # A hidden name, so that readers of the folder skip it; with the token, so that two runs never share it.
-        self._collect(folder, f".{name}.", token)
+        # A hidden name, so that readers of the folder skip it; with the token, so that two runs never share it. What
+        # killed runs left of their last batch, which is the first one of this run, is deleted.
+        for each in () if self._collected else self._files.ls(folder, detail=False):
+            part = str(each).rpartition("/")[2]
+            if part.startswith(f".{name}.") and part.endswith(".part") and int(part.split(".")[-2]) < token:
+                self._files.rm_file(each)
+        self._collected = True
         hidden = f"{folder}/.{name}.{token}.part"
         if isinstance(self._files, LocalFileSystem):
             _write_local(Path(hidden), Path(path), data)
         else:
             self._files.pipe_file(hidden, data)
             self._files.mv(hidden, path)
-
-    def _collect(self, folder: str, prefix: str, token: int) -> None:
-        """What runs that were killed left of their last batch, which is the first one of the next run."""
-        if self._collected:
-            return
-        self._collected = True
-        for path in self._files.ls(folder, detail=False):
-            name = str(path).rpartition("/")[2]
-            if name.startswith(prefix) and name.endswith(".part") and int(name.split(".")[-2]) < token:
-                self._files.rm_file(path)
 
 
 def _write_local(hidden: Path, path: Path, data: bytes) -> None:
@@ -312,22 +308,3 @@ def _write_local(hidden: Path, path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _jsonl(batch: Batch) -> bytes:
-    lines = BytesIO()
-    for row in rows_of(batch.rows, batch.window.keys):
-        lines.write(dumps(row) + b"\n")
-    return lines.getvalue()
-
-
-def _parquet(batch: Batch) -> bytes:
-    buffer = pa.BufferOutputStream()
-    said = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
-    with pq.ParquetWriter(buffer, batch.rows.schema, compression="zstd") as writer:
-        writer.write_table(batch.rows)
-        writer.add_key_value_metadata(said)
-    return bytes(buffer.getvalue())
-
-
-_ENCODE: Final[Mapping[str, Callable[[Batch], bytes]]] = {"jsonl": _jsonl, "parquet": _parquet}

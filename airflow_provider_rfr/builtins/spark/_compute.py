@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.spark._session import (
     as_subquery,
     identifier,
@@ -246,7 +245,7 @@ def _stays_in_place(rows: DataFrame) -> bool:
 _TRIES = 3
 
 
-def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> ComputedFiles:
+def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> tuple[StoredFile, ...]:
     """Compute the job's rows; see :meth:`SqlEngine.compute`.
 
     :raises SchemaError: the query's columns or values don't fit the table
@@ -258,12 +257,10 @@ def compute(job: Job, read: Mapping[str, int], row_wise: str | None) -> Computed
     files: tuple[StoredFile, ...] | None = None
     if row_wise is not None:
         files = _by_file(job, job.real_name(row_wise), read[row_wise])
-    if files is None:
-        files, read = _whole(job, read, complete=row_wise is None)
-    return ComputedFiles(files, sum(each.rows for each in files), dict(read))
+    return _whole(job, read, complete=row_wise is None) if files is None else files
 
 
-def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[StoredFile, ...], Mapping[str, int]]:
+def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[StoredFile, ...]:
     """Spark shows a table of an earlier snapshot with the columns of then. So where columns have changed since, but no
     row, the table is read in its current state, and what was computed counts only if it is still the same afterwards.
     """
@@ -280,7 +277,7 @@ def _whole(job: Job, read: Mapping[str, int], *, complete: bool) -> tuple[tuple[
             current = load_table(job.catalog, job.real_name(name))
             now[name] = None if current is None else current.metadata.current_snapshot_id
         if now == loose:
-            return files, read
+            return files
         read = {**read, **{name: snapshot for name, snapshot in now.items() if snapshot is not None}}
     raise DeployError(
         f"{job.table}: {', '.join(sorted(loose))} is written to all the time; deploy again when it is not"

@@ -11,7 +11,7 @@ A temporary view can't have a namespace, so the whole name is one quoted identif
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
-from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.spark._compute import Job, compute
 from airflow_provider_rfr.builtins.spark._session import (
     SparkSettings,
@@ -32,7 +31,7 @@ from airflow_provider_rfr.builtins.spark._session import (
     table_name,
     use_namespace,
 )
-from airflow_provider_rfr.builtins.spec import Column, namespace_of
+from airflow_provider_rfr.builtins.spec import Column, Named, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from airflow_provider_rfr.lake.data_files import FileTarget
+    from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 
 
 _MARKS = ("--", "/*", ";")
@@ -64,10 +63,7 @@ class _ViewText:
     columns: tuple[Column, ...] = ()
 
     def named(self, before: Sequence[LiveColumn], found: Sequence[str]) -> _ViewText:
-        """With the names and comments that it had, as far as the query does not give them itself.
-
-        :param found: names of the query's columns
-        """
+        """With the names and comments that it had, as far as the query does not give them itself."""
         said = any(each.comment for each in before) or [each.name for each in before] != list(found)
         if not said or len(before) != len(found):
             return self
@@ -92,27 +88,8 @@ def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
     return f"{' '.join(parts)} AS {view.sql}"
 
 
-def drop_view(name: str, catalog: str) -> str:
-    """The statement that drops a view, if it exists."""
-    return f"DROP VIEW IF EXISTS {table_name(name, catalog)}"
-
-
-def _set_view_properties(
-    name: str, properties: Mapping[str, str | None], comment: str | None, catalog: str
-) -> Iterator[str]:
-    """Set what has a value, take away what has none; the comment is a property, too."""
-    values = {**properties, COMMENT: comment}
-    given = {key: value for key, value in values.items() if value is not None}
-    gone = sorted(key for key, value in values.items() if value is None)
-    view = f"ALTER VIEW {table_name(name, catalog)}"
-    if given:
-        yield f"{view} SET TBLPROPERTIES {property_list(given)}"
-    if gone:
-        yield f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(string_literal, gone))})"
-
-
 @dataclass(frozen=True, slots=True)
-class RegisteredView:
+class RegisteredView(Named):
     """A view to register.
 
     :ivar name: ``namespace.name``
@@ -122,11 +99,6 @@ class RegisteredView:
     name: str
     query: str
     columns: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
 
 
 def register_views(spark: SparkSession, catalog: str, views: Iterable[RegisteredView]) -> tuple[str, ...]:
@@ -267,12 +239,11 @@ class SparkSqlEngine:
             session.sql(f"USE {identifier(self._lake.name)}")
 
     def drop_view(self, name: str) -> None:
-        """Drop the view, if it exists."""
         if not self._persistent:
             self._registered.pop(name.casefold(), None)
             self._session.catalog.dropTempView(name)
             return
-        self._run(name, drop_view(name, self._lake.name))
+        self._run(name, f"DROP VIEW IF EXISTS {table_name(name, self._lake.name)}")
 
     def rename_view(self, old: str, new: str) -> None:
         """Give it another name.
@@ -290,16 +261,19 @@ class SparkSqlEngine:
             return
         with spark_errors(f"view {old}", self._secrets):
             use_namespace(self._session, catalog, namespace_of(new))
-        self._run(
-            old,
-            f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}",
-        )
+        self._run(old, f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}")
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
-        """Set properties, take away those that are None, and replace the comment."""
-        if self._persistent:
-            for statement in _set_view_properties(name, properties, comment, self._lake.name):
-                self._run(name, statement)
+        if not self._persistent:
+            return
+        values = {**properties, COMMENT: comment}
+        given = {key: value for key, value in values.items() if value is not None}
+        gone = sorted(key for key, value in values.items() if value is None)
+        view = f"ALTER VIEW {table_name(name, self._lake.name)}"
+        if given:
+            self._run(name, f"{view} SET TBLPROPERTIES {property_list(given)}")
+        if gone:
+            self._run(name, f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(string_literal, gone))})")
 
     def compute(
         self,
@@ -307,10 +281,9 @@ class SparkSqlEngine:
         query: str,
         table: str,
         target: FileTarget,
-        work_id: str,
         read: Mapping[str, int] = MappingProxyType({}),
         row_wise: str | None = None,
-    ) -> ComputedFiles:
+    ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target's layout; commit nothing.
 
         :raises SchemaError: the query's columns or values don't fit the table

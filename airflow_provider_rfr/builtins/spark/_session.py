@@ -59,7 +59,6 @@ def _sentence(error: BaseException) -> str:
 
 
 def without(message: str, secrets: Iterable[str]) -> str:
-    """The message with every secret taken out."""
     for secret in sorted(secrets, key=len, reverse=True):
         message = message.replace(secret, "***")
     return message

@@ -38,18 +38,10 @@ class Unit:
             digest.update(b"\0")
         return digest.hexdigest()
 
-    @property
-    def identities(self) -> tuple[str, ...]:
-        """Of the inputs."""
-        return tuple(each.identity for each in self.inputs)
-
 
 @dataclass(frozen=True, slots=True)
 class ReadUnits:
-    """Rows of units, by their numbers.
-
-    :ivar columns: as Spark holds them
-    """
+    """Rows of units, by their numbers."""
 
     reader: InputReader
     units: tuple[Unit, ...]
@@ -81,7 +73,7 @@ class WriteRows:
             context = TaskContext.get()
             if self.units and context is not None:
                 unit = self.units[context.partitionId()]
-                self.work.note(unit.name, unit.identities, files)
+                self.work.note(unit.name, [each.identity for each in unit.inputs], files)
         except RfrError as error:
             yield _results([None], [str(error)])
             return

@@ -91,8 +91,10 @@ def read_document(path: Path) -> _MigrationDocument:
         raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
     jars = tuple(map(str, _list("jars", given.get("jars"))))
     spark = {str(name): str(value) for name, value in _mapping("spark", given.get("spark") or {}).items()}
+    lake = _mapping("lake", given.get("lake"))
+    properties = {str(key): str(value) for key, value in _mapping("lake.properties", lake.get("properties")).items()}
     return _MigrationDocument(
-        _lake(given.get("lake")),
+        LakeSettings(str(lake.get("name") or "rfr"), properties),
         _text("store", given.get("store")),
         str(given.get("project") or "rfr"),
         None if given.get("version") is None else str(given["version"]),
@@ -104,12 +106,6 @@ def read_document(path: Path) -> _MigrationDocument:
         SparkSettings(spark, jars),
         _supervisor(_mapping("run", given.get("run") or {}).get("supervisor")),
     )
-
-
-def _lake(said: Any) -> LakeSettings:
-    given = _mapping("lake", said)
-    properties = _mapping("lake.properties", given.get("properties"))
-    return LakeSettings(str(given.get("name") or "rfr"), {str(key): str(value) for key, value in properties.items()})
 
 
 def _decoded(name: str, kind: Any, said: Any) -> Any:

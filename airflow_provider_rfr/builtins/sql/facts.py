@@ -18,14 +18,13 @@ from typing import Final
 from sqlglot import TokenType, exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, namespace_of, nearest
+from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, namespace_of, nearest
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, identifier, parse_query, tokens
 from airflow_provider_rfr.builtins.sql.scopes import (
     STAR,
     ColumnsOf,
     Mention,
     Outputs,
-    UnknownColumnsError,
     column_of,
     full_name,
     mentions,
@@ -148,20 +147,7 @@ _METADATA_TABLES: Final = frozenset(
 _SELECTORS = ("branch_", "tag_", "snapshot_id_", "at_timestamp_")
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """A name that a query reads.
-
-    :ivar name: as objects' names are compared
-    :ivar columns: the columns of it that are used, sorted, as they are compared; some too many where the query does
-        not say whose a column is. None: all, or it can't be known
-    """
-
-    name: str
-    columns: tuple[str, ...] | None = None
-
-
-def dependencies(query: str, namespace: str, *, known: Container[str] | None = None) -> tuple[Reads, ...]:
+def dependencies(query: str, namespace: str, *, known: Container[str] | None = None) -> tuple[Dependency, ...]:
     """What a query reads, sorted by name.
 
     :param namespace: of names that have none
@@ -179,7 +165,8 @@ def dependencies(query: str, namespace: str, *, known: Container[str] | None = N
             else:
                 before.update(used)
     return tuple(
-        Reads(name, None if columns is None else tuple(sorted(columns))) for name, columns in sorted(found.items())
+        Dependency(name, None, None if columns is None else tuple(sorted(columns)))
+        for name, columns in sorted(found.items())
     )
 
 
@@ -197,15 +184,15 @@ def _names_of(parts: _Parts, namespace: str, known: Container[str] | None) -> It
             yield table, False
 
 
-def object_reads(obj: BuiltinObject, *, known: Container[str] | None = None) -> tuple[Reads, ...]:
+def object_reads(obj: BuiltinObject, *, known: Container[str] | None = None) -> tuple[Dependency, ...]:
     """What an object reads: by its query, its ``depends_on``, or as a sink.
 
     :raises QueryError: as :func:`dependencies`; a query that can't be parsed is taken to read what ``depends_on`` says
     """
     if obj.sink is not None:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
-        return (Reads(obj.sink.source.casefold(), columns),)
-    declared = {name.casefold(): Reads(name.casefold()) for name in obj.depends_on}
+        return (Dependency(obj.sink.source.casefold(), None, columns),)
+    declared = {name.casefold(): Dependency(name.casefold()) for name in obj.depends_on}
     try:
         found = dependencies(obj.query, namespace_of(obj.name), known=known) if obj.query is not None else ()
     except UnreadableQueryError:
@@ -244,45 +231,22 @@ def unknown_columns(query: str, columns_of: ColumnsOf, namespace: str) -> Iterat
             yield f"{name} has no column {as_written}", nearest(column, known)
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A part of a text, and what comes in its place."""
-
-    start: int
-    end: int
-    text: str
-
-
-def _edits(query: str, scope: Scope, outputs: Outputs, keep_unknown: bool) -> Iterator[Edit]:
-    for node in scope.walk():
-        try:
-            if isinstance(node, exp.Join) and node.method.upper() == "NATURAL":
-                outputs.items(scope)
-            elif isinstance(node, exp.Star) and reads_columns(node):
-                yield _edit(query, scope, node, outputs)
-        except UnknownColumnsError:
-            if not keep_unknown:
-                raise
-
-
-def _edit(query: str, scope: Scope, star: exp.Star, outputs: Outputs) -> Edit:
+def _edit(query: str, scope: Scope, star: exp.Star, outputs: Outputs) -> tuple[int, int, str]:
+    """The place of a star in the text, and what comes there."""
     start = star.meta.get("start")
     if not isinstance(start, int) or query[start : start + 1] != "*":
         raise QueryError("a query without a SELECT of its own hides a star", "write SELECT and the columns")
-    end = _end(query, start, star)
+    end = _end_of_except(query, start) if star.args.get("except_") else start + 1
     column = star.parent
     if isinstance(column, exp.Column):
         names = [identifier(name) for name in outputs.qualified(scope, column)]
         first, last = column.parts[0].meta, column.parts[-2].meta
         between = f", {query[first['start'] : last['end'] + 1]}."
-        return Edit(start, end, between.join(names))
-    return Edit(start, end, ", ".join(map(str, outputs.star(scope, star))))
+        return start, end, between.join(names)
+    return start, end, ", ".join(map(str, outputs.star(scope, star)))
 
 
-def _end(query: str, start: int, star: exp.Star) -> int:
-    """Where the star ends, with its EXCEPT if it has one."""
-    if not star.args.get("except_"):
-        return start + 1
+def _end_of_except(query: str, start: int) -> int:
     depth = 0
     for each in dropwhile(lambda word: word.start <= start, tokens(query)):
         depth += (each.token_type is TokenType.L_PAREN) - (each.token_type is TokenType.R_PAREN)
@@ -291,24 +255,28 @@ def _end(query: str, start: int, star: exp.Star) -> int:
     raise QueryError("the EXCEPT of a star has no end")
 
 
-def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, keep_unknown: bool = False) -> str:
+def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "") -> str:
     """The query with every star replaced by column names, except that of ``count(*)``.
 
-    ``NATURAL JOIN`` is refused as well, since it depends on columns that are
-    not named.
+    ``NATURAL JOIN`` is refused as well, since it depends on columns that are not named.
 
     :param columns_of: the columns that are recorded, or declared, by name as it is compared
     :param namespace: of tables that are named without one
-    :param keep_unknown: leave stars alone under which there is nothing but tables of others
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
     if not _facts_of(query).starred:
         return query
     outputs = Outputs(columns_of, namespace)
-    edits = [edit for scope in scopes_of(query) for edit in _edits(query, scope, outputs, keep_unknown)]
+    edits = []
+    for scope in scopes_of(query):
+        for node in scope.walk():
+            if isinstance(node, exp.Join) and node.method.upper() == "NATURAL":
+                outputs.items(scope)
+            elif isinstance(node, exp.Star) and reads_columns(node):
+                edits.append(_edit(query, scope, node, outputs))
     # From the end, so that the places before an edit stay valid.
-    for edit in sorted(edits, key=lambda each: each.start, reverse=True):
-        query = query[: edit.start] + edit.text + query[edit.end :]
+    for start, end, text in sorted(edits, reverse=True):
+        query = query[:start] + text + query[end:]
     return query
 
 

@@ -15,7 +15,6 @@ from urllib.parse import urljoin
 from airflow_provider_rfr.exceptions import AuthenticationError, SourceDefinitionError, SourceError
 from airflow_provider_rfr.http.client import Limits
 from airflow_provider_rfr.http.redaction import Redactor
-from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import (
@@ -84,10 +83,8 @@ class _TokenEndpoint:
         try:
             while True:
                 context.limiter.acquire()
-                found = self.transport.client.send(
-                    self.transport.request(draft), Deadline(self.timeout), limits=self.limits
-                )
-                verdict = self.handler.decide(self.transport.outcome(draft, found), None, {})
+                outcome = self.transport.send(draft, self.timeout, self.limits)
+                verdict = self.handler.decide(outcome, None, {})
                 if not retries.wait_after(verdict):
                     break
         except SourceError as error:
@@ -102,8 +99,9 @@ class _TokenEndpoint:
 class _TokenAuthenticator(Authenticator, ABC):
     """Fetches a token when the first request needs it, and again before it expires or once it is refused."""
 
-    def __init__(self, place: _CredentialPlace, endpoint: _TokenEndpoint) -> None:
+    def __init__(self, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint) -> None:
         self._place = place
+        self._request = request
         self._endpoint = endpoint
         self._redactor = endpoint.transport.redactor
         self._lock = threading.Lock()
@@ -159,11 +157,9 @@ class _OAuth2(_TokenAuthenticator):
     """Client credentials, or a refresh token.  A replaced refresh token is kept for this process only."""
 
     def __init__(self, item: model.OAuth2, request: Draft, endpoint: _TokenEndpoint) -> None:
-        super().__init__(_CredentialPlace("Authorization", prefix=item.prefix), endpoint)
-        self._request = request
+        super().__init__(_CredentialPlace("Authorization", prefix=item.prefix), request, endpoint)
+        self._item = item
         self._token_path: Path = parse_path(item.token_path)
-        self._expires_path: Path = parse_path(item.expires_path)
-        self._expires_in = item.expires_in
 
     def fetch(self, context: ReadContext) -> tuple[str, float | None]:
         answer = self._endpoint.ask(self._request, context)
@@ -174,9 +170,9 @@ class _OAuth2(_TokenAuthenticator):
             self._redactor.add(rotated)
             self._request = replace(self._request, form={**form, "refresh_token": rotated})
             _log.warning("the token endpoint replaced the refresh token; the configured one may no longer be valid")
-        if self._expires_in is not None:
-            return token, self._expires_in
-        seconds = lookup(body, self._expires_path)
+        if self._item.expires_in is not None:
+            return token, self._item.expires_in
+        seconds = lookup(body, parse_path(self._item.expires_path))
         try:
             seconds = None if seconds is MISSING or isinstance(seconds, bool) else float(seconds)
         except (TypeError, ValueError):
@@ -190,17 +186,15 @@ class _SessionToken(_TokenAuthenticator):
     def __init__(
         self, item: model.SessionToken, place: _CredentialPlace, request: Draft, endpoint: _TokenEndpoint
     ) -> None:
-        super().__init__(place, endpoint)
-        self._origin = item.token
-        self._expires_in = item.expires_in
-        self._request = request
+        super().__init__(place, request, endpoint)
+        self._item = item
 
     def fetch(self, context: ReadContext) -> tuple[str, float | None]:
-        answer = self._endpoint.ask(self._request, context)
-        if self._origin.header is not None:
-            return self.checked(answer, answer.headers.get(self._origin.header), self._origin.header), self._expires_in
-        path = parse_path(self._origin.path or ())
-        return self.checked(answer, lookup(answer.json(), path), ".".join(path)), self._expires_in
+        answer, origin = self._endpoint.ask(self._request, context), self._item.token
+        if origin.header is not None:
+            return self.checked(answer, answer.headers.get(origin.header), origin.header), self._item.expires_in
+        path = parse_path(origin.path or ())
+        return self.checked(answer, lookup(answer.json(), path), ".".join(path)), self._item.expires_in
 
 
 def build_authenticator(

@@ -51,13 +51,15 @@ class Transport:
     redactor: Redactor
     verify: bool | str = True
 
-    def request(self, draft: Draft) -> http.Request:
-        """The draft as the HTTP client takes it."""
-        body = draft.form if draft.json is None else dumps(draft.json)
-        return http.Request(draft.method, draft.url, {**_HEADERS, **draft.headers}, body, self.verify, draft.query)
+    def send(self, draft: Draft, timeout: float, limits: http.Limits) -> Answer | Failure:
+        """Send a request; returns what came of it, with the request in words that hold no credentials.
 
-    def outcome(self, draft: Draft, found: http.Answer | http.NoAnswer) -> Answer | Failure:
-        """What the HTTP client returned, with the request in words that hold no credentials."""
+        :param timeout: seconds, from connecting to the last byte
+        """
+        body = draft.form if draft.json is None else dumps(draft.json)
+        headers = {**_HEADERS, **draft.headers}
+        sent = http.Request(draft.method, draft.url, headers, body, self.verify, draft.query)
+        found = self.client.send(sent, Deadline(timeout), limits=limits)
         request = f"{draft.method} {self.redactor.address(found.url or draft.url)}"
         if isinstance(found, http.NoAnswer):
             # A certificate that isn't trusted now won't be within the minutes that a page is repeated.
@@ -179,10 +181,7 @@ class Requester:
         """Send the request, and those that redirects lead to."""
         for _ in range(_MOST_REDIRECTS + 1):
             context.limiter.acquire()
-            found = self.transport.client.send(
-                self.transport.request(draft), Deadline(self.timeout), limits=self.limits
-            )
-            outcome = self.transport.outcome(draft, found)
+            outcome = self.transport.send(draft, self.timeout, self.limits)
             if not isinstance(outcome, Answer) or outcome.status not in _REDIRECTS:
                 return outcome
             location = outcome.headers.get("Location")

@@ -76,7 +76,6 @@ class Verdict:
 
     @property
     def status(self) -> int | None:
-        """HTTP status, None without an answer."""
         return self.answer.status if self.answer is not None else None
 
 

@@ -41,11 +41,9 @@ class HostPolicy:
 
     @classmethod
     def of(cls, base_url: str, allowed: Iterable[str] = ()) -> HostPolicy:
-        """The policy of one base URL."""
         return cls(_Origin.of(base_url), frozenset(host.lower() for host in allowed))
 
     def is_base(self, url: str) -> bool:
-        """Whether the URL has the origin of the base URL."""
         return _Origin.of(url) == self.base
 
     def is_allowed(self, url: str) -> bool:

@@ -21,14 +21,7 @@ from airflow_provider_rfr.streams.core import Complete, NextPage
 from airflow_provider_rfr.streams.rest import _definition as model
 from airflow_provider_rfr.streams.rest._client import Draft
 from airflow_provider_rfr.streams.rest._responses import Answer
-from airflow_provider_rfr.streams.rest.expressions import (
-    MISSING,
-    assign,
-    describe,
-    lookup,
-    parse_path,
-    where_missing,
-)
+from airflow_provider_rfr.streams.rest.expressions import MISSING, assign, describe, lookup, parse_path, where_missing
 
 _Put: TypeAlias = Callable[[Draft, Any], None]
 
@@ -116,7 +109,6 @@ class Reply:
         return MISSING
 
     def error(self, message: str) -> SourceError:
-        """An error about this page."""
         return SourceError(message, status=self.answer.status, request=self.answer.request)
 
 
@@ -287,9 +279,7 @@ def _when_total_reached(total: model.Total, page_size: int | None, offsets_by_re
 
 def _whole_number(total: model.Total, reply: Reply) -> int:
     value: Any = reply.require(total, "paginator.total")
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():
+    if (isinstance(value, str) and value.strip().isdigit()) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise reply.error(f"paginator.total is {value!r}, not a count")

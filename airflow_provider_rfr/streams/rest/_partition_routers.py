@@ -7,7 +7,6 @@ may change between two attempts without making it another partition.
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -31,28 +30,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class PartitionRouter(ABC):
-    """:ivar key_fields: the fields of a partition that identify it
+class PartitionRouter:
+    """The stream as a whole is its one partition. The base of those with others.
+
+    :ivar key_fields: the fields of a partition that identify it
     :ivar fields: all fields that its partitions have
     """
 
     key_fields: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
 
-    @abstractmethod
     def partitions(self) -> Iterator[dict[str, Any]]:
         """The partitions, in a stable order; the same one may come twice."""
+        yield {}
 
     def parents(self) -> Sequence[PagedStream]:
         """The streams that are read for it."""
         return ()
-
-
-class NoRouter(PartitionRouter):
-    """The stream as a whole is its one partition."""
-
-    def partitions(self) -> Iterator[dict[str, Any]]:
-        yield {}
 
 
 class ListRouter(PartitionRouter):
@@ -141,7 +135,7 @@ def build_router(
     :raises SourceDefinitionError: an unknown parent or field of it, values that are not a list, a duplicate field
     """
     if router is None:
-        return NoRouter()
+        return PartitionRouter()
     if isinstance(router, model.SubstreamRouter):
         if router.parent not in streams:
             problem = f"there is no stream {router.parent!r}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -133,7 +134,7 @@ def transform(
             for transformation in transformations:
                 transformation(record, known)
         except SourceDefinitionError as error:
-            problem = f"{error.path}: {error.problem}"
+            problem = f"{error.field}: {error.problem}"
         if problem:
             raise SourceError(f"record {number} can't be transformed: {problem}", request=request)
 
@@ -148,52 +149,40 @@ def build_transformations(
     built: list[Transformation] = []
     for number, item in enumerate(definitions):
         if isinstance(item, model.RemoveFields):
-            built.append(_remove(list(map(parse_path, item.fields))))
+            built.append(partial(_remove, list(map(parse_path, item.fields))))
         elif isinstance(item, model.RenameFields):
-            built.append(_rename([(parse_path(old), parse_path(new)) for old, new in item.fields.items()]))
+            built.append(partial(_rename, [(parse_path(old), parse_path(new)) for old, new in item.fields.items()]))
         else:
             at = f"{place}.{number}.fields"
             templates = [
                 (parse_path(path), compile_value(value, f"{at}.{path}", RECORD_NAMES, config))
                 for path, value in item.fields.items()
             ]
-            built.append(_add(templates))
+            built.append(partial(_add, templates))
     return tuple(built)
 
 
-def _add(fields: Sequence[tuple[Path, Template]]) -> Transformation:
+def _add(fields: Sequence[tuple[Path, Template]], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
     """Set fields, in order; a later one sees the earlier ones."""
-
-    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for path, template in fields:
-            assign(record, path, template(variables))
-
-    return apply
+    for path, template in fields:
+        assign(record, path, template(variables))
 
 
-def _remove(fields: Sequence[Path]) -> Transformation:
+def _remove(fields: Sequence[Path], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
     """Remove fields; a missing one is not an error."""
-
-    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for path in fields:
-            take(record, path)
-
-    return apply
+    for path in fields:
+        take(record, path)
 
 
-def _rename(fields: Sequence[tuple[Path, Path]]) -> Transformation:
+def _rename(fields: Sequence[tuple[Path, Path]], record: dict[str, Any], variables: Mapping[str, Any]) -> None:
     """Move fields; a missing one is not an error, one that would be overwritten is."""
-
-    def apply(record: dict[str, Any], variables: Mapping[str, Any]) -> None:
-        for old, new in fields:
-            if lookup(record, old) is MISSING or old == new:
-                continue
-            if lookup(record, new) is not MISSING:
-                problem = f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
-                raise SourceDefinitionError("transformations", problem)
-            assign(record, new, take(record, old))
-
-    return apply
+    for old, new in fields:
+        if lookup(record, old) is MISSING or old == new:
+            continue
+        if lookup(record, new) is not MISSING:
+            problem = f"rename: {'.'.join(old)} would overwrite {'.'.join(new)}"
+            raise SourceDefinitionError("transformations", problem)
+        assign(record, new, take(record, old))
 
 
 class SkipGuard:

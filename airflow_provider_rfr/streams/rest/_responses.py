@@ -188,14 +188,9 @@ def _parse(body: bytes, headers: Mapping[str, str], lenient: bool) -> Any:
     if not body.strip():
         raise NotJson("the answer's body is empty")
     media_type = content_type.partition(";")[0].strip()
-    return _read_refused(body, "utf-8" if plain else charset, media_type, problem, lenient)
-
-
-def _read_refused(body: bytes, charset: str, media_type: str, problem: str, lenient: bool) -> Any:
-    """The value of a body that a strict reader refuses, if it may be read leniently."""
     shown = f"{media_type or 'no content type'}, {len(body)} bytes"
     try:
-        value, found = _read_leniently(body, charset)
+        value, found = _read_leniently(body, "utf-8" if plain else charset)
     except (ValueError, LookupError, RecursionError):
         pass
     else:

@@ -31,14 +31,8 @@ _FINGERPRINT_FORMAT: Final = 1
 # They may change while a refresh is under way: credentials, error handling, limits, JSON schema and primary key.
 # The base URL is part of the fingerprint, but not in the definition's place.
 _NOT_IN_FINGERPRINT: Final = {
-    "primary_key",
-    "json_schema",
-    "json_schema_file",
-    "authenticator",
-    "error_handler",
-    "timeouts",
-    "max_response_bytes",
-    "base_url",
+    *("primary_key", "json_schema", "json_schema_file", "base_url"),
+    *("authenticator", "error_handler", "timeouts", "max_response_bytes"),
 }
 
 
@@ -68,8 +62,8 @@ def build_streams(
     try:
         return {name: source.stream(name) for name in source.definition.streams}
     except SourceDefinitionError as error:
-        problem = error
-    raise SourceDefinitionError(problem.path, problem.problem, problem.remedy, file=file)
+        placed = error.at(file or "")
+    raise placed
 
 
 class _Source:
@@ -88,7 +82,7 @@ class _Source:
         for name in self.definition.secrets:
             if name not in self._config:
                 problem, remedy = f"config has no {name!r}", nearest(name, self._config)
-                raise SourceDefinitionError("secrets", problem, remedy, file=file)
+                raise SourceDefinitionError("secrets", problem, remedy, file or "")
         self._secrets = {name: self._config[name] for name in (*secrets, *self.definition.secrets)}
         # For what is stored: partitions, records, fingerprints.
         self._public = {name: value for name, value in config.items() if name not in self._secrets}
@@ -187,24 +181,17 @@ class _Source:
         self, stream: model.StreamDefinition, place: str, base_url: str, timeout: float, limits: Limits
     ) -> Authenticator:
         """The stream's own, or the document's, which streams share: it may hold a token."""
-        config, transport = self._config, self._transport
-        if stream.authenticator is not None:
-            at, handler = f"{place}.authenticator", stream.error_handler
-            return build_authenticator(stream.authenticator, at, config, base_url, transport, timeout, limits, handler)
-        if base_url not in self._shared_authenticators:
-            usual, handler = model.Timeouts(), self.definition.defaults.error_handler
-            limits = Limits(usual.connect, usual.read, _MAX_BYTES, truncate=False)
-            self._shared_authenticators[base_url] = build_authenticator(
-                self.definition.authenticator,
-                "authenticator",
-                config,
-                base_url,
-                transport,
-                usual.total,
-                limits,
-                handler,
-            )
-        return self._shared_authenticators[base_url]
+        own, handler, at = stream.authenticator, stream.error_handler, f"{place}.authenticator"
+        if own is None:
+            if base_url in self._shared_authenticators:
+                return self._shared_authenticators[base_url]
+            usual, handler, at = model.Timeouts(), self.definition.defaults.error_handler, "authenticator"
+            timeout, limits = usual.total, Limits(usual.connect, usual.read, _MAX_BYTES, truncate=False)
+        definition = own or self.definition.authenticator
+        built = build_authenticator(definition, at, self._config, base_url, self._transport, timeout, limits, handler)
+        if own is None:
+            self._shared_authenticators[base_url] = built
+        return built
 
     def _fingerprint(
         self, name: str, stream: model.StreamDefinition, base_url: str, page_size: int | None, router: PartitionRouter

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from airflow_provider_rfr.exceptions import SourceDefinitionError
+from airflow_provider_rfr.exceptions import Problem, SourceDefinitionError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.streams.rest._definition import Part, SourceDefinition, Templated
 from airflow_provider_rfr.streams.rest.expressions import nearest
 
 _SHOWN = 60
-
-
-class _Problem(NamedTuple):
-    path: str
-    problem: str
-    remedy: str = ""
 
 
 def read_document(file: str) -> Any:
@@ -42,7 +37,7 @@ def read_document(file: str) -> Any:
     except DocumentError as error:
         place = f"line {error.line}, column {error.column}" if error.line else "syntax"
         problem = error.detail or error.problem if error.key is None else f"duplicate key {error.key!r}"
-    raise SourceDefinitionError(place, problem, file=str(file))
+    raise SourceDefinitionError(place, problem, place=file)
 
 
 def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any]:
@@ -52,12 +47,12 @@ def whole_definition(document: Any, *, file: str | None = None) -> dict[str, Any
     :raises SourceDefinitionError: the document, one of its templates, or a schema file is wrong
     """
     definition, whole = parse_definition(document, file)
-    found: list[_Problem] = []
+    found: list[Problem] = []
     for value, place, mark in _templates_in(definition, ""):
         try:
             mark.compile(value, place, mark.names)
         except SourceDefinitionError as error:
-            found.append(_Problem(error.path, error.problem, error.remedy))
+            found += error.problems
     if found:
         raise _combined(found, file)
     return whole
@@ -88,7 +83,7 @@ def parse_definition(document: Any, file: str | None = None) -> tuple[SourceDefi
     """
     if not isinstance(document, Mapping):
         problem = f"must be a mapping, is {type(document).__name__}"
-        raise SourceDefinitionError("document", problem, "write base_url and streams", file=file)
+        raise SourceDefinitionError("document", problem, "write base_url and streams", file or "")
     whole = dict(document)
     definition = _validated(whole, file)
     folder = Path(file).parent if file else Path()
@@ -118,8 +113,8 @@ def _schema(path: Path, place: str, file: str | None) -> dict[str, Any]:
             return schema
         problem = f"{path} must hold a JSON schema, holds {type(schema).__name__}"
     except SourceDefinitionError as error:
-        problem = f"{path}: {error.path}: {error.problem}"
-    raise SourceDefinitionError(place, problem, "paths are relative to the definition's file", file=file)
+        problem = f"{path}: {error.field}: {error.problem}"
+    raise SourceDefinitionError(place, problem, "paths are relative to the definition's file", file or "")
 
 
 def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinition:
@@ -131,43 +126,42 @@ def _validated(document: Mapping[str, Any], file: str | None) -> SourceDefinitio
     raise _combined(list(map(_problem, details)), file)
 
 
-def _combined(problems: Sequence[_Problem], file: str | None) -> SourceDefinitionError:
-    """One error for several problems; its path is the first one's."""
+def _combined(problems: Sequence[Problem], file: str | None) -> SourceDefinitionError:
+    """One error for several problems, with the file they are in."""
     # Unions report a field several times: the first report counts.
-    first, *rest = reversed({each.path: each for each in reversed(problems)}.values())
-    others = "".join(f"\n  and {each.path}: {'; '.join(filter(None, each[1:]))}" for each in rest)
-    if first.remedy:
-        return SourceDefinitionError(first.path, first.problem, first.remedy + others, file=file)
-    return SourceDefinitionError(first.path, first.problem + others, file=file)
+    first: dict[str, Problem] = {}
+    for each in problems:
+        first.setdefault(each.field, replace(each, place=file or ""))
+    return SourceDefinitionError.of(first.values())
 
 
-def _problem(error: ErrorDetails) -> _Problem:
+def _problem(error: ErrorDetails) -> Problem:
     location, kind = error["loc"], error["type"]
     path, holder, wanted = _walk(location)
     place, context = path or "document", error.get("ctx", {})
     if kind == "extra_forbidden":
-        return _Problem(path, "unknown field", nearest(str(location[-1]), _field_names(holder)))
+        return Problem(path, "unknown field", nearest(str(location[-1]), _field_names(holder)))
     if kind == "missing":
-        return _Problem(path, "is missing")
+        return Problem(path, "is missing")
     tags = [tag for choice in _choices(wanted) if (tag := _tag_of(choice)) is not None]
     if kind == "union_tag_not_found":
-        return _Problem(f"{path}.type", "is missing", f"allowed: {', '.join(tags)}")
+        return Problem(f"{path}.type", "is missing", f"allowed: {', '.join(tags)}")
     if kind == "union_tag_invalid":
         tag = str(context.get("tag", ""))
-        return _Problem(f"{path}.type", f"{tag!r} is unknown", nearest(tag, tags))
+        return Problem(f"{path}.type", f"{tag!r} is unknown", nearest(tag, tags))
     if kind == "value_error":
-        return _Problem(place, error["msg"].removeprefix("Value error, "))
+        return Problem(place, error["msg"].removeprefix("Value error, "))
     value = _shown(error["input"], path)
     if kind == "literal_error":
-        return _Problem(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
+        return Problem(path, f"{value} is not allowed".strip(), f"allowed: {context.get('expected', '')}")
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         remedy = f"write type and its fields; allowed: {', '.join(tags)}" if tags else ""
         names = [name for choice in _choices(wanted) for name in _field_names(choice)]
         if names and not tags:
             remedy = f"write e.g. {{{names[0]}: {value or '...'}}}; allowed: {', '.join(names)}"
-        return _Problem(place, f"must be a mapping, is {value}" if value else "must be a mapping", remedy)
+        return Problem(place, f"must be a mapping, is {value}" if value else "must be a mapping", remedy)
     message = error["msg"][:1].lower() + error["msg"][1:]
-    return _Problem(place, f"{message} (it is {value})" if value else message)
+    return Problem(place, f"{message} (it is {value})" if value else message)
 
 
 def _shown(value: Any, path: str) -> str:

@@ -46,13 +46,9 @@ def _quote_part(value: Any) -> str:
     return quote(str(value), safe="")
 
 
-def _as_path(value: Any) -> str:
-    return _Quoted(quote(str(value), safe="/"))
-
-
 _text_environment = _Environment(undefined=StrictUndefined, autoescape=False)
 _path_environment = _Environment(undefined=StrictUndefined, autoescape=False, finalize=_quote_part)
-_path_environment.filters["as_path"] = _as_path
+_path_environment.filters["as_path"] = lambda value: _Quoted(quote(str(value), safe="/"))
 
 
 class UndefinedValue(SourceDefinitionError):

@@ -18,17 +18,14 @@ from airflow_provider_rfr.webhooks.handlebars._parser import (
     Path,
     Subject,
 )
-from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, Problem
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem
 
 _MAX_TEMPLATE = 64 * 1024
 
 
 @dataclass(eq=False)
 class Text:
-    """Text between tags.
-
-    :ivar value: what whitespace control left of it
-    """
+    """Text between tags; ``value``: what whitespace control left of it."""
 
     original: str
     at: int
@@ -91,18 +88,15 @@ _Body = list[Text | _Comment | Mustache | Block]
 def parse(source: str) -> Program:
     """The template's tree.
 
-    :raises Problem: it can't be read, or is too large
+    :raises TemplateProblem: it can't be read, or is too large
     """
     if len(source.encode("utf-8", "surrogatepass")) > _MAX_TEMPLATE:
-        raise Problem(f"the template is larger than {_MAX_TEMPLATE:,} bytes", 0)
+        raise TemplateProblem(f"the template is larger than {_MAX_TEMPLATE:,} bytes", 0)
     return _BlockParser(source).template()
 
 
 class _Branch(NamedTuple):
-    """A branch of a block.
-
-    :ivar subject: of ``{{#x}}``, ``{{^x}}`` and ``{{else x}}``; ``{{else}}`` has none
-    """
+    """A branch of a block; ``subject``: of ``{{#x}}``, ``{{^x}}`` and ``{{else x}}``; ``{{else}}`` has none."""
 
     tag: Tag
     subject: Subject | None
@@ -122,8 +116,8 @@ class _BlockParser:
             return program
         if end.kind == "end":
             name = self._expression(end).closing_name()
-            raise Problem(f"{{{{/{name.original}}}}} without an open block", end.at)
-        raise Problem("{{else}} outside of any block", end.at)
+            raise TemplateProblem(f"{{{{/{name.original}}}}} without an open block", end.at)
+        raise TemplateProblem("{{else}} outside of any block", end.at)
 
     def _expression(self, tag: Tag, params: frozenset[str] = frozenset()) -> ExpressionParser:
         return ExpressionParser(tag, params, self._structures)
@@ -140,7 +134,7 @@ class _BlockParser:
                 program.body.append(Mustache(self._expression(tag, params).mustache(), tag.strip, tag.at))
             elif tag.kind in ("block", "inverse"):
                 if depth >= MAX_DEPTH:
-                    raise Problem(f"more than {MAX_DEPTH} nested blocks", tag.at)
+                    raise TemplateProblem(f"more than {MAX_DEPTH} nested blocks", tag.at)
                 program.body.append(self._block(tag, params, depth + 1))
             else:
                 end = tag
@@ -149,7 +143,7 @@ class _BlockParser:
         return program, end
 
     def _block(self, opening: Tag, params: frozenset[str], depth: int) -> Block:
-        name = self._expression(opening, params).first_name()
+        name = self._expression(opening, params).value()
         remedy = f"write {{{{/{name.original[:60]}}}}}"
         branches: list[_Branch] = []
         tag = opening
@@ -159,19 +153,21 @@ class _BlockParser:
             program, end = self._program(params.union(names), names, depth)
             branches.append(_Branch(tag, subject, program))
             if end is None:
-                raise Problem(f"the block {name.label} that begins here is not closed; {remedy}", opening.at)
+                raise TemplateProblem(f"the block {name.label} that begins here is not closed; {remedy}", opening.at)
             if end.kind == "end":
                 break
             if subject is None:
-                raise Problem(f"only one {{{{else}}}}, as the last branch, in the block {name.label}", end.at)
+                raise TemplateProblem(f"only one {{{{else}}}}, as the last branch, in the block {name.label}", end.at)
             if end.kind == "chain" and opening.kind == "inverse":
-                raise Problem("a block that begins with ^ takes {{else}} without a condition", end.at)
+                raise TemplateProblem("a block that begins with ^ takes {{else}} without a condition", end.at)
             tag = end
             # With the names around the block: those of a branch do not hold in the condition of the next.
             subject = self._expression(tag, params).subject() if tag.kind == "chain" else None
         closing = self._expression(end).closing_name()
         if _identity(closing) != _identity(name):
-            raise Problem(f"the block {name.label} that begins here is closed as {closing.label}; {remedy}", opening.at)
+            raise TemplateProblem(
+                f"the block {name.label} that begins here is closed as {closing.label}; {remedy}", opening.at
+            )
         return _assembled(branches, end.strip)
 
 
@@ -184,10 +180,7 @@ def _identity(name: Path | Literal) -> tuple[type, object]:
 
 
 def _assembled(branches: list[_Branch], closing: Strip) -> Block:
-    """The block with its branches: each ``{{else x}}`` is a block inside the inverse of the one before.
-
-    :param closing: of the closing tag
-    """
+    """The block with its branches: each ``{{else x}}`` is a block inside the inverse of the one before."""
     inverse: Program | None = None
     middle = NO_STRIP
     block: Block | None = None

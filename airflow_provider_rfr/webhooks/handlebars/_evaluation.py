@@ -29,7 +29,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     UNDEFINED,
     Budget,
     NoText,
-    Problem,
+    TemplateProblem,
     get,
     has,
     is_list,
@@ -46,14 +46,20 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
 
 
 def render_program(program: Program, variables: Mapping[str, object], budget: Budget, *, json_mode: bool) -> str:
-    """The text of a template. :raises Problem: a variable is missing or can't be printed, or a limit is reached"""
+    """A template's text.
+
+    :raises TemplateProblem: a variable is missing or can't be printed, or a limit is reached
+    """
     output = _JsonOutput(budget) if json_mode else _PlainOutput(budget)
     _Evaluation(output, budget).program(program, _Frame.root(variables))
     return well_formed("".join(output.parts))
 
 
 def evaluate(mustache: Mustache, variables: Mapping[str, object], budget: Budget) -> Any:
-    """A copy of the value of one expression. :raises Problem: as :func:`render_program`"""
+    """A copy of the value of one expression.
+
+    :raises TemplateProblem: as :func:`render_program`
+    """
     expression = mustache.expression
     value = _Evaluation(_PlainOutput(budget), budget).value(expression, _Frame.root(variables), Missing.ERROR)
     return copied(value, budget, expression.label, mustache.at)
@@ -84,10 +90,7 @@ _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
 class _JsonOutput(_PlainOutput):
-    """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar.
-
-    So a value never leaves the string, or the place of one scalar, that the template has for it.
-    """
+    """Text verbatim; a value inside a string literal is escaped for it, and elsewhere printed as a JSON scalar."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
@@ -99,7 +102,7 @@ class _JsonOutput(_PlainOutput):
 
     def value(self, value: object, expression: Expression, at: int) -> None:
         if self._state not in (_INSIDE, _OUTSIDE):
-            raise Problem("a value must not follow a backslash directly; for one before it, write three", at)
+            raise TemplateProblem("a value must not follow a backslash directly; for one before it, write three", at)
         inside = self._state == _INSIDE
         if not inside and (isinstance(value, JsonText) or not isinstance(value, str)):
             self._write(_printed(value, expression, at, scalar), at)
@@ -134,7 +137,10 @@ def state_behind(text: str, state: int) -> int:
 
 
 def _printed(value: object, expression: Expression, at: int, as_text: Callable[[object], str] = text_of) -> str:
-    """The text of a value. :raises Problem: it is a list or map, or JSON does not have it"""
+    """The text of a value.
+
+    :raises TemplateProblem: it is a list or map, or JSON does not have it
+    """
     try:
         return as_text(value)
     except NoText as error:
@@ -143,13 +149,11 @@ def _printed(value: object, expression: Expression, at: int, as_text: Callable[[
     if is_list(value) or is_map(value):
         name = expression.original[:LONGEST_SHOWN] if isinstance(expression, Path) else expression.label
         remedy = f"; write {{{{json {name}}}}}, or iterate over it with {{{{#each {name}}}}}"
-    raise Problem(f"{expression.label} is {kind}{remedy}", at)
+    raise TemplateProblem(f"{expression.label} is {kind}{remedy}", at)
 
 
 # The context inside of {{#if}} and the like where it is null outside: it has no names.
 _NO_CONTEXT: Mapping[str, object] = {}
-
-
 # The value of a name in ``as |...|`` of a block that gives it none.
 _NO_VALUE = object()
 
@@ -189,11 +193,22 @@ class _Frame:
             params = {**params, **dict(zip(reversed(names), reversed(padded), strict=True))}
         return _Frame(context, self.contexts if same else (*self.contexts, context), data or self.data, params)
 
-    def climbed(self, depth: int) -> object:
-        """The context that many ``../`` up."""
-        if not depth:
-            return self.context
-        return self.contexts[-1 - depth] if depth < len(self.contexts) else UNDEFINED
+    def base(self, path: Path) -> tuple[object, tuple[str, ...]]:
+        """The value that a path begins at, and the parts that are to be looked up in it."""
+        parts, value = path.parts, self.context
+        if path.block_param:
+            value = self.params[parts[0]]
+            if value is _NO_VALUE:
+                problem = f"{shown(parts[0])} has no value: this block gives none to names in as |...|"
+                raise TemplateProblem(problem, path.at)
+            return value, parts[1:]
+        if path.data and parts and parts[0]:
+            value = self.data
+            for _ in range(path.depth):
+                value = value.get("_parent", UNDEFINED) if isinstance(value, dict) else UNDEFINED
+        elif path.depth:
+            value = self.contexts[-1 - path.depth] if path.depth < len(self.contexts) else UNDEFINED
+        return value, parts if parts and parts[0] else ()
 
 
 class _Evaluation:
@@ -212,17 +227,14 @@ class _Evaluation:
                 value = self.value(statement.expression, frame, Missing.ERROR)
                 value = None if value is _NO_CONTEXT else value
                 self._output.value(value, statement.expression, statement.at)
-            elif isinstance(statement, Block):
-                self._block(statement, frame)
-
-    def _block(self, block: Block | None, frame: _Frame) -> None:
-        # A loop and no recursion, as there may be thousands of {{else if}} in a block.
-        while block is not None:
-            self._budget.step(block.at)
-            program, frame = self._branch(block, frame)
-            if program is not None and program.chained is None:
-                self.program(program, frame)
-            block = program.chained if program is not None else None
+            block, inner = statement if isinstance(statement, Block) else None, frame
+            # A loop and no recursion, as there may be thousands of {{else if}} in a block.
+            while block is not None:
+                self._budget.step(block.at)
+                branch, inner = self._branch(block, inner)
+                if branch is not None and branch.chained is None:
+                    self.program(branch, inner)
+                block = branch.chained if branch is not None else None
 
     def _branch(self, block: Block, frame: _Frame) -> tuple[Program | None, _Frame]:
         """The branch to render and its frame; no branch if that is done already."""
@@ -284,7 +296,7 @@ class _Evaluation:
 
     def _path(self, path: Path, frame: _Frame, missing: Missing) -> object:
         self._budget.step(path.at, 1 + len(path.parts))
-        value, parts = _base(path, frame)
+        value, parts = frame.base(path)
         for index, part in enumerate(parts):
             last = index == len(parts) - 1
             if missing is Missing.ERROR and last and not has(value, part):
@@ -315,28 +327,10 @@ def _item_names(value: object, block: Block) -> Sequence[Any]:
         kind = kind_of(value)
     except NoText as error:
         kind = error.kind
-    raise Problem(f"{block.subject.expression.label} is {kind}", block.at)
+    raise TemplateProblem(f"{block.subject.expression.label} is {kind}", block.at)
 
 
-def _base(path: Path, frame: _Frame) -> tuple[object, tuple[str, ...]]:
-    """The value that a path begins at, and the parts that are to be looked up in it."""
-    parts = path.parts
-    if path.block_param:
-        value = frame.params[parts[0]]
-        if value is _NO_VALUE:
-            raise Problem(f"{shown(parts[0])} has no value: this block gives none to names in as |...|", path.at)
-        return value, parts[1:]
-    if not parts or not parts[0]:
-        return frame.climbed(path.depth), ()
-    if not path.data:
-        return frame.climbed(path.depth), parts
-    data: object = frame.data
-    for _ in range(path.depth):
-        data = data.get("_parent", UNDEFINED) if isinstance(data, dict) else UNDEFINED
-    return data, parts
-
-
-def _missing(path: Path, name: str, value: object, frame: _Frame) -> Problem:
+def _missing(path: Path, name: str, value: object, frame: _Frame) -> TemplateProblem:
     """The error for a name that does not exist. It suggests names of variables and no others: keys may be secret."""
     found = f"{path.label} is not there" if len(path.parts) == 1 else f"{path.label} is not there: no {shown(name)}"
     root = frame.data.get("root")
@@ -349,4 +343,4 @@ def _missing(path: Path, name: str, value: object, frame: _Frame) -> Problem:
         hint = f"; inside of this block, write @root.{name[:60]}"
     elif value is root and (near := get_close_matches(name[:60], variables, n=1)):
         hint = f"; did you mean {near[0]}?"
-    return Problem(found + hint, path.at)
+    return TemplateProblem(found + hint, path.at)

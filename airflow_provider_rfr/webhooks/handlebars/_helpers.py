@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
@@ -18,7 +19,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     UNDEFINED,
     Budget,
     NoText,
-    Problem,
+    TemplateProblem,
     get,
     is_list,
     is_map,
@@ -42,17 +43,14 @@ class Missing(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """One argument of a call.
-
-    :ivar label: as the template writes it
-    """
+    """One argument of a call; ``label``: as the template writes it."""
 
     value: Any
     label: str
     at: int
 
-    def wrong(self, wanted: str) -> Problem:
-        return Problem(f"{self.label} is {kind_of(self.value)}; this helper takes {wanted}", self.at)
+    def wrong(self, wanted: str) -> TemplateProblem:
+        return TemplateProblem(f"{self.label} is {kind_of(self.value)}; this helper takes {wanted}", self.at)
 
     def text(self) -> str:
         try:
@@ -132,7 +130,7 @@ def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> boo
     """Deep equality of kind and value; null equals undefined."""
     budget.step(at)
     if depth > MAX_VALUE_DEPTH:
-        raise Problem(f"values with more than {MAX_VALUE_DEPTH} nested lists and maps can't be compared", at)
+        raise TemplateProblem(f"values with more than {MAX_VALUE_DEPTH} nested lists and maps can't be compared", at)
     if is_number(one) and is_number(other):
         return bool(one == other)
     if isinstance(one, str) and isinstance(other, str):
@@ -149,10 +147,7 @@ def _equal(one: Any, other: Any, budget: Budget, at: int, depth: int = 0) -> boo
 
 
 def _compares(wanted: Callable[[int], bool]) -> Callable[[Arguments], bool]:
-    """A helper that orders two numbers, two times or two texts.
-
-    :param wanted: gets -1, 0 or 1 for less, equal and greater
-    """
+    """A helper that orders two numbers, times or texts; ``wanted`` gets -1, 0 or 1 for less, equal and greater."""
 
     def run(arguments: Arguments) -> bool:
         one, other = arguments[0].value, arguments[1].value
@@ -279,7 +274,7 @@ def _zone(name: Argument) -> tzinfo:
             return ZoneInfo(text)
     except (ValueError, OSError, KeyError):
         pass
-    raise Problem("there is no such time zone", name.at)
+    raise TemplateProblem("there is no such time zone", name.at)
 
 
 def _date(arguments: Arguments) -> object:
@@ -288,7 +283,7 @@ def _date(arguments: Arguments) -> object:
         return ""
     when = parse_time(first.value) if isinstance(first.value, str) else None
     if when is None:
-        raise Problem(f"{first.label} is not a time as in 2024-05-06T07:08:09Z", first.at)
+        raise TemplateProblem(f"{first.label} is not a time as in 2024-05-06T07:08:09Z", first.at)
     zone = arguments.named.get("timezone")
     where = _zone(zone) if zone else timezone.utc
     form = (_LOCAL_FORMAT if zone else _UTC_FORMAT) if len(arguments.positional) < 2 else arguments[1].text()
@@ -296,17 +291,19 @@ def _date(arguments: Arguments) -> object:
     arguments.budget.make(6 * size_of(form), first.at)
     if any(found.group(1) not in _DIRECTIVES for found in _DIRECTIVE.finditer(form)):
         known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
-        raise Problem(f"the format of date can only have these fields: {known}", first.at)
+        raise TemplateProblem(f"the format of date can only have these fields: {known}", first.at)
     second, fraction = when
     try:
         local = second.replace(microsecond=int(fraction[:6].ljust(6, "0"))).astimezone(where)
         return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found.group(1)](local), form)
     except (ValueError, OverflowError):
         pass
-    raise Problem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)
+    raise TemplateProblem(f"{first.label} is beyond the years 1 to 9999 in that time zone", first.at)
 
 
 _ANY = 1_000_000
+_AT_THE_END = Missing.UNDEFINED_AT_THE_END
+_percent_encoded = partial(quote, safe="", errors="replace")
 HELPERS: Mapping[str, Helper] = {
     helper.name: helper
     for helper in (
@@ -326,23 +323,8 @@ HELPERS: Mapping[str, Helper] = {
         Helper("join", _join, "{{join names ', '}}", 1, 2),
         Helper("upper", _maps_characters(str.upper), "{{upper name}}", 1, 1),
         Helper("lower", _maps_characters(str.lower), "{{lower name}}", 1, 1),
-        Helper(
-            "urlencode",
-            _maps_characters(lambda text: quote(text, safe="", errors="replace")),
-            "{{urlencode name}}",
-            1,
-            1,
-        ),
+        Helper("urlencode", _maps_characters(_percent_encoded), "{{urlencode name}}", 1, 1),
         Helper("date", _date, "{{date name '%Y-%m-%d' timezone='UTC'}}", 1, 2, named=("timezone",)),
-        Helper(
-            "log",
-            lambda arguments: UNDEFINED,
-            "{{log name}}",
-            0,
-            None,
-            Missing.UNDEFINED_AT_THE_END,
-            _ANY,
-            ignores_named=True,
-        ),
+        Helper("log", lambda _: UNDEFINED, "{{log name}}", 0, None, _AT_THE_END, _ANY, ignores_named=True),
     )
 }

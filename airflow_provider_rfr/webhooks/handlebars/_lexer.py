@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, Problem, shown
+from airflow_provider_rfr.webhooks.handlebars.values import WHITESPACE, TemplateProblem, shown
 
 _WS = "[" + WHITESPACE + "]"
 _LITERAL_END = r"(?=[~})" + WHITESPACE + "])"
@@ -72,7 +72,10 @@ class Tag:
 
 
 def tags(source: str) -> Iterator[Tag]:
-    """Texts and tags in order. :raises Problem: a tag can't be read or is not supported"""
+    """Texts and tags in order.
+
+    :raises TemplateProblem: a tag can't be read or is not supported
+    """
     place = 0
     while place < len(source):
         start = source.find("{{", place)
@@ -97,7 +100,7 @@ def tags(source: str) -> Iterator[Tag]:
 def _text(source: str, start: int, end: int) -> Tag:
     text = source[start:end]
     if "\0" in text:
-        raise Problem("a template must not contain NUL characters", start + text.index("\0"))
+        raise TemplateProblem("a template must not contain NUL characters", start + text.index("\0"))
     return Tag("text", start, text)
 
 
@@ -107,21 +110,23 @@ def _tag(source: str, start: int) -> tuple[Tag, int]:
     assert opening is not None
     kind = str(opening.lastgroup)
     if kind in _UNSUPPORTED:
-        raise Problem(_UNSUPPORTED[kind], start)
+        raise TemplateProblem(_UNSUPPORTED[kind], start)
     tokens: list[Token] = []
     if kind == "otherwise":
         end = opening.end()
     elif kind in _COMMENT_ENDS:
         found = _COMMENT_ENDS[kind].search(source, opening.end() - 2)
         if found is None:
-            raise Problem("this comment is not closed", start)
+            raise TemplateProblem("this comment is not closed", start)
         kind, end = "comment", found.end()
     else:
         tokens, end = _tokens(source, opening.end(), start)
         closing = tokens.pop()
         if closing.kind != ("close_unescaped" if kind == "unescaped" else "close"):
             wanted = "}}}" if kind == "unescaped" else "}}"
-            raise Problem(f"this tag must end in {wanted}; put a space between it and a brace that follows", closing.at)
+            raise TemplateProblem(
+                f"this tag must end in {wanted}; put a space between it and a brace that follows", closing.at
+            )
     strip = Strip(opening.group()[2:3] == "~", source[end - 3 : end - 2] == "~")
     return Tag(kind, start, strip=strip, tokens=tuple(tokens)), end
 
@@ -132,23 +137,18 @@ def _tokens(source: str, place: int, start: int) -> tuple[list[Token], int]:
     while place < len(source):
         found = _TOKEN.match(source, place)
         if found is None or found.lastgroup == "nested":
-            raise _unreadable(source, place, start)
+            if source[place] in "\"'":
+                raise TemplateProblem("this string is not closed", place)
+            if source[place] == "[" and source.find("]", place) < 0:
+                raise TemplateProblem("this [ is not closed", place)
+            if source.startswith("{{", place) or source.find("}}", place) < 0:
+                break
+            remedy = "names with such characters are written [in brackets]"
+            raise TemplateProblem(f"unexpected character {shown(source[place])}; {remedy}", place)
         kind = str(found.lastgroup)
         if kind != "space":
             tokens.append(Token(kind, found.group(), place))
         place = found.end()
         if kind.startswith("close"):
             return tokens, place
-    raise Problem("this tag is not closed with }}", start)
-
-
-def _unreadable(source: str, place: int, start: int) -> Problem:
-    if source[place] in "\"'":
-        return Problem("this string is not closed", place)
-    if source[place] == "[" and source.find("]", place) < 0:
-        return Problem("this [ is not closed", place)
-    if source.startswith("{{", place) or source.find("}}", place) < 0:
-        return Problem("this tag is not closed with }}", start)
-    return Problem(
-        f"unexpected character {shown(source[place])}; names with such characters are written [in brackets]", place
-    )
+    raise TemplateProblem("this tag is not closed with }}", start)

@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_provider_rfr.webhooks.handlebars._helpers import HELPERS, Helper
 from airflow_provider_rfr.webhooks.handlebars._lexer import Tag, Token
-from airflow_provider_rfr.webhooks.handlebars.values import MAX_SAFE_INTEGER, UNDEFINED, Problem, shown, text_of
+from airflow_provider_rfr.webhooks.handlebars.values import MAX_SAFE_INTEGER, UNDEFINED, TemplateProblem, shown, text_of
 
 MAX_DEPTH = 32
 _MAX_STRUCTURES = 2048
@@ -102,11 +102,7 @@ Expression = Literal | Path | HelperCall
 
 @dataclass(frozen=True)
 class Subject:
-    """What the opening tag of a block says.
-
-    :ivar kind: ``if``, ``unless``, ``each``, ``with`` or ``section`` (``{{#name}}``)
-    :ivar params: the names in ``as |...|``
-    """
+    """What the opening tag of a block says: ``if``, ``unless``, ``each``, ``with`` or ``section`` (``{{#name}}``)."""
 
     kind: str
     expression: Expression
@@ -169,29 +165,34 @@ class ExpressionParser:
     def subject(self) -> Subject:
         """What ``{{#...}}`` says."""
         call = self._call()
-        params = self._block_params() if self._kind() == "params" else ()
+        params: list[str] = []
+        if self._kind() == "params":
+            opening = self._take()
+            while self._kind() in _NAMES:
+                params.append(_unescaped(self._take()))
+            if not params or self._kind() != "bar" or _BRACKETS.match(",".join(params)):
+                raise TemplateProblem("block parameters are written: as |name name|", opening.at)
+            if len(params) > _MAX_BLOCK_PARAMS:
+                raise TemplateProblem(f"more than {_MAX_BLOCK_PARAMS} block parameters", opening.at)
+            self._take()
         self._end()
         if self._is_variable(call, may_stand_alone=True):
-            return Subject("section", call.name, (), params)
+            return Subject("section", call.name, (), tuple(params))
         name = call.name.parts[0] if call.name.parts else ""
         if name not in _BLOCKS:
             helper = _helper_call(call).helper.name
-            raise Problem(
+            raise TemplateProblem(
                 f"{helper} is not a block, it returns a value; write {{{{#if ({helper} ...)}}}}", call.name.at
             )
         if len(call.params) != 1:
-            raise Problem(f"{{{{#{name}}}}} takes exactly one argument", call.name.at)
-        return Subject(name, call.params[0], call.named, params)
+            raise TemplateProblem(f"{{{{#{name}}}}} takes exactly one argument", call.name.at)
+        return Subject(name, call.params[0], call.named, tuple(params))
 
     def closing_name(self) -> Path | Literal:
         """The name in ``{{/name}}``."""
-        name = self._value()
+        name = self.value()
         self._end()
         return name
-
-    def first_name(self) -> Path | Literal:
-        """The name that the tag begins with, whatever follows."""
-        return self._value()
 
     def _end(self) -> None:
         if self._next < len(self._tokens):
@@ -203,14 +204,14 @@ class ExpressionParser:
 
     def _take(self) -> Token:
         if self._next >= len(self._tokens):
-            raise Problem(_ENDS_EARLY, self._tokens[-1].at if self._tokens else self._at)
+            raise TemplateProblem(_ENDS_EARLY, self._tokens[-1].at if self._tokens else self._at)
         self._next += 1
         return self._tokens[self._next - 1]
 
     def _call(self) -> _Call:
         """The tag up to its end or its block parameters."""
         if len(self._tokens) > _MAX_TOKENS:
-            raise Problem(f"more than {_MAX_TOKENS:,} tokens in one tag", self._at)
+            raise TemplateProblem(f"more than {_MAX_TOKENS:,} tokens in one tag", self._at)
         words: list[str] = []
         leaves: list[Literal | Path | Token] = []
         tokens: list[Token] = []
@@ -224,17 +225,20 @@ class ExpressionParser:
                 leaves.append(token)
             elif kind in _VALUES:
                 words.append("x")
-                leaves.append(self._value())
+                leaves.append(self.value())
             else:
                 self._next += 1
                 words.append(token.text if kind in ("open", "shut") else "?")
                 depth += {"open": 1, "shut": -1}.get(kind, 0)
                 if depth > MAX_DEPTH:
-                    raise Problem(f"more than {MAX_DEPTH} nested parentheses", token.at)
+                    raise TemplateProblem(f"more than {MAX_DEPTH} nested parentheses", token.at)
         return self._build(self._structure(words, tokens), iter(leaves))
 
     def _structure(self, words: list[str], tokens: list[Token]) -> Any:
-        """The grammar's answer. :raises Problem: it refuses the question"""
+        """The grammar's answer.
+
+        :raises TemplateProblem: it refuses the question
+        """
         if words and set(words) == {"x"}:
             return None, None, [("path",)] * (len(words) - 1)
         question, offsets = "", []
@@ -245,15 +249,15 @@ class ExpressionParser:
         if question not in self._structures:
             self._structures.add(question)
             if sum(map(len, self._structures)) > _MAX_STRUCTURES:
-                raise Problem("the template has too many expressions of different structure", self._at)
+                raise TemplateProblem("the template has too many expressions of different structure", self._at)
         answer = _ask(question)
         if not isinstance(answer, int):
             return answer
         rest = next((index for index, offset in enumerate(offsets) if offset >= answer), None)
         if rest is None:
-            raise Problem(_ENDS_EARLY, tokens[-1].at if tokens else self._at)
+            raise TemplateProblem(_ENDS_EARLY, tokens[-1].at if tokens else self._at)
         if words[rest] == "(" and any(word.startswith("x") for word in words[rest:]):
-            raise Problem("this ( is not closed, or contains no call", tokens[rest].at)
+            raise TemplateProblem("this ( is not closed, or contains no call", tokens[rest].at)
         raise _unexpected(tokens[rest])
 
     def _build(self, structure: Any, leaves: Iterator[Literal | Path | Token]) -> _Call:
@@ -271,7 +275,7 @@ class ExpressionParser:
                 # Of two arguments of one name, handlebars.js takes the first.
                 named.setdefault(_without_brackets(key), self._argument(argument[2], leaves))
             elif named:
-                raise Problem("arguments without a name must come before those with one", next(leaves).at)
+                raise TemplateProblem("arguments without a name must come before those with one", next(leaves).at)
             else:
                 params.append(self._argument(argument, leaves))
         return _Call(name, tuple(params), tuple(named.items()))
@@ -291,7 +295,8 @@ class ExpressionParser:
         alone = may_stand_alone and not call.params and not call.named
         return alone and not (path.simple and path.parts[0] in _RESERVED)
 
-    def _value(self) -> Path | Literal:
+    def value(self) -> Path | Literal:
+        """The name or literal that comes next."""
         token = self._take()
         if token.kind == "string":
             text = token.text[1:-1].replace("\\" + token.text[0], token.text[0])
@@ -300,7 +305,7 @@ class ExpressionParser:
             return Literal(_WORDS[token.text], token.text, token.at)
         if token.kind == "number":
             if len(token.text) > _LONGEST_NUMBER:
-                raise Problem("this number is too long", token.at)
+                raise TemplateProblem("this number is too long", token.at)
             value = float(token.text) if "." in token.text else int(token.text)
             # The name that JavaScript makes of it: {{1.50}} is the variable 1.5.
             exact = isinstance(value, int) and abs(value) <= MAX_SAFE_INTEGER
@@ -323,7 +328,9 @@ class ExpressionParser:
             original += separator + part
             if part == token.text and part in ("..", ".", "this"):
                 if parts:
-                    raise Problem(f"{shown(separator + part)} is only allowed at the beginning of a path", token.at)
+                    raise TemplateProblem(
+                        f"{shown(separator + part)} is only allowed at the beginning of a path", token.at
+                    )
                 depth += part == ".."
             else:
                 parts.append(part)
@@ -334,21 +341,9 @@ class ExpressionParser:
         block_param = bool(parts) and not depth and not scoped and parts[0] in self._params
         return Path(parts, original, at, depth, data, scoped, block_param)
 
-    def _block_params(self) -> tuple[str, ...]:
-        opening = self._take()
-        names: list[str] = []
-        while self._kind() in _NAMES:
-            names.append(_unescaped(self._take()))
-        if not names or self._kind() != "bar" or _BRACKETS.match(",".join(names)):
-            raise Problem("block parameters are written: as |name name|", opening.at)
-        if len(names) > _MAX_BLOCK_PARAMS:
-            raise Problem(f"more than {_MAX_BLOCK_PARAMS} block parameters", opening.at)
-        self._take()
-        return tuple(names)
 
-
-def _unexpected(token: Token, hint: str = "") -> Problem:
-    return Problem(f"{shown(token.text)} was not expected here{hint}", token.at)
+def _unexpected(token: Token, hint: str = "") -> TemplateProblem:
+    return TemplateProblem(f"{shown(token.text)} was not expected here{hint}", token.at)
 
 
 def _unescaped(token: Token) -> str:
@@ -362,24 +357,20 @@ def _without_brackets(token: Token) -> str:
 
 
 def _helper_call(call: _Call) -> HelperCall:
-    """:raises Problem: there is no such helper, or it does not take these arguments"""
+    """:raises TemplateProblem: there is no such helper, or it does not take these arguments"""
     path, count = call.name, len(call.params)
     name = path.parts[0] if path.parts else ""
     if name in _BLOCKS:
-        raise Problem(f"{name} is a block; write {{{{#{name} ...}}}}...{{{{/{name}}}}}", path.at)
+        raise TemplateProblem(f"{name} is a block; write {{{{#{name} ...}}}}...{{{{/{name}}}}}", path.at)
     if name not in HELPERS or not (path.simple or name in _RESERVED):
-        raise Problem(f"there is no helper {path.label}{_suggestion(path.original)}", path.at)
+        near = get_close_matches(path.original[:40], [*HELPERS, *_BLOCKS], n=2, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join([*_BLOCKS, *HELPERS])}"
+        hint = "write {{else if ...}}" if path.original.startswith("else") else hint
+        raise TemplateProblem(f"there is no helper {path.label}; {hint}", path.at)
     helper = HELPERS[name]
     if count < helper.least or (helper.most is not None and count > helper.most):
-        raise Problem(f"{name} was given {count} arguments; write {helper.usage}", path.at)
+        raise TemplateProblem(f"{name} was given {count} arguments; write {helper.usage}", path.at)
     unknown = [] if helper.ignores_named else [key for key, _ in call.named if key not in helper.named]
     if unknown:
-        raise Problem(f"{name} takes no argument {shown(unknown[0])}; write {helper.usage}", path.at)
+        raise TemplateProblem(f"{name} takes no argument {shown(unknown[0])}; write {helper.usage}", path.at)
     return HelperCall(helper, call.params, call.named, path.at)
-
-
-def _suggestion(name: str) -> str:
-    if name.startswith("else"):
-        return "; write {{else if ...}}"
-    near = get_close_matches(name[:40], [*HELPERS, *_BLOCKS], n=2, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join([*_BLOCKS, *HELPERS])}"

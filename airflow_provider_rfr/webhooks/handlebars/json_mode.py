@@ -13,7 +13,7 @@ from airflow_provider_rfr.webhooks.handlebars.values import (
     UNDEFINED,
     Budget,
     NoText,
-    Problem,
+    TemplateProblem,
     is_list,
     is_map,
     is_nothing,
@@ -53,7 +53,10 @@ def quoted_size(text: str) -> int:
 
 
 def scalar(value: object) -> str:
-    """The JSON of a value that is not text, or is JSON already. :raises NoText: as :func:`text_of`"""
+    """The JSON of a value that is not text, or is JSON already.
+
+    :raises NoText: as :func:`text_of`
+    """
     if isinstance(value, JsonText):
         return value
     if is_nothing(value):
@@ -65,17 +68,14 @@ def scalar(value: object) -> str:
 
 
 def json_text(value: object, budget: Budget, label: str, at: int) -> JsonText:
-    """The value as compact JSON, as JavaScript's ``JSON.stringify`` writes it.
-
-    :param label: names the value in errors
-    """
+    """The value as compact JSON, as JavaScript's ``JSON.stringify`` writes it; ``label``: names the value in errors."""
     writer = _JsonWriter(budget, at)
     try:
         writer.write(value, 0)
         return JsonText("".join(writer.parts))
     except NoText as error:
         kind = error.kind
-    raise Problem(f"{label} has no JSON: it is, or holds, {kind}", at)
+    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
 
 
 class _JsonWriter:
@@ -119,10 +119,7 @@ class _JsonWriter:
 
 
 def copied(value: Any, budget: Budget, label: str, at: int, depth: int = 0) -> Any:
-    """A copy of the value with dicts, lists and scalars of Python's own types.
-
-    :param label: names the value in errors
-    """
+    """A copy of the value with dicts, lists and scalars of Python's own types; ``label``: names the value in errors."""
     budget.step(at)
     try:
         if depth > MAX_VALUE_DEPTH and (is_map(value) or is_list(value)):
@@ -134,22 +131,19 @@ def copied(value: Any, budget: Budget, label: str, at: int, depth: int = 0) -> A
             return {well_formed(name): copied(value[name], budget, label, at, depth + 1) for name in names}
         if is_list(value):
             return [copied(item, budget, label, at, depth + 1) for item in value]
-        budget.write(size_of(text_of(value)), at)
-        return _plain_scalar(value)
+        text = text_of(value)
+        budget.write(size_of(text), at)
+        # Of Python's own types, and not of subclasses.
+        if isinstance(value, str):
+            return well_formed(text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+        if isinstance(value, float):
+            return float(value)
+        return None if value is UNDEFINED else value
     except NoText as error:
         kind = error.kind
-    raise Problem(f"{label} has no JSON: it is, or holds, {kind}", at)
-
-
-def _plain_scalar(value: object) -> object:
-    """The value as its own type of Python's, not a subclass."""
-    if isinstance(value, str):
-        return well_formed(text_of(value))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
-    return None if value is UNDEFINED else value
+    raise TemplateProblem(f"{label} has no JSON: it is, or holds, {kind}", at)
 
 
 def well_formed(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_rfr.exceptions import TemplateError
 from airflow_provider_rfr.webhooks.handlebars._blocks import Mustache, Program, parse
 from airflow_provider_rfr.webhooks.handlebars._evaluation import evaluate, render_program
-from airflow_provider_rfr.webhooks.handlebars.values import Budget, Problem
+from airflow_provider_rfr.webhooks.handlebars.values import Budget, TemplateProblem
 
 _CACHED_TEMPLATES = 128
 
@@ -24,15 +24,6 @@ class Template:
         self._program = program
         self._json_mode = json_mode
 
-    def __repr__(self) -> str:
-        return f"<Template of {len(self._text)} characters>"
-
-    @property
-    def expression(self) -> Mustache | None:
-        """The one expression that the template consists of, if it does."""
-        body = self._program.body
-        return body[0] if len(body) == 1 and isinstance(body[0], Mustache) else None
-
     def render(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> str:
         """The template's text with these variables.
 
@@ -44,32 +35,33 @@ class Template:
         """
         try:
             return render_program(self._program, variables, budget or Budget(), json_mode=self._json_mode)
-        except (Problem, RecursionError) as problem:
+        except (TemplateProblem, RecursionError) as problem:
             found = problem
         # Outside of the handler, so that no context with values is attached to the error.
         raise _error(self._text, found)
 
     def value(self, variables: Mapping[str, Any], *, budget: Budget | None = None) -> Any:
         """As :meth:`render`, but the value with its type if the template is exactly one expression."""
-        if self.expression is None:
+        body = self._program.body
+        if len(body) != 1 or not isinstance(body[0], Mustache):
             return self.render(variables, budget=budget)
         try:
-            return evaluate(self.expression, variables, budget or Budget())
-        except (Problem, RecursionError) as problem:
+            return evaluate(body[0], variables, budget or Budget())
+        except (TemplateProblem, RecursionError) as problem:
             found = problem
         raise _error(self._text, found)
 
 
 def compile_template(text: str, *, json_mode: bool = False) -> Template:
-    """Compile a template; the most recent ones are cached.
+    """Compile a template; the newest are cached.
 
-    :raises TemplateError: it can't be read, or calls a helper that does not exist
+    :raises TemplateError: it can't be read, or calls an unknown helper
     """
     if not isinstance(text, str):
         raise TemplateError(f"a template must be text, not {type(text).__name__}", 1, 1)
     try:
         return _compiled(text, json_mode)
-    except (Problem, RecursionError) as problem:
+    except (TemplateProblem, RecursionError) as problem:
         found = problem
     raise _error(text, found)
 
@@ -87,7 +79,7 @@ def _compiled(text: str, json_mode: bool) -> Template:
     return Template(text, parse(text), json_mode=json_mode)
 
 
-def _error(text: str, problem: Problem | RecursionError) -> TemplateError:
+def _error(text: str, problem: TemplateProblem | RecursionError) -> TemplateError:
     if isinstance(problem, RecursionError):
         return TemplateError("it is nested too deeply for what is left of Python's stack", 1, 1)
     before = text[: problem.at]

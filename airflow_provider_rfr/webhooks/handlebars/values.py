@@ -52,7 +52,7 @@ class _Undefined:
 UNDEFINED = _Undefined()
 
 
-class Problem(Exception):
+class TemplateProblem(Exception):
     """An error at an offset of the template. Callers of this package see it as a ``TemplateError``.
 
     :ivar problem: may hold names of the template, never a value
@@ -97,7 +97,7 @@ class Budget:
     def step(self, at: int, steps: int = 1) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise Problem(f"rendering takes more than {_MAX_STEPS:,} steps", at)
+            raise TemplateProblem(f"rendering takes more than {_MAX_STEPS:,} steps", at)
 
     def read(self, characters: int, at: int) -> None:
         """Count characters that a helper is about to read."""
@@ -110,7 +110,7 @@ class Budget:
         :returns: bytes that the text will have
         """
         if made + size > MAX_TEXT:
-            raise Problem(f"a helper would make a text of more than {MAX_TEXT:,} bytes", at)
+            raise TemplateProblem(f"a helper would make a text of more than {MAX_TEXT:,} bytes", at)
         self.read(size, at)
         return made + size
 
@@ -118,7 +118,7 @@ class Budget:
         """Count bytes that are about to be added to the output."""
         self._output += size
         if self._output > MAX_TEXT:
-            raise Problem(f"the output is larger than {MAX_TEXT:,} bytes", at)
+            raise TemplateProblem(f"the output is larger than {MAX_TEXT:,} bytes", at)
 
 
 def shown(name: str) -> str:

@@ -10,37 +10,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_rfr.exceptions import SealError
-from airflow_provider_rfr.webhooks.sealing._keys import (
-    Keys,
-    KeySources,
-    check_recipients,
-    data_key,
-    envelope,
-    open_with_program,
-    program,
-)
-from airflow_provider_rfr.webhooks.sealing._policy import (
-    ENCRYPTED_REGEX,
-    SEALED_NAMES,
-    check_block,
-    check_overlaid,
-    check_overlay,
-    merged,
-    opened_leaf,
-    plain_leaf,
-    sealed_leaf,
-)
-from airflow_provider_rfr.webhooks.sealing._sops import (
-    KEY_BYTES,
-    decrypt,
-    encrypt,
-    hidden,
-    open_tree,
-    plain_copy,
-    rule_of,
-    seal_tree,
-    shown,
-)
+from airflow_provider_rfr.webhooks.sealing import _keys, _policy, _sops
+from airflow_provider_rfr.webhooks.sealing._keys import KeySources
+from airflow_provider_rfr.webhooks.sealing._sops import plain_copy
 
 _TRIGGERS = "triggers"
 # The first version of the sops program that knows mac_only_encrypted.
@@ -59,22 +31,28 @@ def seal(document: Mapping[str, Any], recipients: Sequence[str]) -> dict[str, An
     if located.metadata is not None:
         check_sealed(document)
         return dict(located.document)
-    recipients = check_recipients(recipients)
-    block = _named(located.block)
+    recipients = _keys.check_recipients(recipients)
+    config = located.block.get("config") if isinstance(located.block, Mapping) else None
+    if isinstance(config, list):
+        # Entries of a list get the names that they have anyway.
+        config = {f"trigger{index}": endpoint for index, endpoint in enumerate(config)}
+    if not isinstance(config, Mapping):
+        raise SealError("the document has no triggers: config must be a mapping of them by their names")
+    block = {**located.block, "config": config}
     block.pop("sops", None)
     for name in block["config"]:
-        if name in SEALED_NAMES:
-            raise SealError(f"a trigger can't be named {shown(name)} in a sealed document: all of it would be sealed")
-    check_block(block, plain_leaf, title="the document can't be sealed")
-    key = os.urandom(KEY_BYTES)
+        if name in _policy.SEALED_NAMES:
+            raise SealError(f"a trigger can't be named {name} in a sealed document: all of it would be sealed")
+    _policy.check_block(block, _policy.plain_leaf, title="the document can't be sealed")
+    key = os.urandom(_sops.KEY_BYTES)
     # The MAC covers the sealed values only, so that everything else stays editable.
-    rule: dict[str, Any] = {"encrypted_regex": ENCRYPTED_REGEX, "mac_only_encrypted": True}
-    sealed, mac = seal_tree(block, key, rule_of(rule))
+    rule: dict[str, Any] = {"encrypted_regex": _policy.ENCRYPTED_REGEX, "mac_only_encrypted": True}
+    sealed, mac = _sops.seal_tree(block, key, _sops.rule_of(rule))
     stamp = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     sealed["sops"] = {
-        "age": [{"recipient": recipient, "enc": envelope(key, recipient)} for recipient in recipients],
+        "age": [{"recipient": recipient, "enc": _keys.envelope(key, recipient)} for recipient in recipients],
         "lastmodified": stamp,
-        "mac": encrypt(mac, key, stamp.encode()),
+        "mac": _sops.encrypt(mac, key, stamp.encode()),
         **rule,
         "version": _FORMAT_VERSION,
     }
@@ -88,9 +66,9 @@ def check_sealed(document: Mapping[str, Any]) -> None:
     """
     located = _sealed_document(document)
     KeySources.of(located.metadata)
-    check_block(located.block, sealed_leaf, title="the sealed document is refused")
-    check_overlay(located.overlay)
-    check_overlaid(located.block, located.overlay)
+    _policy.check_block(located.block, _policy.sealed_leaf, title="the sealed document is refused")
+    _policy.check_overlay(located.overlay)
+    _policy.check_overlaid(located.block, located.overlay)
 
 
 def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -104,10 +82,11 @@ def open_sealed(document: Mapping[str, Any], *, environment: Mapping[str, str] =
     """
     check_sealed(document)
     located = _sealed_document(document)
-    opened = _Located.of(located.with_sealed(open_document(located.sealed, environment)))
-    block = merged(opened.block, located.overlay)
-    check_block(block, opened_leaf, title="the opened document is refused")
-    plain: dict[str, Any] = hidden(opened.with_block(block))
+    content = open_document(located.sealed, environment)
+    opened = _Located.of(content if located.outside else located.with_block(content))
+    block = _policy.merged(opened.block, located.overlay)
+    _policy.check_block(block, _policy.opened_leaf, title="the opened document is refused")
+    plain: dict[str, Any] = _sops.hidden(opened.with_block(block))
     return plain
 
 
@@ -130,7 +109,7 @@ def reseal(
         if not all(source.is_plain_age for source in sources.all):
             raise SealError(f"give the recipients: the document is sealed for {sources}, which are not all age keys")
         recipients = [source.recipient for source in sources.all]
-    check_recipients(recipients)
+    _keys.check_recipients(recipients)
     if located.outside and set(located.document) - {_TRIGGERS, "sops"}:
         # seal() would leave the other fields in plaintext.
         raise SealError(f"the document has more than {_TRIGGERS} under its seal; change it with the sops program")
@@ -139,44 +118,33 @@ def reseal(
 
 
 def open_document(document: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The plaintext of any SOPS document without ``sops``; its overlay is ignored.
+    """The plaintext of any SOPS document without ``sops`` and overlay.
 
-    :raises SealError: no key opens it, or it was changed after it was sealed
+    :raises SealError: as :func:`open_sealed`
     """
     tree = plain_copy(document)
     metadata = {name: value for name, value in tree.pop("sops").items() if name != "overlay"}
     sources = KeySources.of(metadata)
-    key, searched = data_key(sources, environment)
+    key, searched = _keys.data_key(sources, environment)
     if key is None:
-        path = program(environment) if sources.foreign else None
+        path = _keys.program(environment) if sources.foreign else None
         if path is None:
-            raise SealError(_no_key(sources, searched))
-        return open_with_program(path, {**tree, "sops": metadata}, sources, environment)
-    rule = rule_of(metadata)
+            raise SealError(sources.unopened(searched))
+        return _keys.open_with_program(path, {**tree, "sops": metadata}, sources, environment)
+    rule = _sops.rule_of(metadata)
     sealed_mac, stamp = metadata.get("mac"), metadata.get("lastmodified")
     if not isinstance(sealed_mac, str) or not isinstance(stamp, str):
         raise SealError("sops.mac or sops.lastmodified is missing or is not text")
-    mac = decrypt(sealed_mac, key, stamp.encode())
+    mac = _sops.decrypt(sealed_mac, key, stamp.encode())
     if not isinstance(mac, str):
         raise SealError("the document's MAC (sops.mac) can't be opened: it or sops.lastmodified was changed")
-    opened, computed = open_tree(tree, key, rule)
+    opened, computed = _sops.open_tree(tree, key, rule)
     if not hmac.compare_digest(computed.encode(), mac.encode()):
         raise SealError(
             "the document's MAC (sops.mac) does not match its content: a value was changed, added, removed or"
             " reordered after sealing, or the metadata were; restore it, or seal the document again"
         )
     return opened
-
-
-def _no_key(sources: KeySources, searched: list[Keys]) -> str:
-    lines = [f"no key of this machine opens the document. It was sealed for: {sources}."]
-    if searched:
-        lines.append(f"Looked for age keys in: {'; '.join(map(str, searched))}.")
-    if sources.foreign:
-        kinds = ", ".join(sorted({source.kind for source in sources.foreign}))
-        groups = " and for keys shared between groups" if sources.shared else ""
-        lines.append(f"For {kinds}{groups} the sops program (3.9 or newer) is needed; there is none in PATH.")
-    return " ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -222,30 +190,19 @@ class _Located:
         patch = self.metadata.get("overlay")
         return {} if patch is None else patch
 
-    def with_sealed(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """The document with this instead of what ``sops`` belonged to."""
-        return dict(content) if self.outside else self.with_block(content)
-
     def with_block(self, block: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.document, _TRIGGERS: dict(block)} if self.nested else dict(block)
 
 
 def _sealed_document(document: Mapping[str, Any]) -> _Located:
-    """A copy of a sealed document. :raises SealError: it is not sealed"""
+    """A copy of a sealed document.
+
+    :raises SealError: it is not sealed
+    """
     located = _Located.of(plain_copy(document))
     if not isinstance(located.metadata, Mapping):
         raise SealError("the document is not sealed: it has no mapping under the key sops")
     return located
-
-
-def _named(block: Any) -> dict[str, Any]:
-    """The block with its triggers in a map; entries of a list get the names that they have anyway."""
-    config = block.get("config") if isinstance(block, Mapping) else None
-    if isinstance(config, list):
-        return {**block, "config": {f"trigger{index}": endpoint for index, endpoint in enumerate(config)}}
-    if not isinstance(config, Mapping):
-        raise SealError("the document has no triggers: config must be a mapping of them by their names")
-    return dict(block)
 
 
 def _changed(block: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +210,7 @@ def _changed(block: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     result = plain_copy(block)
     for where, value in changes.items():
         if not where.startswith("/"):
-            raise SealError(f"{shown(where)} is not a JSON pointer; write /config/<trigger>/url")
+            raise SealError(f"{_sops.shown(where)} is not a JSON pointer; write /config/<trigger>/url")
         *way, last = (part.replace("~1", "/").replace("~0", "~") for part in where[1:].split("/"))
         node: Any = result
         for part in way:
@@ -274,4 +231,4 @@ def _changed(block: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def _index(node: Any, part: str, where: str) -> int:
     if isinstance(node, list) and part.isascii() and part.isdigit() and int(part) < len(node):
         return int(part)
-    raise SealError(f"{shown(where)}: there is nothing at this place")
+    raise SealError(f"{_sops.shown(where)}: there is nothing at this place")

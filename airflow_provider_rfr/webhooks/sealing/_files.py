@@ -42,8 +42,7 @@ def reseal_file(
 ) -> str:
     """The text of a sealed file under a new data key; see :func:`reseal`."""
     return _rewritten(
-        path,
-        lambda document: reseal(document, changes=changes, recipients=recipients, environment=environment),
+        path, lambda document: reseal(document, changes=changes, recipients=recipients, environment=environment)
     )
 
 
@@ -144,20 +143,17 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if _LINE_BREAKS.search(text) else "|" if "\n" in text else None
+        return self.represent_scalar(_STR, text, style=style)
+
 
 # Line breaks that PyYAML writes into plain and single-quoted text and does not read back.
 _LINE_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 # Numbers for YAML 1.2, and so for the sops program, but text for PyYAML. A resolver makes PyYAML quote them.
 _NUMBER = re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$")
 _Dumper.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
-
-
-def _text_node(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = '"' if _LINE_BREAKS.search(text) else "|" if "\n" in text else None
-    return dumper.represent_scalar(_STR, text, style=style)
-
-
-_Dumper.add_representer(str, _text_node)
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _write_yaml(document: Any) -> str:

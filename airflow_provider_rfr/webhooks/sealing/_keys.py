@@ -34,11 +34,7 @@ _MAX_SOURCES = 50
 
 @dataclass(frozen=True)
 class KeySource:
-    """A key that opens the document.
-
-    :ivar kind: the list of the metadata that it is in
-    :ivar entry: the metadata's entry; nothing in it is secret
-    """
+    """A key that opens the document: an entry of one of the metadata's lists; nothing in it is secret."""
 
     kind: str
     entry: Mapping[str, Any]
@@ -94,6 +90,17 @@ class KeySources:
         """Those that only the sops program can open."""
         return self.all if self.shared else tuple(source for source in self.all if not source.is_plain_age)
 
+    def unopened(self, searched: Sequence[Keys]) -> str:
+        """Why none of them opened the document, for people."""
+        lines = [f"no key of this machine opens the document. It was sealed for: {self}."]
+        if searched:
+            lines.append(f"Looked for age keys in: {'; '.join(map(str, searched))}.")
+        if self.foreign:
+            kinds = ", ".join(sorted({source.kind for source in self.foreign}))
+            groups = " and for keys shared between groups" if self.shared else ""
+            lines.append(f"For {kinds}{groups} the sops program (3.9 or newer) is needed; there is none in PATH.")
+        return " ".join(lines)
+
     def __str__(self) -> str:
         return ", ".join(map(str, self.all))
 
@@ -108,10 +115,7 @@ _COMMAND_SECONDS = 30
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys found at one place.
-
-    :ivar found: what was found, for messages
-    """
+    """The keys found at one place; ``found``: what was found, for messages."""
 
     place: str
     found: str
@@ -285,11 +289,10 @@ def program(environment: Mapping[str, str]) -> str | None:
 
 
 def open_with_program(
-    path: str, document: Mapping[str, Any], sources: KeySources, environment: Mapping[str, str]
+    program_path: str, document: Mapping[str, Any], sources: KeySources, environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """The opened document without ``sops``; the program checks its MAC.
 
-    :param path: of the program
     :raises SealError: the program refuses, fails or takes longer than a minute, or a Vault is not this machine's
     """
     for source in sources.all:
@@ -301,7 +304,7 @@ def open_with_program(
                 " set VAULT_ADDR to it if that Vault may get this machine's token"
             )
     limited = _limited(environment, {source.kind for source in sources.all})
-    answer = _run(path, json.dumps(document).encode(), limited)
+    answer = _run(program_path, json.dumps(document).encode(), limited)
     try:
         opened = json.loads(answer)
     except (ValueError, RecursionError):

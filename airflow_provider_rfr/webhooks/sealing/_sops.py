@@ -47,7 +47,10 @@ def pointer(place: Sequence[str | int]) -> str:
 
 
 def extra(module: str) -> ModuleType:
-    """A module of pyrage or cryptography, which are optional. :raises SealError: it is not installed"""
+    """A module of pyrage or cryptography, which are optional.
+
+    :raises SealError: it is not installed
+    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -99,23 +102,23 @@ def rule_of(metadata: Mapping[str, Any]) -> Rule:
     if any(metadata.get(name) for name in _COMMENT_RULES) or len(given) > 1:
         raise SealError(f"the document's sealing rule is not supported; only one of {', '.join(_RULES)} is allowed")
     name, text = next(iter(given.items()), ("unencrypted_suffix", "_unencrypted"))
-    matches = _name_matcher(name, text) if name.endswith("_regex") else lambda key: key.endswith(text)
+    names: tuple[str, ...] = (text,)
+    at_start, at_end = False, True
+    if name.endswith("_regex"):
+        found = _WORDS.fullmatch(text) if len(text) <= _MAX_RULE else None
+        if found is None:
+            raise SealError(f"sops.{name} is not supported; it must be a list of names as in ^(url|headers)$")
+        at_start, at_end = bool(found[1]), bool(found[4])
+        names = tuple(each.replace("\\", "") for each in (found[2] or found[3]).split("|"))
+
+    def matches(key: str) -> bool:
+        if at_start and at_end:
+            return key in names
+        if at_start or at_end:
+            return key.startswith(names) if at_start else key.endswith(names)
+        return any(each in key for each in names)
+
     return Rule(matches, name.startswith("encrypted"), mac_only)
-
-
-def _name_matcher(field: str, pattern: str) -> Callable[[str], bool]:
-    """What a regular expression matches that is a list of names."""
-    found = _WORDS.fullmatch(pattern) if len(pattern) <= _MAX_RULE else None
-    if found is None:
-        raise SealError(f"sops.{field} is not supported; it must be a list of names as in ^(url|headers)$")
-    names = tuple(each.replace("\\", "") for each in (found[2] or found[3]).split("|"))
-    if found[1] and found[4]:
-        return frozenset(names).__contains__
-    if found[1]:
-        return lambda key: key.startswith(names)
-    if found[4]:
-        return lambda key: key.endswith(names)
-    return lambda key: any(each in key for each in names)
 
 
 # Values.
@@ -153,7 +156,10 @@ def _text_of(value: _Scalar) -> str:
 
 
 def encrypt(value: _Scalar, key: bytes, data: bytes) -> str:
-    """The sealed value. :param data: associated data"""
+    """The sealed value.
+
+    :param data: associated data
+    """
     nonce = os.urandom(_NONCE_BYTES)
     cipher = extra("cryptography.hazmat.primitives.ciphers.aead").AESGCM(key)
     sealed = cipher.encrypt(nonce, _text_of(value).encode(), data)
@@ -186,10 +192,7 @@ def decrypt(sealed: str, key: bytes, data: bytes) -> _Scalar | None:
 
 
 def _typed(text: str, kind: str) -> _Scalar | None:
-    """The value of a decrypted text.
-
-    Comments and bytes are refused: neither is JSON, and SOPS leaves comments out of the MAC.
-    """
+    """The value of a decrypted text. Comments and bytes are refused: neither is JSON, and no MAC covers comments."""
     if kind == "str":
         return text
     if kind == "bool":
@@ -249,7 +252,11 @@ class _Copier:
         if len(place) > _MAX_DEPTH:
             raise SealError(f"the document is nested deeper than {_MAX_DEPTH} levels")
         if isinstance(node, Mapping):
-            return {self._key(key, place): self.copy(value, (*place, key)) for key, value in node.items()}
+            for key in node:
+                if not isinstance(key, str):
+                    kind = type(key).__name__
+                    raise SealError(f"{_location(place)}: a key must be text, not {kind}; put it in quotes")
+            return {self._text(key, place): self.copy(value, (*place, key)) for key, value in node.items()}
         if isinstance(node, (list, tuple)):
             return [self.copy(value, (*place, index)) for index, value in enumerate(node)]
         if isinstance(node, str):
@@ -261,11 +268,6 @@ class _Copier:
         if isinstance(node, float) and math.isfinite(node):
             return float(node)
         raise SealError(f"{_location(place)}: a {type(node).__name__} of this size or kind can't be sealed")
-
-    def _key(self, key: object, place: Place) -> str:
-        if not isinstance(key, str):
-            raise SealError(f"{_location(place)}: a key must be text, not {type(key).__name__}; put it in quotes")
-        return self._text(key, place)
 
     def _text(self, text: str, place: Place) -> str:
         self._count(0, len(text))
@@ -298,7 +300,7 @@ def seal_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, A
 def open_tree(tree: dict[str, Any], key: bytes, rule: Rule) -> tuple[dict[str, Any], str]:
     """The tree with its leaves opened, and its MAC.
 
-    :raises SealError: a leaf was changed or moved, or is plaintext where a sealed value is due
+    :raises SealError: a leaf was changed, moved, or is plaintext
     """
 
     def opened(value: Any, data: bytes, place: Place) -> tuple[Any, _Scalar]:

@@ -64,7 +64,7 @@ def test_evolving_twice_is_evolving_once() -> None:
     assert merge([step(A, B), step(B, C)]).how is Strategy.EVOLVE
 
 
-@pytest.mark.parametrize("strong", [Strategy.REWRITE, Strategy.SHADOW, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY])
+@pytest.mark.parametrize("strong", [Strategy.REWRITE, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY])
 def test_anything_stronger_takes_in_what_is_gentler_on_either_side(strong: Strategy) -> None:
     """Row 22."""
     merged = merge([step(A, B), step(B, C, strong), step(C, D)])
@@ -90,9 +90,7 @@ EXPRESSIONS = st.dictionaries(
     st.sampled_from("abc"),
     st.sampled_from(["a", "b", "c", "a + b", "upper(c)", "CASE WHEN a > 0 THEN b ELSE c END", "1"]),
 )
-STEPS = st.builds(
-    Chained, st.sampled_from([Strategy.EVOLVE, Strategy.REWRITE, Strategy.SHADOW, Strategy.REPLACE_EMPTY]), EXPRESSIONS
-)
+STEPS = st.builds(Chained, st.sampled_from([Strategy.EVOLVE, Strategy.REWRITE, Strategy.REPLACE_EMPTY]), EXPRESSIONS)
 
 
 @examples(200)

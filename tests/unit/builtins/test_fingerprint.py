@@ -78,7 +78,6 @@ def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> Non
     contract = of(RUNS).contract
     assert contract.text == "1 run_id string\n2 rows bigint\n3 ended_at timestamp"
     assert contract.digest == "c1:" + hashlib.sha256(contract.text.encode()).hexdigest()
-    assert contract.short == contract.digest[:15]
     assert [each.digest[:3] for each in (of(RUNS).constraints, of(RUNS).logic, of(RUNS).meta)] == ["k1:", "l1:", "m1:"]
 
 

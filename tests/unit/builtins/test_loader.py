@@ -180,7 +180,7 @@ def test_a_folder_is_read_with_those_inside_and_without_hidden_ones(tmp_path: Pa
     (tmp_path / ".d.yaml").write_text("nonsense: [")
     (tmp_path / "deep" / ".git").mkdir()
     (tmp_path / "deep" / ".git" / "e.yaml").write_text("nonsense: [")
-    (tmp_path / "builtins.lock.json").write_text("{}")
+    (tmp_path / "notes.json").write_text("{}")
     assert [each.name for each in load(tmp_path).objects] == ["ops.a", "ops.b", "ops.c"]
 
 

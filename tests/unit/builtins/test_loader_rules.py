@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import canonical_transform, contract_of
+from airflow_provider_rfr.builtins.planning.diff import short
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError
 from tests.unit.builtins.declaring import loaded, problems
 
-CONTRACT = contract_of((Column("id", "int"), Column("at", "timestamp"))).short
+CONTRACT = short(contract_of((Column("id", "int"), Column("at", "timestamp"))).digest)
 
 
 def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: timestamp}]") -> str:
@@ -171,7 +172,7 @@ def step(**fields: str) -> str:
         ({"from": "c1:123"}, "'c1:123' is not a contract fingerprint"),
         ({"from": "12345678"}, "'12345678' is not a contract fingerprint"),
         ({"from": CONTRACT}, "to itself"),
-        ({"how": "adopt"}, "adopt changes no columns; allowed: evolve, rewrite, shadow, recompute, replace_empty"),
+        ({"how": "adopt"}, "adopt changes no columns; allowed: evolve, rewrite, recompute, replace_empty"),
         ({"how": "truncate"}, "migrations.0.how 'truncate' is unknown"),
         ({"how": "recompute"}, "recompute needs a query, or contents: derivable"),
         ({"how": "evolve", "expressions": "{id: a}"}, "evolve computes nothing; write rewrite"),
@@ -193,7 +194,7 @@ def test_a_protected_table_is_never_emptied_and_says_why_and_may_be_rewritten(tm
     assert problems(tmp_path, table(protect, step(how="replace_empty"))) == [
         ":5: ops.t: replace_empty would lose its rows, and it is protected: billing is computed from it; write rewrite"
     ]
-    for how in ("evolve", "rewrite", "shadow"):
+    for how in ("evolve", "rewrite"):
         assert loaded(tmp_path, table(protect, step(how=how)))["ops.t"].protect
 
 

@@ -52,8 +52,7 @@ def test_names_of_letters_digits_and_underscores_are_allowed(name: str) -> None:
         ("ops.läufe", "is not a name"),
         ("ops.runs\n", "is not a name"),
         ("ops." + "x" * 101, "is longer than 100"),
-        ("ops.runs__s0123abcd", "builds beside the live ones"),
-        ("ops.runs__g0123abcd", "or puts aside"),
+        ("ops.runs__g0123abcd", "that a deploy puts aside"),
     ],
 )
 def test_other_names_are_refused(name: str, said: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from importlib.resources import files
 
 import pytest
 
 from airflow_provider_rfr.builtins import BuiltinObject, CatalogSpec, Kind, Stability, load_objects
-from airflow_provider_rfr.builtins.declaration.lock import LOCK_FILE, lock_problems, read_lock
 from airflow_provider_rfr.builtins.sql.facts import declared_columns, object_reads
 from airflow_provider_rfr.lake.commit_event import CommitEvent
 from airflow_provider_rfr.refresh.header import LedgerHeader
@@ -82,9 +80,3 @@ def test_the_history_of_deliveries_holds_what_the_control_store_knows(own: Catal
     inner |= {"token", "on_failure", "notified_at"}
     known = {renamed.get(each.name, each.name) for table in (DELIVERIES, ATTEMPTS) for each in table.columns}
     assert known - inner <= names(own, "delivery_history")
-
-
-def test_the_lock_of_the_package_is_up_to_date(own: CatalogSpec) -> None:
-    text = files("airflow_provider_rfr.builtins").joinpath("own", LOCK_FILE).read_text("utf-8")
-    ours = CatalogSpec(own.project, own.version, tuple(by_name(own).values()))
-    assert [str(each) for each in lock_problems(ours, read_lock(text))] == []

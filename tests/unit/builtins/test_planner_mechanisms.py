@@ -142,11 +142,6 @@ def test_a_rewrite_whose_change_needs_none_is_done_in_place_without_touching_a_r
     assert only(found) == (Action.EVOLVE, ())
 
 
-def test_beside_and_then_switched_if_the_instruction_says_so() -> None:
-    _, found = from_to(["a int"], ["a bigint"], migrations=(step(["a int"], ["a bigint"], Strategy.SHADOW),))
-    assert only(found) == (Action.SHADOW, ())
-
-
 # Chains
 
 
@@ -266,10 +261,6 @@ def test_older_code_changes_nothing_and_says_who_recorded_what_it_finds() -> Non
     back = (step(["a int", "b int"], ["a int"], Strategy.EVOLVE),)
     found = catalog.plan(spec("1.9", table("ops.t", "a int", migrations=back), *newer.objects[1:]))
     assert [each.name for each in found.steps] == ["ops.t"] and found.applicable is False  # the view reads b
-    found = catalog.plan(
-        spec("1.9", newer.objects[0], view("ops.v", "SELECT a FROM ops.t"), newer.objects[1]), allow_downgrade=True
-    )
-    assert [(each.name, each.how) for each in found.steps] == [("ops.v", Action.REPLACE)]
 
 
 def test_older_code_does_not_bring_back_what_newer_code_removed() -> None:
@@ -370,37 +361,6 @@ def test_a_sources_new_definition_is_noted_and_its_rows_stay() -> None:
     found = catalog.plan(spec("1.1", obj(Kind.SOURCE, "ops.s", *ONE, source={"path": "/v2"})))
     (done,) = found.steps
     assert (done.how, done.changes) == (Action.METADATA, ("~ definition: the next refresh starts a new generation",))
-
-
-@pytest.mark.parametrize(
-    ("force", "how", "mview_how"),
-    [("evolve", Action.EVOLVE, Action.EVOLVE), ("rewrite", Action.REWRITE, Action.RECOMPUTE)],
-)
-def test_everything_that_is_not_protected_can_be_migrated_by_force(force: str, how: Action, mview_how: Action) -> None:
-    """Row 59: ids stay, users' views are not touched, nothing is lost, and it ends."""
-    catalog = Catalog()
-    wanted = spec(
-        "1.0",
-        table("ops.t", *ONE),
-        table("ops.p", "x int", protect="billing"),
-        view("ops.v", "SELECT rows FROM ops.t"),
-        mview("ops.m", "SELECT rows FROM ops.t", "rows int"),
-        view("ops.w", "SELECT x FROM ops.p", protect="no"),
-    )
-    catalog.deploy(wanted)
-    catalog.user_view("bob.daily", "SELECT rows FROM ops.t")
-    before = {each.uuid for each in catalog.recorded.objects}
-    found = catalog.plan(wanted, force=force)
-    assert {(each.name, each.how) for each in found.steps} == {
-        ("ops.t", how), ("ops.m", mview_how), ("ops.v", Action.REBIND),
-    }  # fmt: skip
-    assert all(each.lossless for each in found.steps) and found.applicable
-    catalog.apply(found)
-    assert {each.uuid for each in catalog.recorded.objects} == before
-    assert catalog.plan(wanted).steps == ()
-    # What is not there yet is created, by force or not.
-    more = spec("1.1", *wanted.objects, table("ops.new", "x int"))
-    assert ("ops.new", Action.CREATE) in {(each.name, each.how) for each in catalog.plan(more, force=force).steps}
 
 
 def test_emptying_what_would_evolve_is_noted() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
-from airflow_provider_rfr.builtins.spec import Contents, Instance, Kind, Removal, Stability, name_problem
-from airflow_provider_rfr.builtins.state import ActualState, Dependency, LiveKind, LiveObject, RegistryState, UserView
+from airflow_provider_rfr.builtins.spec import Contents, Dependency, Instance, Kind, Removal, Stability, name_problem
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RegistryState, UserView
 from tests.unit.builtins.catalogs import Catalog, Thing, column, mview, obj, spec, stable_id, table, view
 
 T = table("ops.t", "id bigint")

@@ -18,13 +18,14 @@ from airflow_provider_rfr.builtins.spec import (
     CatalogSpec,
     Column,
     Contents,
+    Dependency,
     Kind,
     Migration,
     Stability,
     Strategy,
     stable_id,
 )
-from airflow_provider_rfr.builtins.state import ActualState, Dependency, RegistryState
+from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
 from tests.unit.builtins.catalogs import Catalog, contract, spec
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import Stability, Strategy, stable_id
-from airflow_provider_rfr.builtins.state import Dependency
+from airflow_provider_rfr.builtins.spec import Dependency, Stability, Strategy, stable_id
 from tests.unit.builtins.catalogs import Catalog, contract, migration, mview, sink, spec, table, view
 
 OLD, NEW = ["id bigint", "rows int"], ["id bigint", "rows string"]
@@ -36,7 +35,6 @@ def changed(how: Strategy, **expressions: str) -> Any:
     [
         (table("ops.t", *OLD, "more int", exportable=True), "cursor kept, no snapshot is made"),
         (changed(Strategy.REWRITE, rows="CAST(rows AS STRING)"), "cursor kept, migration snapshots skipped"),
-        (changed(Strategy.SHADOW, rows="CAST(rows AS STRING)"), "cursor mapped to the new table at the switch"),
         (table("ops.t", *OLD, exportable=True, comment="more"), "cursor kept, no snapshot is made"),
         (table("ops.runs", *OLD, exportable=True, id=T.id), "cursor kept, the object is the same one"),
     ],

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import Stability, Strategy
-from airflow_provider_rfr.builtins.state import Dependency, UserView
+from airflow_provider_rfr.builtins.spec import Dependency, Stability, Strategy
+from airflow_provider_rfr.builtins.state import UserView
 from tests.unit.builtins.catalogs import Catalog, contract, migration, spec, table, view
 
 OLD = ["id bigint", "rows int"]

@@ -11,8 +11,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, exit_code, summary
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Instance, Kind, Place, Stability, Strategy
-from airflow_provider_rfr.builtins.state import Dependency
+from airflow_provider_rfr.builtins.spec import CatalogSpec, Dependency, Instance, Kind, Place, Stability, Strategy
 from airflow_provider_rfr.exceptions import PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
-from airflow_provider_rfr.builtins.sql.facts import Reads, dependencies, object_reads, unqualified
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Dependency, Kind, SinkSpec, stable_id
+from airflow_provider_rfr.builtins.sql.facts import dependencies, object_reads, unqualified
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from tests.unit.builtins.declaring import PATIENT
 
@@ -179,7 +179,7 @@ def test_the_metadata_of_a_known_table_is_read_from_that_table() -> None:
 
 def test_a_table_that_is_called_like_metadata_is_itself() -> None:
     assert dependencies("SELECT a FROM ops.archive.history", "", known={"ops.archive.history"}) == (
-        Reads("ops.archive.history", ("a",)),
+        Dependency("ops.archive.history", None, ("a",)),
     )
 
 
@@ -190,13 +190,16 @@ def test_where_nothing_is_known_both_are_read_the_table_and_its_metadata() -> No
 
 def test_a_query_that_can_t_be_parsed_reads_what_its_author_says() -> None:
     opaque = "SELECT a FROM t ??? b"
-    assert object_reads(view(opaque, "ops.B", "ops.a")) == (Reads("ops.a"), Reads("ops.b"))
+    assert object_reads(view(opaque, "ops.B", "ops.a")) == (Dependency("ops.a"), Dependency("ops.b"))
     with pytest.raises(UnreadableQueryError):
         object_reads(view(opaque))
 
 
 def test_what_its_author_says_comes_on_top_of_what_is_found() -> None:
-    assert object_reads(view("SELECT a FROM t", "ops.T", "raw.x")) == (Reads("ops.t", ("a",)), Reads("raw.x"))
+    assert object_reads(view("SELECT a FROM t", "ops.T", "raw.x")) == (
+        Dependency("ops.t", None, ("a",)),
+        Dependency("raw.x"),
+    )
 
 
 def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
@@ -207,7 +210,7 @@ def test_depends_on_excuses_nothing_but_what_can_t_be_parsed() -> None:
 def test_a_sink_reads_its_source() -> None:
     sink = SinkSpec("ops.Runs", "files", {"path": "x"}, ("B", "a"))
     obj = BuiltinObject(Kind.SINK, "ops.k", stable_id("p", "ops.k"), sink=sink)
-    assert object_reads(obj) == (Reads("ops.runs", ("a", "b")),)
+    assert object_reads(obj) == (Dependency("ops.runs", None, ("a", "b")),)
 
 
 def test_names_without_a_namespace_are_told_apart_from_those_that_have_one() -> None:

@@ -153,24 +153,6 @@ def test_what_can_t_be_written_out_is_refused_with_what_to_write(query: str, sai
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT * FROM raw.unknown",
-        "SELECT u.* FROM raw.u u, runs",
-        "SELECT * FROM (SELECT * FROM raw.u) q",
-        "SELECT * FROM raw.u NATURAL JOIN raw.w",
-    ],
-)
-def test_in_a_users_view_a_star_over_tables_of_the_user_alone_stays(query: str) -> None:
-    assert expanded(query, keep_unknown=True) == query
-
-
-def test_in_a_users_view_a_star_over_both_is_still_refused() -> None:
-    with pytest.raises(QueryError, match="known are runs.run_id"):
-        expanded("SELECT * FROM runs, raw.unknown", keep_unknown=True)
-
-
 def test_a_column_that_comes_later_changes_no_view_whose_star_was_written_out() -> None:
     stored = expand_stars("SELECT *, count(*) OVER () AS n FROM ops.t", {"ops.t": ("a", "b")}.get)
     later = {"ops.t": ("a", "new", "b")}.get

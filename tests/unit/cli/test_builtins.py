@@ -170,19 +170,12 @@ def test_a_dead_deploy_s_lease_is_taken_by_its_token_and_by_no_other(
     assert rfr(objects, "apply") == 0
 
 
-def test_the_graph_the_garbage_and_the_lock(lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_graph_and_the_garbage(lake: Lake, objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (objects / "views.yaml").write_text("kind: view\nname: ops.v\nquery: SELECT id FROM ops.runs\n")
     assert rfr(objects, "graph") == 0
     assert '"ops.runs" -> "ops.v";' in capsys.readouterr().out
     assert rfr(objects, "gc", "-o", "json") == 0
     assert told(capsys) == {"deleted": [], "kept": {}, "failed": {}}
-    assert rfr(objects, "lock-check") == 1
-    assert rfr(objects, "lock-check", "--write") == 0
-    assert rfr(objects, "lock-check") == 0
-    declare(objects, "string")
-    capsys.readouterr()
-    assert rfr(objects, "lock-check") == 1
-    assert "how: rewrite" in capsys.readouterr().out
 
 
 def test_a_namespace_that_spark_would_take_for_the_catalog_is_refused(

@@ -124,14 +124,14 @@ class Bench:
         """A task starts, and registers what it uses."""
         task = TaskRef(dag, "run", "refresh")
         self.shelf.states[task.consumer] = "running"
-        use = self.store.run(
+        token = self.store.run(
             lambda connection: register_use(connection, self.store.now(connection), task, kind, names, details)
         )
         copies = [
             UsedConnection(each.name, " > ".join(each.path), self.hashes.of(each.definition))
             for each in closure(names, self.shelf.find).values()
         ]
-        self.store.run(lambda connection: note_copies(connection, task, use.token, copies))
+        self.store.run(lambda connection: note_copies(connection, task, token, copies))
         return self.use(dag)
 
     def end(self, dag: str, state: str, airflow: str, error_kind: str | None = None) -> None:

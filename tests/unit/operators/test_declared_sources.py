@@ -131,7 +131,8 @@ def test_a_file_that_is_not_beside_the_declaration_is_named_before_anything_runs
     (objects / "shop.source").unlink()
     with pytest.raises(ConfigurationError) as told:
         only(objects).refresh()
-    assert told.value.field.endswith("raw.Orders: source.source.file")
+    assert told.value.place.endswith("raw.Orders")
+    assert told.value.field == "source.source.file"
     assert told.value.problem == f"{objects}/shop.source does not exist"
 
 

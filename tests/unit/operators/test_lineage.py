@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_rfr.hooks.lake import LakeDocument
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.operators._lineage import Lineage, _facets_of, _lake_name, source_name
+from airflow_provider_rfr.operators._lineage import Lineage, _lake_name, facets_of, source_name
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = {"raw.orders": {"rows": 3, "snapshot_id": 41}}
@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> LakeDocument:
 
 
 def told(lineage: Lineage) -> dict[str, Any]:
-    found = _facets_of(lineage)
+    found = facets_of(lineage)
     return {
         side: [attr.asdict(one, value_serializer=lambda *given: getattr(given[2], "value", given[2])) for one in every]
         for side, every in {"inputs": found.inputs, "outputs": found.outputs}.items()

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_rfr.operators._progress import ProgressMonitor
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
-from airflow_provider_rfr.refresh.progress import Progress, Start
+from airflow_provider_rfr.refresh.progress import Progress, start_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -111,14 +111,14 @@ def test_an_earlier_generation_is_not_shown_again() -> None:
 
 
 def test_a_single_chain_is_estimated_by_the_last_refreshs_rows() -> None:
-    start = Start.of(header(partitions=1), None)
+    start = start_of(header(partitions=1), None)
     now = header(10, partitions=1, pages=10, records=1000, rounds=1, previous_rows=4000)
     assert Progress.of(now, start).seconds_left == 30
 
 
 def test_nothing_is_estimated_where_the_total_is_unknown() -> None:
     now = header(10, partitions=1, pages=10, records=1000, rounds=1)
-    assert Progress.of(now, Start.of(header(partitions=1), None)).seconds_left is None
+    assert Progress.of(now, start_of(header(partitions=1), None)).seconds_left is None
 
 
 def test_a_ledger_that_cannot_be_read_now_is_asked_again() -> None:

@@ -14,7 +14,7 @@ from airflow_provider_rfr import __version__
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.commit_event import EVENT_KEY, Binding, CommitEvent
 from airflow_provider_rfr.refresh._messages import Cursor
-from airflow_provider_rfr.refresh._publish import _commit_event, _commit_summary
+from airflow_provider_rfr.refresh._publish import _commit_summary
 from airflow_provider_rfr.refresh.config import RefreshConfig, parse_config
 from airflow_provider_rfr.refresh.header import LedgerHeader, RefreshState
 from airflow_provider_rfr.refresh.partitions import live_pages
@@ -51,18 +51,19 @@ def config(**run: Any) -> RefreshConfig:
     )
 
 
-def event(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> CommitEvent:
-    return _commit_event(ledger, HEADER, config(**run), Binding("raw.orders", "orders", documents, 99), (NOON, LATER))
+def summary(documents: int = 10, ledger: str = "ledger-1", **run: Any) -> dict[str, str]:
+    binding = Binding("raw.orders", "orders", documents, 99)
+    return _commit_summary(ledger, HEADER, config(**run), binding, (NOON, LATER), removed=0, skipped=0)
 
 
-def summary(told: CommitEvent) -> dict[str, str]:
-    return dict(
-        _commit_summary("ledger-1", HEADER, stream="orders", mode="replace", rows=10, removed=0, skipped=0, event=told)
-    )
+def event(*args: Any, **run: Any) -> CommitEvent:
+    found = CommitEvent.from_summary("raw.orders", 5, 6, 1_772_366_400_123, summary(*args, **run))
+    assert found is not None
+    return found
 
 
 def test_the_event_names_the_run_the_table_and_what_was_fetched_when() -> None:
-    found = summary(event(key="k", airflow=AIRFLOW))
+    found = summary(key="k", airflow=AIRFLOW)
     read = CommitEvent.from_summary("raw.orders", 5, 6, 1_772_366_400_123, found)
     assert read is not None
     assert read.commit_id == read.run_id == str(uuid.uuid5(uuid.NAMESPACE_URL, "ledger-1:4")) == found["rfr.commit-id"]
@@ -99,7 +100,7 @@ def test_outside_airflow_the_run_s_fields_are_empty_and_the_document_may_name_th
 
 
 def test_no_secret_and_no_second_delivery_id_is_in_the_summary() -> None:
-    found = summary(event(airflow=AIRFLOW))
+    found = summary(airflow=AIRFLOW)
     assert "hunter2" not in json.dumps(found)
     assert "rfr.delivery-id" not in found
     assert set(json.loads(found[EVENT_KEY])) == {

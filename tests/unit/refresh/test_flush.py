@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.lake.files import FileStore
+from airflow_provider_rfr.refresh._messages import TaskFigures
 from airflow_provider_rfr.refresh.flush import Flusher, FlushLabel, FlushWriter
 from airflow_provider_rfr.refresh.pages import PageRow, page_row
 from airflow_provider_rfr.streams import NextPage, Page
@@ -28,6 +29,10 @@ class Pages:
     @property
     def waiting(self) -> int:
         return len(self._ready)
+
+    @property
+    def figures(self) -> TaskFigures:
+        return TaskFigures(pages=self.taken)
 
     def arrive(self) -> None:
         with self._lock:

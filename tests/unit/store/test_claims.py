@@ -15,7 +15,6 @@ from airflow_provider_rfr.store.deliveries import (
     Delivery,
     EndpointKey,
     EndpointRow,
-    NewDelivery,
     Selection,
     add_deliveries,
     attempts_of,
@@ -40,7 +39,15 @@ def enrolled(store: ControlStore, *sequences: int, key: EndpointKey = KEY) -> in
     def work(connection: Connection) -> int:
         row = ensure_endpoint(connection, key)
         new = [
-            NewDelivery(f"{key.trigger}-{number:04}", row.id, f"c{number}", number, 1, f"e{number}")
+            {
+                "id": f"{key.trigger}-{number:04}",
+                "endpoint_id": row.id,
+                "first_commit": f"c{number}",
+                "last_commit": f"c{number}",
+                "sequence": number,
+                "snapshot_id": 1,
+                "event": f"e{number}",
+            }
             for number in sequences
         ]
         add_deliveries(connection, store.now(connection), new)

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.streams import LogMessage, load_state
+from airflow_provider_rfr.streams import LogMessage, Stream, as_paged, load_state
+from airflow_provider_rfr.streams.paged import iter_pages
 from airflow_provider_rfr.streams.read import _ErrorMessage, _RecordMessage, _StateMessage, _StatusMessage
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 KINDS = pytest.mark.parametrize("kind", ["paged", "stateful"])
+
+
+def read_only_records(stream: Stream) -> Iterator[Mapping[str, Any]]:
+    """All records of all slices and pages: how a parent is read for its children."""
+    paged = as_paged(stream)
+    for stream_slice in paged.stream_slices():
+        for page in iter_pages(paged, stream_slice):
+            yield from page.records
 
 
 def token(kind: str, page: int) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from streams_reading import read_only_records
 
 from airflow_provider_rfr.exceptions import ConfigurationError, RepeatedPageError
 from airflow_provider_rfr.streams import (
@@ -28,7 +29,7 @@ from airflow_provider_rfr.streams import (
     StreamSlice,
     as_paged,
 )
-from airflow_provider_rfr.streams.paged import iter_pages, read_only_records
+from airflow_provider_rfr.streams.paged import iter_pages
 
 SENTINEL = {"__ab_full_refresh_sync_complete": True}
 

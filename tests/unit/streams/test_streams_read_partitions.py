@@ -10,12 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from streams_reading import KINDS, collect, cursors, records, shape, states
+from streams_reading import KINDS, collect, cursors, read_only_records, records, shape, states
 
 from airflow_provider_rfr.exceptions import AuthenticationError, ConfigurationError, RefreshFailedError
 from airflow_provider_rfr.streams import Complete, LogMessage, NextPage, NotStarted, Page, PagedStream, Stream
 from airflow_provider_rfr.streams.checkpoint import ResumableFullRefreshCursor, SubstreamResumableFullRefreshCursor
-from airflow_provider_rfr.streams.paged import read_only_records
 from airflow_provider_rfr.streams.read import _ConnectorStateManager, _read_stream, page_cursor, read_streams
 
 

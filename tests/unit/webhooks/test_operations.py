@@ -89,13 +89,6 @@ def test_other_policies_block_nothing(store: ControlStore, server: Receiver, pol
     server.answers(400)
     loopback_dispatcher(store, owe(store, server.url, 1, onFailure=policy)).deliver_due()
     assert operations.blocked_reason(store, LAKE, TABLE) is None
-    assert operations.blocked_reason(store, LAKE, TABLE, ["hook"]) is not None, "today's configuration decides"
-
-
-def test_what_blocks_by_yesterday_s_configuration_alone_blocks_no_more(store: ControlStore, server: Receiver) -> None:
-    server.answers(400)
-    loopback_dispatcher(store, owe(store, server.url, 1, onFailure="block")).deliver_due()
-    assert operations.blocked_reason(store, LAKE, TABLE, []) is None
 
 
 def test_what_is_cancelled_is_not_sent_and_can_be_replayed(store: ControlStore, server: Receiver) -> None:

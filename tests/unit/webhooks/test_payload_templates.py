@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from types import MappingProxyType
 from typing import Any
@@ -92,9 +91,6 @@ def test_every_payload_is_json_in_utf_8() -> None:
         ({"a": ["{{#if n}}"]}, "(in the payload at /a/0)"),
         ({"a/b": {"~c": "{{missing}}"}}, "'missing' is not there (in the payload at /a~1b/~0c)"),
         ("{{missing}}", "at its top"),
-        ({"a": datetime.date(2024, 1, 1)}, "the payload at /a is, or holds, a date that JSON does not have"),
-        ({"a": {1: 2}}, "the payload at /a is, or holds, a key"),
-        ([float("nan")], "at /0"),
         ({"a": "list: {{names}}"}, "{{json names}}"),
         (["{{o}}"], "'o' has no JSON"),
     ],
@@ -105,17 +101,15 @@ def test_errors_say_where_in_the_payload(tree: Any, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_tree_of_wrong_templates_or_keys_is_refused() -> None:
-    for tree in ({"a": "{{#if n}}"}, {"a": "{{nope 1}}"}, {"a": {2: 1}}):
+def test_a_tree_of_wrong_templates_is_refused() -> None:
+    for tree in ({"a": "{{#if n}}"}, {"a": "{{nope 1}}"}):
         with pytest.raises(TemplateError):
             render_payload(tree, VARIABLES)
 
 
-def test_trees_and_values_without_end_are_errors() -> None:
+def test_values_without_end_are_errors() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(TemplateError, match="inside each other"):
-        render_payload(loop, VARIABLES)
     with pytest.raises(TemplateError, match="nested lists and maps"):
         render_payload("{{v}}", {"v": loop})
 

@@ -213,7 +213,7 @@ def test_a_file_is_checked_whole(tmp_path: Any) -> None:
     path.write_text("config:\n  X:\n    url: https://h\n    timeout: 0s\n    payloadTemplate: '{{nope}}'\n")
     with pytest.raises(TriggerConfigError) as caught:
         check_file(path)
-    assert [problem.trigger for problem in caught.value.problems] == ["X", "X"]
+    assert [problem.place for problem in caught.value.problems] == ["trigger X", "trigger X"]
     path.write_text("config:\n  X:\n    url: https://h\n    payload: {a: '{{delivery_id}}'}\n")
     assert check_file(str(path)).endpoints[0].name == "X"
 

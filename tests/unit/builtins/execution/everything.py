@@ -15,7 +15,7 @@ POLICIES: dict[str, Any] = {
     "adopt": frozenset({"ops.theirs"}),
     "accept_data_loss": frozenset({"ops.emptied"}),
 }
-RETIRED = ("ops.gone", "ops.turned", "ops.built")
+RETIRED = ("ops.gone", "ops.turned")
 """Names of retired tables."""
 
 
@@ -33,7 +33,6 @@ BEFORE = spec(
     "1.0",
     table("ops.evolved", "id bigint", "n int"),
     table("ops.rewritten", *OLD),
-    table("ops.built", *OLD),
     table("ops.emptied", *OLD, exportable=True),
     table("ops.said", "id int", comment="old"),
     _loose("ops.gone", "id int"),
@@ -54,7 +53,6 @@ AFTER = spec(
         "ops.evolved", "number bigint < n", "id bigint!", "more string", partitioning=("bucket(2, id)",), keys=("id",)
     ),
     table("ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 2 AS string)"),)),
-    table("ops.built", *NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n AS string)"),)),
     table("ops.emptied", *NEW, migrations=(_way(Strategy.REPLACE_EMPTY),), exportable=True),
     table("ops.said", "id int", comment="new", properties={"a": "1"}),
     table("ops.theirs", "id int"),
@@ -76,7 +74,6 @@ CORRECTED = replace(
             "ops.rewritten": table(
                 "ops.rewritten", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n * 3 AS string)"),)
             ),
-            "ops.built": table("ops.built", *NEW, migrations=(_way(Strategy.SHADOW, n="CAST(n + 1 AS string)"),)),
             "ops.emptied": table(
                 "ops.emptied", *NEW, migrations=(_way(Strategy.REWRITE, n="CAST(n AS string)"),), exportable=True
             ),
@@ -95,7 +92,7 @@ CORRECTED = replace(
 def prepare(place: Place) -> None:
     """The first version with rows, and what users made."""
     place.deploy(BEFORE)
-    for name in ("ops.evolved", "ops.rewritten", "ops.built", "ops.emptied"):
+    for name in ("ops.evolved", "ops.rewritten", "ops.emptied"):
         place.append(name, {"id": 1, "n": 10}, {"id": 2, "n": 20})
     for number, name in enumerate(("ops.gone", "ops.turned", "ops.named")):
         place.append(name, {"id": number})
@@ -113,7 +110,6 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
         {"number": 20, "id": 2, "more": None},
     ]
     assert place.rows("ops.rewritten") == [{"id": 1, "n": "20"}, {"id": 2, "n": "40"}]
-    assert place.rows("ops.built") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
     assert place.rows("ops.emptied") == [] and place.rows("ops.theirs") == [{"id": 9}]
     assert place.rows("ops.summed") == [{"id": 2}, {"id": 3}] and place.rows("ops.filled") == [{"id": 1}, {"id": 2}]
     assert place.rows("ops.called") == [{"id": 2}]
@@ -132,8 +128,8 @@ def check(place: Place, wanted: CatalogSpec = AFTER) -> None:
 def check_corrected(place: Place, wanted: CatalogSpec) -> None:
     """The corrected version is there. What was done before it was corrected stays: it is in no recorded state."""
     assert [each["number"] for each in place.rows("ops.evolved")] == [10, 20]
-    done = {"ops.rewritten": ("20", "40"), "ops.built": ("10", "20"), "ops.emptied": ()}
-    right = {"ops.rewritten": ("30", "60"), "ops.built": ("11", "21"), "ops.emptied": ("10", "20")}
+    done = {"ops.rewritten": ("20", "40"), "ops.emptied": ()}
+    right = {"ops.rewritten": ("30", "60"), "ops.emptied": ("10", "20")}
     for name, values in right.items():
         assert tuple(each["n"] for each in place.rows(name)) in (values, done[name]), name
     assert place.rows("ops.filled") == [{"id": 8}, {"id": 9}] and place.rows("ops.summed") == [{"id": 2}, {"id": 3}]

@@ -13,14 +13,13 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.builtins import Applied, apply, observe
-from airflow_provider_rfr.builtins.execution.work import ComputedFiles
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
-from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget
+from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import ViewEntry
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
@@ -87,10 +86,9 @@ class DuckEngine:
         query: str,
         table: str,
         target: FileTarget,
-        work_id: str,
         read: Mapping[str, int] | None = None,
         row_wise: str | None = None,
-    ) -> ComputedFiles:
+    ) -> tuple[StoredFile, ...]:
         self.calls.append(f"compute {table}")
         with duckdb.connect() as connection:
             for name, rows in self._inputs(query, read or {}):
@@ -101,8 +99,7 @@ class DuckEngine:
         if self.during is not None:
             during, self.during = self.during, None
             during()
-        files = tuple(file for file, _ in target.write(found))
-        return ComputedFiles(files, found.num_rows, dict(read or {}))
+        return tuple(file for file, _ in target.write(found))
 
     def _inputs(self, query: str, read: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
         for identifier in self._catalog.list_tables("ops"):

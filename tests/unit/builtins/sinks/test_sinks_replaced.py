@@ -6,9 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sinks._steps import release_sink
+from airflow_provider_rfr.builtins.sinks._steps import needed_physicals, release_sink
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
 from tests.unit.builtins.sinks.exporting import (
@@ -281,3 +282,25 @@ def test_the_newest_snapshot_of_a_deploy_is_found_among_others(scene: Scene) -> 
     scene.add((3, "c"), **tag(deploy="d11"))
     found = SourceTable.load(scene.catalog, SOURCE)
     assert found is not None and (found.last_of("d1"), found.last_of("d2")) == (wanted, None)
+
+
+def test_a_table_that_was_made_anew_is_sent_with_its_own_columns(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "one"))
+    scene.run()
+    scene.catalog.drop_table(SOURCE)
+    scene.catalog.create_table(SOURCE, Schema(*SCHEMA.fields[::-1]))
+    scene.table.append(rows((2, "two")).select(["v", "id"]))
+    scene.deploy(Action.RESEND)
+    scene.run()
+    assert [(row["id"], row["v"]) for row in scene.sent()] == [(1, "one"), (2, "two")]
+
+
+def test_a_table_that_a_sink_has_not_left_yet_is_known_as_needed(scene: Scene) -> None:
+    scene.create()
+    scene.add((1, "a"))
+    with scene.store.read() as connection:
+        assert needed_physicals(connection) == frozenset()
+    scene.run()
+    with scene.store.read() as connection:
+        assert needed_physicals(connection) == {str(scene.table.metadata.table_uuid)}

@@ -17,6 +17,7 @@ from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.sinks import release_snapshots
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
+from airflow_provider_rfr.store.sinks import load_sink
 from tests.unit.builtins.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
 
 
@@ -34,7 +35,9 @@ def test_what_the_table_holds_is_sent_first_and_then_what_comes_once(scene: Scen
     assert (second.rows, second.cursor, second.done) == (2, last, True)
     state = scene.state()
     assert (state.name, state.source, state.cursor) == (SINK, SOURCE_ID, last)
-    assert state.physical == str(scene.table.metadata.table_uuid) and state.on_replace == "hold"
+    with scene.store.read() as connection:
+        row = load_sink(connection, state.uuid)
+    assert row is not None and row.physical == str(scene.table.metadata.table_uuid) and state.on_replace == "hold"
 
 
 def test_a_sink_of_a_table_without_rows_waits_for_them(scene: Scene) -> None:
@@ -308,7 +311,8 @@ def test_a_sink_of_another_name_holds_once_and_one_that_is_gone_not_at_all(scene
     scene.create()
     scene.add((1, "a"))
     scene.run()
-    scene.deploy(Action.RENAME, to="ops.other")
+    scene.sink = replace(scene.sink, name="ops.other")
+    scene.deploy(Action.METADATA)
     scene.run()
     holds = {key: value for key, value in scene.table.properties.items() if key.startswith(HOLD)}
     assert list(holds) == [f"{HOLD}sink.ops.other.{scene.sink.id.hex[:8]}"]

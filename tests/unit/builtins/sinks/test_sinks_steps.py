@@ -71,9 +71,7 @@ def write(store: ControlStore, **values: Any) -> None:
     store.run(lease.grant.release)
 
 
-@pytest.mark.parametrize(
-    "how", [Action.METADATA, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.RENAME, Action.REMOVE]
-)
+@pytest.mark.parametrize("how", [Action.METADATA, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.REMOVE])
 @pytest.mark.parametrize("deploy", ["d1", ""])
 def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Action, deploy: str) -> None:
     do(store, Action.CREATE)
@@ -120,7 +118,7 @@ def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
     do(store, Action.METADATA)
     assert row(store).name == SINK
     do(store, Action.REMOVE)
-    for how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.RENAME, Action.REMOVE):
+    for how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.REMOVE):
         do(store, how)
     assert kept(store) == []
 

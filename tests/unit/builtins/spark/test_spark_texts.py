@@ -10,6 +10,7 @@ from airflow_provider_rfr.builtins.spark._session import _sentence, spark_errors
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.http.redaction import secrets_in
+from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import LiveColumn
 
 
@@ -46,9 +47,22 @@ def test_a_view_keeps_names_of_columns_only_where_they_say_more_than_the_query()
     assert view.named([LiveColumn("n", "bigint")], ["id", "more"]) == view
 
 
+class Told:
+    """A session that notes its statements."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def sql(self, statement: str) -> None:
+        self.said.append(statement)
+
+
 def test_properties_are_set_and_taken_away_and_the_comment_is_one_of_them() -> None:
-    said = list(engine._set_view_properties("ops.v", {"a": "1", "b": None}, None, "rfr"))
-    assert said == [
+    session = Told()
+    made = engine.SparkSqlEngine(LakeSettings("rfr", {}), session=session)  # type: ignore[arg-type]
+    made.__dict__["_persistent"] = True
+    made.set_view_properties("ops.v", {"a": "1", "b": None}, None)
+    assert session.said == [
         "ALTER VIEW `rfr`.`ops`.`v` SET TBLPROPERTIES ('a' = '1')",
         "ALTER VIEW `rfr`.`ops`.`v` UNSET TBLPROPERTIES IF EXISTS ('b', 'comment')",
     ]

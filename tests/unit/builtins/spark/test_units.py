@@ -44,4 +44,4 @@ def test_what_is_finished_is_kept_if_all_its_inputs_are_still_there_and_each_cou
     twice = FinishedUnit(("file-0001",), ())
     finished, units = _remaining(files, [whole, gone, twice])
     assert finished == (whole,)
-    assert [each.identities for each in units] == [("file-0002",), ("file-0003",)]
+    assert [each.inputs for each in units] == [(files[2],), (files[3],)]

@@ -137,7 +137,7 @@ def refused(definition, **source):
 )
 def test_a_mistake_is_named_with_its_place_and_what_is_allowed(definition, path, message):
     error = refused(definition)
-    assert error.path == path
+    assert error.field == path
     assert message in str(error)
 
 
@@ -156,7 +156,7 @@ def test_the_file_is_named(tmp_path):
     file.write_text("base_url: https://api.example.com\nstreams: {orders: {request: {path: '/{{ config.x }}'}}}\n")
     with pytest.raises(SourceDefinitionError) as error:
         load_streams({"file": str(file)})
-    assert (error.value.file, error.value.path) == (str(file), "streams.orders.request.path")
+    assert (error.value.place, error.value.field) == (str(file), "streams.orders.request.path")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_yaml_that_can_t_be_read_is_told_with_line_and_column(tmp_path, text, pl
     file.write_text(text)
     with pytest.raises(SourceDefinitionError) as error:
         load_streams({"file": str(file)})
-    assert error.value.path.startswith(place)
+    assert error.value.field.startswith(place)
     assert problem in str(error.value)
 
 
@@ -253,7 +253,7 @@ def test_a_wrong_name_in_a_template_is_found_without_the_configuration(definitio
 
 def test_all_wrong_templates_are_named_at_once():
     definition = document({"request": {"path": "/{{ a }}", "query": {"b": "{{ b", "c": "{{ config.c }}"}}})
-    with pytest.raises(SourceDefinitionError, match=r"path: unknown name 'a'(?s:.*)and .*\.query\.b:"):
+    with pytest.raises(SourceDefinitionError, match=r"path: unknown name 'a'(?s:.*)\n.*\.query\.b:"):
         inline_source({"definition": definition})
 
 
