@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 from airflow.sdk.definitions.timetables.simple import OnceTimetable
 from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
-from airflow_provider_rfr.exceptions import ConfigurationError
+from airflow_provider_rfr.exceptions import ConfigurationError, TriggerConfigError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook
 from airflow_provider_rfr.hooks.dag_arguments import is_pending
 from airflow_provider_rfr.hooks.lake import LakeHook
@@ -156,9 +156,11 @@ class _DeclaredSource:
         try:
             return ResumableFullRefreshOperator(task_id=task_id, **given)
         except ConfigurationError as error:
-            # Only what is wrong in a source's file has a place.
-            is_how = not error.place and error.field.partition(".")[0] in self._how
-            place = f"{self._place}: {'refresh' if is_how else 'source'}"
+            # Besides triggers blocks, only what is wrong in a source's file has a place.
+            argument = "" if error.place else error.field.partition(".")[0]
+            if isinstance(error, TriggerConfigError):
+                argument = "deliver_after"
+            place = f"{self._place}: {'refresh' if argument in self._how else 'source'}"
             problems = (replace(each, place=": ".join(filter(None, (place, each.place)))) for each in error.problems)
             raise ConfigurationError.of(problems) from error
         except TypeError as error:

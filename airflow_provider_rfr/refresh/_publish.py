@@ -97,7 +97,6 @@ def _commit_summary(
     # The same for every try, so that receivers recognise a repeat.
     commit_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{ledger}:{header.generation}"))
     begin, end = published_span([fetched] if binding.documents else [])
-    run = config.run.airflow
     event = CommitEvent(
         commit_id=commit_id,
         target=binding.table,
@@ -110,7 +109,7 @@ def _commit_summary(
         fetched_at_min=begin,
         fetched_at_max=end,
         bindings=(binding,),
-        **(run.model_dump(exclude_none=True) if run is not None else {}),
+        **(run.model_dump(exclude_none=True) if (run := config.run.airflow) is not None else {}),
     )
     values = {
         "ledger": ledger,
@@ -260,17 +259,7 @@ class Publisher:
             self.ledger.store.delete_folder(self._scratch(header))
 
     def _plan(self, header: LedgerHeader, rows: int) -> tuple[list[PublishTask], FileTarget]:
-        options, schema = self.config.options, self.stream.json_schema
-        # Shares of about equal size: one a core, more when there is much.
-        sizes = sorted(((self.ledger.store.size(name), name) for name in self.ledger.page_files()), reverse=True)
-        count = min(len(sizes), max(self.cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
-        totals = [0] * count
-        groups: list[tuple[str, ...]] = [()] * count
-        for size, name in sizes:
-            lightest = totals.index(min(totals))
-            totals[lightest] += size
-            groups[lightest] += (name,)
-        shares = [LedgerFiles(self.ledger.store, files, self.book.live_chains) for files in groups]
+        shares, options, schema = self._shares(), self.config.options, self.stream.json_schema
         if schema is not None:
             wanted = arrow_schema(schema, "json_schema")
         else:
@@ -293,6 +282,18 @@ class Publisher:
             scratch=self._scratch(header),
         )
         return [replace(task, source=share) for share in shares], target
+
+    def _shares(self) -> list[LedgerFiles]:
+        """The ledger files in shares of about equal size: one a core, more when there is much."""
+        sizes = sorted(((self.ledger.store.size(name), name) for name in self.ledger.page_files()), reverse=True)
+        count = min(len(sizes), max(self.cluster.cores, sum(size for size, _ in sizes) // _BYTES_A_TASK))
+        totals = [0] * count
+        groups: list[tuple[str, ...]] = [()] * count
+        for size, name in sizes:
+            lightest = totals.index(min(totals))
+            totals[lightest] += size
+            groups[lightest] += (name,)
+        return [LedgerFiles(self.ledger.store, files, self.book.live_chains) for files in groups]
 
     def _check_results(self, results: Sequence[PublishResult], staged: int) -> None:
         count = sum(result.offender_count for result in results)

@@ -180,19 +180,7 @@ class Rounds:
             self._lane_ordinals = frozenset(overran)
             self._lane = self._pool.submit(run_round_task, task, _SideLaneBudget(self._budget))
         results: list[TaskResult] = []
-        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
-        threads = self._options.concurrency
-        count = min(self._cluster.cores, threads, len(ordinals))
-        tasks = [
-            self._task(
-                index,
-                ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
-                threads=len(range(index, threads, count)),
-                tasks=count,
-                seconds=self._options.round_seconds,
-            )
-            for index in range(count)
-        ]
+        tasks = self._plan()
         if tasks:
             done = threading.Event()
             threading.Thread(target=self._close_when_due, args=(done, tasks), daemon=True).start()
@@ -203,6 +191,21 @@ class Rounds:
         elif self._lane is not None:
             results = [self._lane_result()]
         self._commit(results)
+
+    def _plan(self) -> list[RoundTask]:
+        ordinals = [n for n in self._book.open_ordinals() if n not in self._lane_ordinals]
+        threads = self._options.concurrency
+        count = min(self._cluster.cores, threads, len(ordinals))
+        return [
+            self._task(
+                index,
+                ordinals[index::count][:_MAX_PARTITIONS_A_TASK],
+                threads=len(range(index, threads, count)),
+                tasks=count,
+                seconds=self._options.round_seconds,
+            )
+            for index in range(count)
+        ]
 
     def _lane_result(self) -> TaskResult:
         """Wait for the side lane's end, and free the lane."""

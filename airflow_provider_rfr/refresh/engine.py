@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_rfr.exceptions import (
     FencedError,
@@ -212,8 +212,11 @@ class Refresh:
             self._take_header()
             self._take_outcome(outcome or PublishOutcome(header.snapshot_id or 0, header.published_rows or 0))
             return None
+        return self._resume(labels)
+
+    def _resume(self, labels: dict[str, Any]) -> PartitionBook:
         self.figures.resumed = True
-        book = self._ledger.take_over(prints.publish, run.key, labels)
+        book = self._ledger.take_over(self._prints.publish, self._config.run.key, labels)
         table = self._ledger.read_pages(CURSOR_COLUMNS)
         if table is not None:
             checked = self._stream.addressable and self._options.on_source_change != "accept"

@@ -15,6 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from airflow_provider_rfr.lake.catalog import LakeSettings, create_table, open_catalog
+from airflow_provider_rfr.store import deliveries
 from airflow_provider_rfr.store.engine import open_store
 from airflow_provider_rfr.webhooks import dispatcher, outbox
 from airflow_provider_rfr.webhooks._endpoint_worker import EndpointWorker
@@ -55,8 +56,8 @@ def _install(place: str, catalog: Any) -> None:
     wrapped: dict[str, tuple[Any, str, bool]] = {
         "before the commit": (catalog, "commit_table", True),
         "after the commit": (catalog, "commit_table", False),
-        "before the rows": (outbox, "add_deliveries", True),
-        "in the rows' transaction": (outbox, "add_deliveries", False),
+        "before the rows": (deliveries, "add_deliveries", True),
+        "in the rows' transaction": (deliveries, "add_deliveries", False),
         "after the rows": (outbox, "enqueue_commits", False),
         "in the claim's transaction": (dispatcher, "claim", False),
         "after the claim": (EndpointWorker, "put", True),

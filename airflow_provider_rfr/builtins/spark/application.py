@@ -182,7 +182,6 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
         "type": type(error).__name__,
         "cause": type(cause).__name__ if cause is not None else None,
         "message": without(message, secrets),
-        "remedy": error.remedy if isinstance(error, ConfigurationError) else "",
     }
     print(json.dumps({"error": said}), flush=True)
     return _EXIT_FAILED

@@ -58,12 +58,13 @@ def build_streams(
     :param file: that the document was read from, for errors
     :raises SourceDefinitionError: the document is wrong
     """
-    source = _Source(document, config, secrets, file)
     try:
+        source = _Source(document, config, secrets, file)
         return {name: source.stream(name) for name in source.definition.streams}
     except SourceDefinitionError as error:
-        placed = error.at(file or "")
-    raise placed
+        problems = error.at(file or "").problems
+    # Of this very class: a driver's last line names it, and only those in ``exceptions`` are known there.
+    raise SourceDefinitionError.of(problems)
 
 
 class _Source:

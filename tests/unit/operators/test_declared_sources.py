@@ -110,6 +110,7 @@ def test_what_is_declared_wins_over_what_the_dag_gives_all_of_them(objects: Path
         ("refresh", "options: {concurency: 3}", "refresh: options: options.concurency: unknown, did you mean "),
         ("refresh", "retires: 3", "source: Invalid arguments were passed to ResumableFullRefreshOperator"),
         ("refresh", "checkpoint_store: disk", "refresh: checkpoint_store: "),
+        ("refresh", "deliver_after: no.yaml", "refresh: triggers: no.yaml: there is no such file"),
     ],
 )
 def test_what_a_declaration_may_not_say_is_told_with_its_place(objects: Path, part: str, line: str, said: str) -> None:

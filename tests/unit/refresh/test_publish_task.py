@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, load_file
 from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.schemas import SYSTEM_COLUMNS, target_schema
+from airflow_provider_rfr.refresh import _publish_task as publish_task
 from airflow_provider_rfr.refresh._publish_task import (
     KeySearch,
     LedgerFiles,
@@ -18,6 +20,8 @@ from airflow_provider_rfr.refresh._publish_task import (
     drop_rows,
     find_losers,
 )
+from airflow_provider_rfr.refresh.pages import page_row, write_rows
+from airflow_provider_rfr.streams import NextPage, Page
 
 STORE = FileStore({})
 ROWS = pa.schema([("order-no", pa.int64()), ("nest", pa.struct([("a b", pa.string())])), ("1st", pa.string())])
@@ -57,6 +61,32 @@ def test_columns_whose_names_files_can_not_hold_survive_being_keys_and_being_wri
         assert kept["1st"].to_pylist() == ["row 6", "row 7", "row 8", "row 9"]
         assert kept["order-no"].to_pylist() == [2, 3, 0, 1]
         assert kept["nest"].to_pylist() == [{"a b": "2"}, {"a b": "3"}, {"a b": "0"}, {"a b": "1"}]
+
+
+def ledger_file(location: Path, *pages: tuple[int, int, int, int]) -> str:
+    """A ledger file with pages: ordinal, chain, number, and bytes of records."""
+    rows = [
+        page_row(
+            Page([{"a": "x" * (size - 8)}] if size else [], NextPage(number + 1)),
+            generation=1, epoch=1, ordinal=ordinal, key=f"{ordinal}", chain=chain, number=number, token=None,
+        )
+        for ordinal, chain, number, size in pages
+    ]  # fmt: skip
+    write_rows(STORE, str(location), rows, footer="{}")
+    return str(location)
+
+
+def test_live_pages_come_in_batches_of_which_only_a_single_page_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_task, "_MAX_BATCH_BYTES", 100)
+    first = ledger_file(tmp_path / "1.parquet", (0, 0, 1, 40), (0, 0, 2, 60), (0, 0, 3, 40))
+    second = ledger_file(tmp_path / "2.parquet", (1, 0, 1, 50), (1, 1, 1, 150), (0, 0, 4, 0), (0, 0, 5, 30))
+    batches = LedgerFiles(STORE, (first, second), {1: 1}).batches()
+    found = [
+        [(ordinal, each.page, len(each.records)) for each, ordinal in zip(*batch, strict=True)] for batch in batches
+    ]
+    assert found == [[(0, 1, 40), (0, 2, 60)], [(0, 3, 40)], [(1, 1, 150)], [(0, 5, 30)]]
 
 
 def test_no_rows_are_no_file(tmp_path: Path) -> None:

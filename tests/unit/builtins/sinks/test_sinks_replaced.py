@@ -302,5 +302,20 @@ def test_a_table_that_a_sink_has_not_left_yet_is_known_as_needed(scene: Scene) -
     with scene.store.read() as connection:
         assert needed_physicals(connection) == frozenset()
     scene.run()
+    old = str(scene.table.metadata.table_uuid)
+    made_anew(scene)
     with scene.store.read() as connection:
-        assert needed_physicals(connection) == {str(scene.table.metadata.table_uuid)}
+        assert needed_physicals(connection) == {old}
+    scene.deploy(Action.RESUME_FROM_NEW)
+    scene.run()
+    with scene.store.read() as connection:
+        assert needed_physicals(connection) == {str(scene.table.metadata.table_uuid)} != {old}
+
+
+def test_a_sink_that_has_sent_nothing_begins_in_a_table_that_was_made_anew(scene: Scene) -> None:
+    scene.create()
+    assert scene.run().batches == 0
+    made_anew(scene)
+    scene.add((1, "a"))
+    scene.run()
+    assert scene.ids() == [1]

@@ -141,6 +141,14 @@ def test_a_mistake_is_named_with_its_place_and_what_is_allowed(definition, path,
     assert message in str(error)
 
 
+@pytest.mark.parametrize("mistaken", [{"base_url": "{{ config.a.b }}"}, {"proxy": "{{ config.a.b }}"}])
+def test_a_value_that_is_missing_in_the_configuration_is_an_error_of_the_kind_that_no_retry_helps(mistaken):
+    error = refused(document(**mistaken), config={"a": {}})
+    # A driver's last line names the class, and the operator knows those in ``exceptions`` alone.
+    assert type(error) is SourceDefinitionError
+    assert (error.field, error.problem) == (*mistaken, "'dict object' has no attribute 'b'")
+
+
 def test_all_mistakes_are_told_at_once():
     error = refused(document({"paginater": {}, "request": {"pth": "/x"}}, autenticator={}))
     for path in ("streams.orders.paginater", "streams.orders.request.pth", "autenticator"):
