@@ -205,3 +205,21 @@ def test_imports_are_found_where_they_run(tmp_path: Path) -> None:
     )
     assert list(imports(tree(str(module)), everywhere=False)) == ["typing.TYPE_CHECKING", "one.two", "three"]
     assert list(imports(tree(str(module)), everywhere=True))[-2:] == ["four.five", "six"]
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    """In its tables of modules, which leave leading underscores out."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    room, missing = "", []
+    for line in page[page.index("`refresh/`, one refresh") : page.index("\nRules, and what checks them")].splitlines():
+        if heading := re.match(r"`(\w+/)`, |The rest:", line):
+            room = heading[1] or ""
+        elif line.startswith("| ") and not line.startswith("| |"):
+            first, second = line.strip("| ").split(" | ", 1)
+            folder = "".join(("airflow_provider_rfr/", room, *re.findall(r"`(\w+/)`", first)))
+            for name in re.findall(r"`(\w+/?)`", re.sub(r"\(.*?\)", "", second)):
+                if name.endswith("/"):
+                    folder += name
+                elif not any((ROOT / f"{folder}{mark}{name}.py").exists() for mark in ("", "_")):
+                    missing.append(f"{folder}{name}")
+    assert missing == []
