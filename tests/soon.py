@@ -32,7 +32,7 @@ def soon(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
 
 def wait_until(
     condition: Callable[[], T],
-    seconds: float = SOON,
+    seconds: float = PATIENCE,
     *,
     every: float = 0.02,
     describe: Callable[[], object] = lambda: "it did not happen",
