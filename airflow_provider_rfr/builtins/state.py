@@ -13,7 +13,7 @@ from uuid import UUID
 import orjson
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.spec import Column, Contents, Dependency, Kind, Named, Stability, no_entries
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
 
 Value = TypeVar("Value")
 _SORTED = orjson.OPT_SORT_KEYS
@@ -71,6 +71,8 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
+BROKEN: Final = "rfr.broken"
+"""Property of a user's view: what it reads that is not there any more. Whoever replaces the view takes it away."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
@@ -112,12 +114,10 @@ class RecordedObject(Named):
     raw_sql: str | None = None
     columns: tuple[Column, ...] = ()
     deps: tuple[Dependency, ...] = ()
-    stability: Stability = Stability.STABLE
+    keep: bool | str = True
     revision: int = 0
     deploy_id: str = ""
     sql: str | None = None
-    contents: Contents = Contents.HISTORY
-    protect: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=no_entries)
@@ -209,11 +209,13 @@ class UserView(Named):
     """A view of a user.
 
     :ivar reads: None when its text can't be read: it may read anything
+    :ivar broken: why it broke, if somebody let it break
     """
 
     name: str
     query: str
     reads: tuple[Dependency, ...] | None = ()
+    broken: str | None = None
 
 
 @dataclass(frozen=True)

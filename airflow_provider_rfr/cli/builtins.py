@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 
 @command
 def plan(args: Namespace) -> int:
-    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error."""
+    """Print what a deploy would do. Exit code 0: nothing, 2: something, 1: it is stopped, or an error.
+
+    With ``--check``, print what of the past may be deleted from the declarations; exit code 1 if there is any.
+    """
     from airflow_provider_rfr.builtins import exit_code, save_plan
 
     found = _hook(args).plan(_policies(args))
+    if args.check:
+        print_value([{"name": name} for name in found.stale], args)
+        return 1 if found.stale else 0
     _show(found, args)
     if args.save is not None:
         save_plan(found, args.save)
@@ -93,7 +99,9 @@ def history(args: Namespace) -> None:
 def drift(args: Namespace) -> int:
     """What was changed by hand. Exit code 2 if anything was."""
     found = _hook(args).plan(_policies(args))
-    rows = [{"name": each.name, "kind": each.kind.value, "problems": list(each.problems)} for each in found.drift]
+    rows = [
+        {"name": each.name, "kind": each.kind.value, "problems": list(map(str, each.problems))} for each in found.drift
+    ]
     print_value(rows, args)
     return 2 if found.drift else 0
 
@@ -105,7 +113,7 @@ def adopt(args: Namespace) -> None:
     found = hook.plan(_policies(args, adopt=args.names))
     adopted = {each.name.casefold() for each in found.steps if each.how.value == "adopt"}
     if missing := [name for name in args.names if name.casefold() not in adopted]:
-        problems = {each.name.casefold(): "; ".join(each.problems) for each in found.blocked}
+        problems = {each.name.casefold(): "; ".join(map(str, each.problems)) for each in found.blocked}
         problem = problems.get(missing[0].casefold(), "it is managed already, is not declared, or is not there")
         raise ConfigurationError("name", f"{missing[0]} can't be adopted: {problem}", "see the plan")
     _show(found, args)
@@ -202,7 +210,7 @@ def _hook(args: Namespace) -> BuiltinsHook:
 def _policies(args: Namespace, **more: Any) -> Any:
     from airflow_provider_rfr.hooks.builtins import policies_of
 
-    names = ("user_views", "drift", "accept_data_loss", "adopt", "keep_days")
+    names = ("break_views", "drift", "accept_data_loss", "adopt", "keep_days")
     given = {name: getattr(args, name, None) for name in names} | more
     given["sinks"] = dict(_pair(each) for each in getattr(args, "sink", None) or ())
     return policies_of({name: value for name, value in given.items() if value})

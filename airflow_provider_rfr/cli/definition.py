@@ -71,6 +71,7 @@ _ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
 _ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
+_ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` meet nothing any more, for CI")
 _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
@@ -79,9 +80,14 @@ _ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as s
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
 _POLICIES = (
-    Arg(("--user-views",), choices=("rebind", "fail", "warn"), help="Users' views over changed columns"),
+    Arg(("--break-views",), action="append", metavar="NAME", help="A user's view that may break"),
     Arg(("--drift",), choices=("fail", "adopt", "repair"), help="What was changed by hand"),
-    Arg(("--accept-data-loss",), action="append", metavar="NAME", help="An object that may be emptied"),
+    Arg(
+        ("--accept-data-loss",),
+        action="append",
+        metavar="NAME",
+        help="An object or a column that may be lost",
+    ),
     Arg(("--adopt",), action="append", metavar="NAME", help="An existing table or view to manage"),
     Arg(("--sink",), action="append", metavar="NAME=CHOICE", help="hold, resume_from_new or resend, if it is emptied"),
     Arg(("--keep-days",), type=int, help="Days for which retired tables are kept"),
@@ -98,7 +104,7 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 
 
 _BUILTINS = (
-    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),

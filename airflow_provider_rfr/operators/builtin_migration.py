@@ -148,8 +148,10 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
 
 
 def _blockers(plan: Plan) -> list[str]:
-    blocked = [f"{each.name}: {', '.join(each.problems)}" for each in plan.blocked]
-    drift = [f"{each.name} was changed by hand: {', '.join(each.problems)}" for each in plan.drift if each.blocking]
+    blocked = [f"{each.name}: {', '.join(map(str, each.problems))}" for each in plan.blocked]
+    drift = [
+        f"{each.name} was changed by hand: {', '.join(map(str, each.problems))}" for each in plan.drift if each.blocking
+    ]
     return blocked + drift
 
 

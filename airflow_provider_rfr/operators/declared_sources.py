@@ -190,10 +190,9 @@ def declared_sources(
     :raises DeclarationError: with every mistake, its file and its line
     """
     from airflow_provider_rfr.builtins import Kind
-    from airflow_provider_rfr.builtins.desired import is_gone
 
     spec = BuiltinsHook(objects, project=project, version=declared_version).spec
-    found = [each for each in spec.objects if each.kind is Kind.SOURCE and not is_gone(each, spec.version)]
+    found = [each for each in spec.objects if each.kind is Kind.SOURCE]
     for each in found:
         if each.per_instance is not None:
             _log.info("%s: a source of each %s has no DAG made for it", each.name, each.per_instance)

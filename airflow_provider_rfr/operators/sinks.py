@@ -123,12 +123,7 @@ class SinkOperator(BaseOperator):
         return asdict(done)
 
     def _chosen(self, hook: BuiltinsHook) -> list[BuiltinObject]:
-        from airflow_provider_rfr.builtins.desired import is_gone
-
-        version = hook.spec.version
-        declared = {
-            each.key: each for each in hook.spec.objects if each.sink is not None and not is_gone(each, version)
-        }
+        declared = {each.key: each for each in hook.spec.objects if each.sink is not None}
         names = [self.sinks] if isinstance(self.sinks, str) else list(self.sinks)
         names = [name for name in names if name.strip()]
         if unknown := [name for name in names if name.casefold() not in declared]:

@@ -17,14 +17,11 @@ import yaml
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     Column,
-    Contents,
     Kind,
-    Migration,
     Place,
-    Removal,
+    Removed,
     SinkSpec,
-    Stability,
-    Strategy,
+    Was,
     nearest,
     stable_id,
 )
@@ -213,6 +210,15 @@ class Fields:
             self._refuse(node, f"{self._path}{name}", "true or false")
         return node is not None and node.value is True
 
+    def flag_or_text(self, name: str, *, default: bool) -> bool | str:
+        node = self._get(name)
+        if node is None:
+            return default
+        if isinstance(node.value, (bool, str)):
+            return node.value
+        self._refuse(node, f"{self._path}{name}", "true, false or a text")
+        return default
+
     def choice(self, name: str, kinds: type[Choice], default: Choice) -> Choice:
         text = self.text(name)
         if text is None:
@@ -236,6 +242,18 @@ class Fields:
     def each(self, name: str) -> Iterator[Fields]:
         for number, node in self._list(name):
             yield Fields(node, self._flaws, f"{self._path}{name}.{number}.")
+
+    def each_or_one(self, name: str) -> Iterator[str | Fields]:
+        """A text or a mapping, or a list of these."""
+        node = self._get(name)
+        if node is None:
+            return
+        listed = isinstance(node.value, list)
+        for number, each in enumerate(node.value if listed else [node]):
+            if isinstance(each.value, str):
+                yield each.value
+            else:
+                yield Fields(each, self._flaws, f"{self._path}{name}.{number}." if listed else f"{self._path}{name}.")
 
     def inside(self, name: str) -> Fields | None:
         node = self._get(name)
@@ -278,14 +296,12 @@ def _plain(node: Node) -> Any:
 
 
 _FIELDS = (
-    *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
-    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "source", "refresh"),
-    *("sink", "migrations", "removed"),
+    *("kind", "name", "id", "comment", "owner", "keep", "exportable", "per_instance"),
+    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "source", "refresh", "sink"),
 )
-_TEXTS = ("protect", "comment", "owner", "query", "per_instance")
+_TEXTS = ("comment", "owner", "query", "per_instance")
 _LISTS = ("keys", "partitioning", "depends_on")
-_UNKNOWN = "?"
-_COLUMN = ("name", "type", "required", "comment", "renamed_from")
+_COLUMN = ("name", "type", "required", "comment", "was")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,15 +352,12 @@ def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bo
         name=name,
         id=_id(fields) or stable_id(project, name),
         columns=_columns(fields),
-        stability=fields.choice("stability", Stability, Stability.STABLE),
-        contents=fields.choice("contents", Contents, Contents.HISTORY),
+        keep=fields.flag_or_text("keep", default=True),
         properties=fields.mapping("properties"),
         exportable=fields.flag("exportable"),
         source=fields.anything("source"),
         refresh=fields.anything("refresh"),
         sink=_sink(fields),
-        migrations=tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None),
-        removed=_removal(fields),
         place=Place(file, node.line),
     )
     texts: dict[str, Any] = {each: fields.text(each) for each in _TEXTS}
@@ -368,9 +381,19 @@ def _columns(fields: Fields) -> tuple[Column, ...]:
         each.needs("name", "type")
         name, kind = each.text("name"), each.text("type")
         if name is not None and kind is not None:
-            comment, before = each.text("comment"), each.text("renamed_from")
-            found.append(Column(name, kind, each.flag("required"), comment, before))
+            was = tuple(_was(each))
+            found.append(Column(name, kind, each.flag("required"), each.text("comment"), was))
     return tuple(found)
+
+
+def _was(column: Fields) -> Iterator[Was]:
+    """What a column was: a name, a mapping, or a list of these."""
+    for each in column.each_or_one("was"):
+        if isinstance(each, str):
+            yield Was(each)
+        else:
+            each.only(("name", "type", "using"))
+            yield Was(each.text("name"), each.text("type"), each.text("using"))
 
 
 def _sink(fields: Fields) -> SinkSpec | None:
@@ -389,23 +412,12 @@ def _sink(fields: Fields) -> SinkSpec | None:
     )
 
 
-def _migration(each: Fields) -> Migration | None:
-    each.only(("from", "to", "how", "expressions", "note"))
-    complete = each.needs("from", "to", "how")
-    before, after = each.written("from"), each.written("to")
-    how = each.choice("how", Strategy, Strategy.EVOLVE)
-    if not complete or before is None or after is None:
-        return None
-    return Migration(before, after, how, each.mapping("expressions"), each.text("note"))
-
-
-def _removal(fields: Fields) -> Removal | None:
-    inside = fields.inside("removed")
-    if inside is None:
-        return None
-    inside.only(("deprecated_since", "removed_in"))
-    inside.needs("deprecated_since", "removed_in")
-    return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
+def removed(node: Node, flaws: list[Flaw], file: str) -> Removed | None:
+    """What a document of kind ``removed`` names."""
+    fields = Fields(node, flaws)
+    fields.only(("kind", "name"))
+    name = fields.text("name") if fields.needs("name") else None
+    return None if name is None else Removed(name, Place(file, node.line))
 
 
 def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[Problem]:

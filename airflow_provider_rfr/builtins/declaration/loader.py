@@ -20,26 +20,27 @@ from airflow_provider_rfr.builtins.declaration._document import (
     declared,
     documents,
     problems_in,
+    removed,
 )
-from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place
+from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings, removal_problems
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
 from airflow_provider_rfr.lake.types import is_plain
 
-_KIND = "instances"
-"""Of the documents that hold a list."""
+_INSTANCES, _REMOVED = "instances", "removed"
+"""Kinds of documents that declare no object."""
 
 
 def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
     """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids."""
     fields = Fields(node, flaws)
-    fields.only(("kind", "name", _KIND))
-    name, inside = fields.text("name"), fields.inside(_KIND)
-    if not fields.needs("name", _KIND) or name is None or inside is None:
+    fields.only(("kind", "name", _INSTANCES))
+    name, inside = fields.text("name"), fields.inside(_INSTANCES)
+    if not fields.needs("name", _INSTANCES) or name is None or inside is None:
         return None
-    node = node.value[_KIND]
+    node = node.value[_INSTANCES]
     inside.needs(*(node.value if isinstance(node.value, dict) else ()))
-    return name, fields.mapping(_KIND)
+    return name, fields.mapping(_INSTANCES)
 
 
 GROUP = "airflow_provider_rfr.builtins"
@@ -60,6 +61,7 @@ class Collected:
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
         self.instances: dict[str, tuple[Instance, ...]] = {}
+        self.removed: list[Removed] = []
         self.problems: list[Problem] = []
         self.flawed: set[str] = set()
         self.whole = True
@@ -70,6 +72,8 @@ class Collected:
     def add(self, source: Any, depth: int = 0) -> None:
         if isinstance(source, BuiltinObject):
             self.declared.append(Declared(source))
+        elif isinstance(source, Removed):
+            self.removed.append(source)
         elif isinstance(source, (str, Path)):
             path = Path(source)
             found = [path]
@@ -145,16 +149,24 @@ class Collected:
         try:
             for node, given in documents(text):
                 kind, flaws = node.value.get("kind") if isinstance(node.value, dict) else None, [*given]
-                if kind is None or kind.value != _KIND:
-                    self._object(node, flaws, file, ours=ours)
-                    continue
-                found = _listed(node, flaws) if not flaws else None
-                self.problems += problems_in(flaws, file, _name(node.value))
-                if found is not None and not flaws:
-                    self.add_instances(*found, Place(file, node.line))
+                self._document(node, flaws, kind.value if kind is not None else None, file, ours=ours)
         except YamlProblem as problem:
             self.whole = False
             self.problems += problems_in([problem.flaw], file, "")
+
+    def _document(self, node: Node, flaws: list[Flaw], kind: Any, file: str, *, ours: bool) -> None:
+        if kind not in (_INSTANCES, _REMOVED):
+            self._object(node, flaws, file, ours=ours)
+            return
+        gone = removed(node, flaws, file) if kind == _REMOVED and not flaws else None
+        listed = _listed(node, flaws) if kind == _INSTANCES and not flaws else None
+        self.problems += problems_in(flaws, file, _name(node.value))
+        if flaws:
+            return
+        if gone is not None:
+            self.removed.append(gone)
+        if listed is not None:
+            self.add_instances(*listed, Place(file, node.line))
 
     def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
         obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
@@ -177,7 +189,7 @@ def _name(value: Any) -> str:
 
 
 _OWN_PROJECT: Final = "rfr"
-Source = Path | str | BuiltinObject | Iterable["Source"]
+Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 
 
 def load_objects(
@@ -210,14 +222,16 @@ def load_objects(
     declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
     problems, flawed = [*collected.problems], set(collected.flawed)
     for one in declared:
-        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj, version)]
+        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj)]
         problems += own
         flawed.update([one.obj.key] if own else ())
-    problems += catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)
+    problems += catalog_problems(declared, flawed=frozenset(flawed), whole=collected.whole)
+    problems += removal_problems(collected.removed)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
     objects = tuple(sorted((each.obj for each in declared), key=lambda each: each.key))
-    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
+    gone = tuple(sorted(collected.removed, key=lambda each: each.key))
+    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances), gone)
 
 
 def _by_place(problem: Problem) -> tuple[str, int, str]:

@@ -194,7 +194,7 @@ def _rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget)
     return files
 
 
-_SAME = ("name", "physical", "protect", "comment", "owner", "instance", "revision")
+_SAME = ("name", "physical", "comment", "owner", "instance", "revision")
 _DIGESTS = ("contract", "constraints", "logic", "meta")
 _OF_COLUMN = ("name", "type", "required", "comment")
 
@@ -211,7 +211,8 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
         rows.append(
             {
                 **{name: getattr(obj, name) for name in _SAME},
-                **{name: getattr(obj, name).value for name in ("kind", "stability", "contents")},
+                "kind": obj.kind.value,
+                "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
                 **{name: getattr(obj.fingerprints, name).digest for name in _DIGESTS},
                 "id": str(obj.uuid),
                 "project": work.plan.project,
@@ -224,7 +225,6 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
                 "executed_query": obj.sql,
                 "version": work.spec.version,
                 "deploy_id": work.deploy_id if obj.uuid in stepped else obj.deploy_id,
-                "deprecated_since": said.removed.deprecated_since if said is not None and said.removed else None,
             }
         )
     return rows

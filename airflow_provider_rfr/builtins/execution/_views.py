@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.builtins.state import BROKEN, MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import COMMENT
 
@@ -57,7 +57,7 @@ def rebind_users(work: Work, step: Step) -> None:
     view = work.view(step.name)
     if view is not None and view.properties.get(MARKER) is not None:
         raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
-    said = dict(view.properties) if view is not None else {}
+    said = {name: value for name, value in view.properties.items() if name != BROKEN} if view is not None else {}
     work.engine(step).create_view(
         step.name,
         str(step.details["sql"]),
@@ -66,6 +66,14 @@ def rebind_users(work: Work, step: Step) -> None:
         columns=(),
         replace=True,
     )
+
+
+def mark_broken(work: Work, step: Step) -> None:
+    """Write into a user's view why it is broken; nothing else of it is touched."""
+    view = work.view(step.name)
+    if view is not None:
+        comment = view.properties.get(COMMENT)
+        work.engine(step).set_view_properties(step.name, {BROKEN: str(step.details["broken"])}, comment)
 
 
 def probe_rename(work: Work, step: Step) -> bool | None:

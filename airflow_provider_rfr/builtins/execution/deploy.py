@@ -123,8 +123,9 @@ def apply(
         ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
         raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
     if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(each.problems)}" for each in plan.blocked]
-        found += [f"{each.name}: {'; '.join(each.problems)} (drift)" for each in plan.drift if each.blocking]
+        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
+        drift = [each for each in plan.drift if each.blocking]
+        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
         raise BlockedPlanError(found)
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:

@@ -42,7 +42,7 @@ def mechanism_of(step: Step) -> Mechanism:
     if step.kind is Kind.SINK:
         return _SINK
     if step.user:
-        return replace(_VIEW, do=_views.rebind_users)
+        return replace(_VIEW, do=_views.mark_broken if step.how is Action.MARK_BROKEN else _views.rebind_users)
     found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
     if found is None:
         raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")

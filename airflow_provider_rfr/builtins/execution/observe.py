@@ -16,6 +16,7 @@ from airflow_provider_rfr.builtins.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.state import (
+    BROKEN,
     MARKER,
     STAMP,
     ActualState,
@@ -88,7 +89,7 @@ def observe(
         ]
     found |= {each.key: each for each in listed if each.key not in found}
     users = tuple(
-        UserView(each.name, each.query, _reads(each, catalog.name, found))
+        UserView(each.name, each.query, _reads(each, catalog.name, found), each.properties.get(BROKEN))
         for each in there or ()
         if _marker_of(each.properties) is None
     )

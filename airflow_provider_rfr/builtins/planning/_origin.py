@@ -10,22 +10,23 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning.diff import Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.planning.columns import Change, ColumnChange, diff_columns, folded
 from airflow_provider_rfr.builtins.planning.plan import Policies
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 
 _FORMAT = "format-version"
 """Property that REST catalogs take as a table is made, and do not keep as one."""
-_WORDS = {
-    Change.ADD: "column {column} was added",
-    Change.ADD_REQUIRED: "column {column} was added",
-    Change.DROP: "column {column} was dropped",
-    Change.WIDEN: "{column} is {after}, not {before}",
-    Change.RETYPE: "{column} is {after}, not {before}",
-    Change.RELAX: "{column} is optional, not required",
-    Change.REQUIRE: "{column} is required, not optional",
-    Change.REORDER: "the columns are in the order {after}",
+_BY_HAND = {
+    Change.ADD: Why.COLUMN_ADDED,
+    Change.ADD_REQUIRED: Why.COLUMN_ADDED,
+    Change.DROP: Why.COLUMN_DROPPED,
+    Change.WIDEN: Why.COLUMN_TYPE,
+    Change.RETYPE: Why.COLUMN_TYPE,
+    Change.RELAX: Why.COLUMN_OPTIONAL,
+    Change.REQUIRE: Why.COLUMN_REQUIRED,
+    Change.REORDER: Why.COLUMN_ORDER,
 }
 
 
@@ -33,10 +34,11 @@ _WORDS = {
 class Origin:
     """What a change starts from.
 
-    :ivar contract: fingerprint that instructions start from
-    :ivar remembered: the columns still say what they were renamed from
+    :ivar contract: fingerprint of the columns
+    :ivar remembered: the columns still say what they were
     :ivar left: columns that were added by hand and stay
     :ivar note: why this is not what is recorded
+    :ivar by_hand: somebody changed the columns by hand
     """
 
     columns: tuple[Column, ...]
@@ -45,7 +47,8 @@ class Origin:
     keys: tuple[str, ...] = ()
     remembered: bool = True
     left: tuple[Column, ...] = ()
-    note: str | None = None
+    note: Reason | None = None
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,15 @@ class Found:
     """How an object was found.
 
     :ivar origin: None: there is nothing, the object is to be made
-    :ivar drift: what was changed by hand, as text
+    :ivar drift: what was changed by hand
     :ivar conflicts: what stops any change of it
     :ivar adopted: it becomes ours
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
     """
 
     origin: Origin | None = None
-    drift: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
+    drift: tuple[Reason, ...] = ()
+    conflicts: tuple[Reason, ...] = ()
     rewrite_text: bool = False
     adopted: bool = False
 
@@ -84,33 +87,31 @@ def find(
         if live is None or live.marker in leaving or relation(desired.kind) is None:
             return Found()
         if live.marker == desired.uuid:
-            note = "it is there with our marker, though not recorded"
+            note = because(Why.NOT_RECORDED)
             return Found(_from_live(desired, live, note)) if live.kind is relation(desired.kind) else Found()
         if live.marker is not None or desired.key not in policies.adopt:
-            remedy = f"; rename one of the two, or adopt {desired.obj.name} if it is what is declared"
-            taken = f"the name of the {desired.kind.value} {desired.obj.name} is taken: {whose(live, desired.uuid)}"
-            return Found(conflicts=(f"{taken}{remedy if live.marker is None else ''}",))
-        problems = list(_not_as_declared(desired, live))
-        if problems:
-            return Found(conflicts=(f"{live.name} can't be adopted: {'; '.join(problems)}",))
+            why = Why.NAME_TAKEN if live.marker is not None else Why.NAME_TAKEN_ADOPT
+            return Found(conflicts=(because(why, desired.kind.value, desired.obj.name, whose(live, desired.uuid)),))
+        if problems := list(_not_as_declared(desired, live)):
+            return Found(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
         return Found(_from_live(desired, live, None), adopted=True)
     return _recorded(desired, desired.recorded, policies, desired.uuid in unfinished)
 
 
-def whose(live: LiveObject, expected: UUID) -> str:
-    """A sentence that says whose object it is, if not the expected one."""
+def whose(live: LiveObject, expected: UUID) -> Reason:
+    """Whose object it is, if not the expected one."""
     if live.marker is None:
-        return f"the {live.kind.value} {live.name} is there and lacks our marker: no deploy made it"
-    return f"the {live.kind.value} {live.name} is there and carries the marker of {live.marker}, not of {expected}"
+        return because(Why.NOT_OURS, live.kind.value, live.name)
+    return because(Why.MARKED_OTHER, live.kind.value, live.name, live.marker, expected)
 
 
-def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[str]:
+def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reason]:
     if live.kind is not relation(desired.kind):
-        yield f"it is a {live.kind.value}, declared is a {desired.kind.value}"
+        yield because(Why.IS_OTHER_KIND, live.kind.value, desired.kind.value)
     elif live.name != desired.obj.name:
-        yield f"its name is written {live.name}; declare it so"
+        yield because(Why.WRITTEN_SO, live.name)
     elif desired.obj.columns:
-        yield from _words(diff_columns(desired.obj.columns, live.columns))
+        yield from _by_hand(diff_columns(desired.obj.columns, live.columns))
 
 
 def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies, unfinished: bool) -> Found:
@@ -119,9 +120,9 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
         return Found(_from_record(known))
     if live is None:
         # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
-        gone = "it is gone from the catalog"
-        conflicts = (f"{gone}: remove or forget it, or let it be repaired",) if policies.drift == "adopt" else ()
-        return Found() if unfinished and was is LiveKind.VIEW else Found(drift=(gone,), conflicts=conflicts)
+        conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
+        again = unfinished and was is LiveKind.VIEW
+        return Found() if again else Found(drift=(because(Why.GONE),), conflicts=conflicts)
     if live.marker != desired.uuid:
         if live.marker is None and desired.key in policies.adopt and not list(_not_as_declared(desired, live)):
             return Found(_from_live(desired, live, None), adopted=True)
@@ -130,8 +131,7 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
     # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
     at_home = live.key in (known.key, desired.key)
     if drift and (unfinished or (at_home and is_unfinished(known, live))):
-        deploy = live.properties.get(DEPLOY, "an earlier one")
-        note = f"deploy {deploy} did not finish; continuing from what it left"
+        note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
         if live.kind is not relation(known.kind):
             return Found(None if live.kind is not relation(desired.kind) else _from_live(desired, live, note))
         text = (
@@ -141,32 +141,33 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
     if not drift or policies.drift == "fail":
         return Found(_from_record(known), drift)
     if live.key not in (known.key, desired.key) and policies.drift == "adopt":
-        return Found(_from_record(known), drift, (f"it is called {live.name} now: declare that name, or repair it",))
+        return Found(_from_record(known), drift, (because(Why.DECLARE_NAME, live.name),))
     if was is LiveKind.VIEW:
-        origin = replace(_from_record(known), note="changed by hand")
+        origin = replace(_from_record(known), note=because(Why.CHANGED_BY_HAND))
         return Found(origin, drift, rewrite_text=policies.drift == "repair")
     return _decided(desired, known, live, drift, policies)
 
 
 def _decided(
-    desired: DesiredObject, known: RecordedObject, live: LiveObject, drift: tuple[str, ...], policies: Policies
+    desired: DesiredObject, known: RecordedObject, live: LiveObject, drift: tuple[Reason, ...], policies: Policies
 ) -> Found:
     """A table that was changed by hand, under the policy adopt or repair."""
     changes = diff_columns(known.columns, live.columns) if live.columns else ()
-    origin = replace(_from_live(desired, live, "changed by hand"), contract=known.fingerprints.contract.digest)
+    origin = _from_live(desired, live, because(Why.CHANGED_BY_HAND))
+    origin = replace(origin, contract=known.fingerprints.contract.digest, by_hand=True)
     if policies.drift == "repair":
         return Found(origin, drift)
     added = {each.column.casefold() for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)}
     wanted = folded(desired.obj.columns)
     left = tuple(each for each in live.columns if each.name.casefold() in added - set(wanted))
-    against = [f"{words} by hand" for each in changes if _contradicts(each, desired, live) for words in _words([each])]
+    against = list(_by_hand([each for each in changes if _contradicts(each, desired, live)]))
     against += _rest(
         live,
         desired.obj.partitioning,
         desired.obj.keys,
         {name: desired.obj.properties[name] for name in known.properties if name in desired.obj.properties},
     )
-    conflicts = tuple(f"{each}, and adopting that means to declare it so" for each in against if each in drift)
+    conflicts = tuple(because(Why.DECLARE_IT, each) for each in against if each in drift)
     return Found(replace(origin, left=left), drift, conflicts)
 
 
@@ -188,38 +189,41 @@ def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     return live.stamp is not None and live.stamp != known.fingerprints.contract.digest
 
 
-def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[str]:
+def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:
     if live.kind is not relation(known.kind):
-        yield f"it is a {live.kind.value}, not a {known.kind.value}"
+        yield because(Why.IS_OTHER_KIND, live.kind.value, known.kind.value)
         return
     if live.key not in (known.key, desired.key):
-        yield f"it is called {live.name} now"
+        yield because(Why.CALLED, live.name)
     if live.kind is LiveKind.TABLE and live.columns:
-        yield from (f"{each} by hand" for each in _words(diff_columns(known.columns, live.columns)))
+        yield from _by_hand(diff_columns(known.columns, live.columns))
     yield from _rest(live, known.partitioning, known.keys, known.properties)
     if live.query is not None and live.query not in (known.sql, desired.sql):
         texts = [each.split() for each in (known.sql, desired.sql) if each is not None]
         if texts and live.query.split() not in texts:
-            yield "its text was changed by hand"
+            yield because(Why.VIEW_TEXT)
 
 
 def _rest(
     live: LiveObject, partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     """What else than its columns is not as it should be."""
     if live.constraints is not None and not same_names(live.constraints.partitioning, partitioning):
-        yield f"it is partitioned by {_listed(live.constraints.partitioning)}, not {_listed(partitioning)}"
+        yield because(Why.PARTITIONED, _listed(live.constraints.partitioning), _listed(partitioning))
     if live.constraints is not None and not same_names(live.constraints.keys, keys):
-        yield f"its keys are {_listed(live.constraints.keys)}, not {_listed(keys)}"
+        yield because(Why.KEYED, _listed(live.constraints.keys), _listed(keys))
     for name in properties if live.properties else ():
         if name != _FORMAT and live.properties.get(name) != properties[name]:
-            yield f"property {name} is {live.properties.get(name)!r}, not {properties[name]!r}"
+            yield because(Why.PROPERTY, name, repr(live.properties.get(name)), repr(properties[name]))
 
 
-def _words(changes: Sequence[ColumnChange]) -> Iterator[str]:
+def _by_hand(changes: Sequence[ColumnChange]) -> Iterator[Reason]:
     for each in changes:
-        if each.what in _WORDS:
-            yield _WORDS[each.what].format(column=each.column, before=each.before, after=each.after)
+        why = _BY_HAND.get(each.what)
+        if why is Why.COLUMN_TYPE:
+            yield because(why, each.column, each.after, each.before)
+        elif why is not None:
+            yield because(why, each.after if why is Why.COLUMN_ORDER else each.column)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -230,11 +234,11 @@ def _from_record(known: RecordedObject) -> Origin:
     return Origin(known.columns, known.fingerprints.contract.digest, known.partitioning, known.keys)
 
 
-def _from_live(desired: DesiredObject, live: LiveObject, note: str | None) -> Origin:
+def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None) -> Origin:
     known = desired.recorded
     said = folded(known.columns) if known is not None else {}
     columns = tuple(
-        replace(each, renamed_from=before.renamed_from, comment=before.comment)
+        replace(each, was=before.was, comment=before.comment)
         if (before := said.get(each.name.casefold())) is not None
         else each
         for each in live.columns

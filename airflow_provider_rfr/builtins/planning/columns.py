@@ -1,7 +1,7 @@
-"""The difference between two lists of columns: what it asks of a table's storage, and what it means for readers.
+"""How a table's columns become the declared ones: which column was which, what differs, and the updates that do it.
 
 Names are compared without case, types as canonical texts. A column is the same one if its name is, or if the
-declaration says what it was called before.
+declaration says what it was (:class:`~airflow_provider_rfr.builtins.spec.Was`).
 
 A schema update of Iceberg can't rename a column to a name that another one still has, nor add a column under a name
 that is being given up. So the way to a list of columns takes up to three updates, one after the other, in one
@@ -15,14 +15,15 @@ transaction:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from airflow_provider_rfr.builtins.spec import Column, Strategy
-from airflow_provider_rfr.lake.types import TypeChange, classify, is_plain, quoted
+from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.spec import Column, Was
+from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
+from airflow_provider_rfr.lake.types import TypeChange, classify, quoted
 
 
 class Change(str, Enum):
@@ -40,17 +41,17 @@ class Change(str, Enum):
     COMMENT = "comment"
 
 
-_NEEDS: Final[Mapping[Change, Strategy]] = {
-    Change.ADD: Strategy.EVOLVE,
-    Change.ADD_REQUIRED: Strategy.REWRITE,
-    Change.DROP: Strategy.EVOLVE,
-    Change.RENAME: Strategy.EVOLVE,
-    Change.WIDEN: Strategy.EVOLVE,
-    Change.RETYPE: Strategy.REWRITE,
-    Change.REORDER: Strategy.EVOLVE,
-    Change.RELAX: Strategy.EVOLVE,
-    Change.REQUIRE: Strategy.EVOLVE,
-    Change.COMMENT: Strategy.METADATA,
+_NEEDS: Final[Mapping[Change, Action]] = {
+    Change.ADD: Action.EVOLVE,
+    Change.ADD_REQUIRED: Action.REWRITE,
+    Change.DROP: Action.EVOLVE,
+    Change.RENAME: Action.EVOLVE,
+    Change.WIDEN: Action.EVOLVE,
+    Change.RETYPE: Action.REWRITE,
+    Change.REORDER: Action.EVOLVE,
+    Change.RELAX: Action.EVOLVE,
+    Change.REQUIRE: Action.EVOLVE,
+    Change.COMMENT: Action.METADATA,
 }
 """The gentlest mechanism that can do each of them; a table in Iceberg's format 2."""
 _BREAKS_READERS: Final = frozenset({Change.DROP, Change.RENAME, Change.WIDEN, Change.RETYPE})
@@ -93,25 +94,22 @@ def folded(columns: Iterable[Column]) -> dict[str, Column]:
     return {each.name.casefold(): each for each in columns}
 
 
-def pending_renames(
-    old: Sequence[Column], new: Sequence[Column], extra: Mapping[str, str] | None = None, *, recorded: bool = True
-) -> dict[str, str]:
+def pending_renames(old: Sequence[Column], new: Sequence[Column], *, recorded: bool = True) -> dict[str, str]:
     """New compared name -> old one, of the renames that are declared and not done.
 
-    A declared rename stays in the declaration after it was done. It is done when the column carried the same words
-    before; where it is not known what they were, when the new name is there.
+    A ``was`` stays in the declaration after it was done. It is done when the column said the same before; where it is
+    not known what was said, when the new name is there.
 
-    :param extra: the same from instructions, for renames that took more than one version
-    :param recorded: the old columns still say what they were called before
+    :param recorded: the old columns still say what they were
     """
     before, found, taken = folded(old), {}, set()
     for column in new:
         name = column.name.casefold()
-        for source in (column.renamed_from and column.renamed_from.casefold(), (extra or {}).get(name)):
-            if not source or source == name or source not in before or source in taken:
+        for source in (each.name.casefold() for each in column.was if each.name is not None):
+            if source == name or source not in before or source in taken:
                 continue
             known = before.get(name)
-            if known is None or (recorded and (known.renamed_from or "").casefold() != source):
+            if known is None or (recorded and source not in {(each.name or "").casefold() for each in known.was}):
                 found[name] = source
                 taken.add(source)
                 break
@@ -159,10 +157,101 @@ def diff_columns(
     return (*found, *(ColumnChange(Change.DROP, each.name, each.type, "") for each in dropped))
 
 
-def gentlest(changes: Iterable[ColumnChange]) -> Strategy | None:
+def gentlest(changes: Iterable[ColumnChange]) -> Action | None:
     """The gentlest mechanism that can do all of them; None for none of them."""
-    order = (Strategy.METADATA, Strategy.EVOLVE, Strategy.REWRITE)
+    order = (Action.METADATA, Action.EVOLVE, Action.REWRITE)
     return max((_NEEDS[each.what] for each in changes), key=order.index, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """How the values of a table's columns are made from those of the old columns.
+
+    :ivar texts: SQL by new column, over the old columns; a column that is not here keeps its values
+    :ivar used: the ``was`` that each of them comes from
+    :ivar missing: changes that need values and have no ``was`` for them
+    :ivar unreadable: by new column, what is wrong with its ``using``
+    """
+
+    texts: Mapping[str, str]
+    used: Mapping[str, Was]
+    missing: tuple[ColumnChange, ...]
+    unreadable: Mapping[str, str]
+
+
+def expressions_of(
+    old: Sequence[Column], new: Sequence[Column], changes: Iterable[ColumnChange], renames: Mapping[str, str]
+) -> Expressions:
+    """What the declaration says about the values of columns that do not simply stay."""
+    before, sources = folded(old), _origins(old, new, renames)
+    retyped = {each.column.casefold() for each in changes if each.what is Change.RETYPE}
+    # A `using` may call a column what it is called now, or was at any time.
+    called = {name: before[source].name for name, source in sources.items() if name not in before}
+    called |= {
+        was.name.casefold(): before[sources[column.name.casefold()]].name
+        for column in new
+        for was in column.was
+        if was.name is not None and column.name.casefold() in sources and was.name.casefold() not in before
+    }
+    texts, used, unreadable = {}, {}, {}
+    for column in new:
+        name = column.name.casefold()
+        source = sources.get(name)
+        was = _meets(column, before[source] if source is not None else None)
+        if was is None or was.using is None or (source is not None and name not in retyped):
+            continue
+        texts[column.name], used[column.name] = was.using, was
+        try:
+            texts[column.name] = text = compose(was.using, called)
+            unknown = [each for each in columns_read(text) if each not in before]
+        except ValueError as error:
+            unreadable[column.name] = str(error)
+            continue
+        if unknown:
+            unreadable[column.name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(before)}"
+    missing = tuple(each for each in changes if each.what in NEEDS_VALUES and each.column not in texts)
+    return Expressions(texts, used, missing, unreadable)
+
+
+def _meets(column: Column, source: Column | None) -> Was | None:
+    """The newest ``was`` with a ``using`` for what the table has."""
+    for was in column.was:
+        if was.using is None:
+            continue
+        if source is None:
+            if was.name is None and was.type is None:
+                return was
+        elif (was.name or column.name).casefold() == source.name.casefold() and was.type in (None, source.type):
+            return was
+    return None
+
+
+def narrows(change: ColumnChange, using: str) -> bool:
+    """Whether values may be lost on the way to another type, though every row stays."""
+    return "try_" in using.casefold() or classify(change.after, change.before) is TypeChange.WIDEN
+
+
+_DEFAULTS: Final = {
+    "string": "''",
+    "boolean": "false",
+    "date": "current_date()",
+    "timestamp": "current_timestamp()",
+    "timestamp_ntz": "localtimestamp()",
+    "binary": "X''",
+}
+_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint", "float", "double", "decimal")
+
+
+def proposed(change: ColumnChange, changes: Iterable[ColumnChange]) -> Was:
+    """A first proposal for the ``was`` of a column whose values are not simply there, to be checked by its reader."""
+    if change.what is Change.RETYPE:
+        called = {each.column: each.before for each in changes if each.what is Change.RENAME}
+        name = called.get(change.column)
+        return Was(name, change.before, f"CAST({quoted(name or change.column)} AS {change.after})")
+    kind = change.after.casefold()
+    if kind.startswith(_NUMBERS):
+        return Was(using=f"CAST(0 AS {change.after})")
+    return Was(using=_DEFAULTS.get(kind, f"CAST(NULL AS {change.after})"))
 
 
 def possible_renames(changes: Iterable[ColumnChange]) -> list[tuple[str, str]]:
@@ -171,14 +260,6 @@ def possible_renames(changes: Iterable[ColumnChange]) -> list[tuple[str, str]]:
     dropped = [each for each in changes if each.what is Change.DROP]
     added = [each for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)]
     return [(old.column, new.column) for new in added for old in dropped if new.after == old.before]
-
-
-def rename_hints(changes: Iterable[ColumnChange]) -> list[str]:
-    """A sentence for each of the possible renames."""
-    return [
-        f"if {new} is {old} under a new name, declare it with renamed_from: {old}"
-        for old, new in possible_renames(changes)
-    ]
 
 
 _Operation = dict[str, Any]
@@ -271,51 +352,6 @@ def schema_updates(old: Sequence[Column], new: Sequence[Column], renames: Mappin
     updates = [batch for batch in (draft.first, draft.second, draft.third) if batch]
     found: dict[str, Any] = {"updates": updates} if updates else {}
     return {**found, "tighten": tighten} if tighten else found
-
-
-_DIGITS: Final = 12
-_DEFAULTS: Final = {
-    "string": "''",
-    "boolean": "false",
-    "date": "current_date()",
-    "timestamp": "current_timestamp()",
-    "timestamp_ntz": "localtimestamp()",
-    "binary": "X''",
-}
-_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint", "float", "double", "decimal")
-
-
-def short(digest: str, digits: int = _DIGITS) -> str:
-    """A fingerprint for people, long enough for an instruction."""
-    prefix, colon, rest = digest.rpartition(":")
-    return f"{prefix}{colon}{rest[:digits]}"
-
-
-def instruction(before: str, after: str, changes: Sequence[ColumnChange]) -> str:
-    """An entry for ``migrations``, with an expression for each column whose values are not simply there."""
-    called = {each.column: each.before for each in changes if each.what is Change.RENAME}
-    needed = {each.column: _expression(each, called) for each in changes if each.what in NEEDS_VALUES}
-    how = Strategy.REWRITE if needed else Strategy.EVOLVE
-    if needed:
-        # A deploy that skips a version learns only from the instructions what a column was called in between.
-        needed = {**{name: quoted(before) for name, before in called.items()}, **needed}
-    entry = f"from: {json.dumps(short(before))}, to: {json.dumps(short(after))}, how: {how.value}"
-    if needed:
-        # JSON is YAML: texts in double quotes, and names that need them.
-        keys = {name: name if is_plain(name) else json.dumps(name, ensure_ascii=False) for name in needed}
-        pairs = ", ".join(f"{keys[name]}: {json.dumps(text, ensure_ascii=False)}" for name, text in needed.items())
-        entry += f", expressions: {{{pairs}}}"
-    return f"- {{{entry}}}"
-
-
-def _expression(change: ColumnChange, called: Mapping[str, str]) -> str:
-    """A first proposal, to be checked by its reader."""
-    if change.what is Change.RETYPE:
-        return f"CAST({quoted(called.get(change.column, change.column))} AS {change.after})"
-    kind = change.after.casefold()
-    if kind.startswith(_NUMBERS):
-        return f"CAST(0 AS {change.after})"
-    return _DEFAULTS.get(kind, f"CAST(NULL AS {change.after})")
 
 
 @dataclass(frozen=True, slots=True)

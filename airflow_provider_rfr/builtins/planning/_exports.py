@@ -1,0 +1,135 @@
+"""What the changes mean for sinks: each goes on behind its cursor, or somebody decides about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, Difference, metadata_words
+from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Blocked, Dependent, Policies, Step
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.state import RegistryState, SinkState
+
+_CONTINUES = {
+    Action.ADOPT: Why.CURSOR_KEPT,
+    Action.METADATA: Why.CURSOR_KEPT,
+    Action.EVOLVE: Why.CURSOR_KEPT,
+    Action.REWRITE: Why.MIGRATION_SKIPPED,
+    Action.RECOMPUTE: Why.EQUAL_CONTENTS,
+    Action.RENAME: Why.SAME_OBJECT,
+}
+"""Why nothing is sent twice and nothing is left out."""
+_CHOICES = {
+    Action.HOLD: Why.SINK_STOPS,
+    Action.RESUME_FROM_NEW: Why.SINK_FROM_NEW,
+    Action.RESEND: Why.SINK_RESENDS,
+}
+
+
+def decide_sink(decision: Decision, *, unfinished: bool) -> None:
+    """Decide about a declared sink by itself; what its source's change means for it follows in :func:`exports`.
+
+    :param unfinished: a deploy that did not finish began to change it, so its row may not be as recorded
+    """
+    desired, known = decision.desired, decision.desired.recorded
+    assert desired.obj.sink is not None
+    decision.details = {"source": str(desired.reads[0].uuid or ""), "columns": list(desired.reads[0].columns or ())}
+    if desired.reads[0].uuid is None:
+        decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
+    if known is None:
+        decision.how = Action.CREATE
+        decision.reasons.append(because(Why.NEW))
+    elif known.kind is not Kind.SINK:
+        decision.how = Action.CREATE
+    elif decision.differences.keys() - {Difference.NAME}:
+        decision.how = Action.METADATA
+        decision.words += metadata_words(desired, known)
+    elif unfinished:
+        decision.how = Action.METADATA
+        decision.reasons.append(because(Why.UNFINISHED_SINK))
+
+
+class Exports:
+    """The decisions about all sinks.
+
+    :ivar dependents: every sink whose source changes, with what becomes of it
+    :ivar steps: of sinks whose rows are gone, by id
+    :ivar blocked: sinks without a decision, by id
+    """
+
+    def __init__(self, policies: Policies) -> None:
+        self.dependents: list[Dependent] = []
+        self.steps: dict[UUID, Step] = {}
+        self.blocked: dict[UUID, Blocked] = {}
+        self._policies = policies
+
+    def note(self, state: SinkState, how: str, reason: Reason, user: bool) -> None:
+        self.dependents.append(Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user))
+
+    def choose(self, state: SinkState, why: Reason, user: bool, since: str | None = None) -> None:
+        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
+
+        :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
+            source, or the id of the new source. A decision that was written down already is not taken once more
+        """
+        choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
+        if choice not in SINKS:
+            problem = because(Why.SINK_UNDECIDED, why, state.name)
+            self.blocked[state.uuid] = Blocked(state.name, Kind.SINK, (problem,), state.uuid)
+            self.note(state, "undecided", why, user)
+            return
+        action = Action(choice)
+        details = {} if since is None else {"since": since}
+        self.steps[state.uuid] = Step(0, state.uuid, state.name, Kind.SINK, action, (why,), (), details)
+        self.note(state, choice, because(_CHOICES[action], why), user)
+
+
+def exports(
+    decisions: Decisions, recorded: RegistryState, policies: Policies, leftover_sinks: Iterable[SinkState] = ()
+) -> Exports:
+    """What the changes mean for every sink, declared or made by users.
+
+    :param leftover_sinks: made by an unfinished deploy and not declared; they are removed
+    """
+    found, ours = Exports(policies), {}
+    by_uuid = {each.uuid: each for each in recorded.sinks}
+    for decision in decisions.values():
+        desired = decision.desired
+        if desired.obj.sink is not None and desired.reads[0].uuid is not None and decision.how is not Action.CREATE:
+            ours[desired.uuid] = SinkState(
+                desired.uuid, desired.obj.name, desired.reads[0].uuid, on_replace=desired.obj.sink.on_replace
+            )
+    left = {each.uuid for each in leftover_sinks}
+    users = [each for identity, each in by_uuid.items() if identity not in decisions and identity not in left]
+    for state in sorted((*ours.values(), *users), key=lambda each: (each.name.casefold(), str(each.uuid))):
+        source = decisions.get(state.source)
+        if source is None:
+            continue
+        name, live, user = source.desired.obj.name, source.desired.live, state.uuid not in ours
+        emptied = live.emptied_by(recorded.revision) if live is not None else None
+        how = source.how if source.how is not None else Action.RENAME if source.renamed else None
+        if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE) and not source.leaves:
+            found.choose(state, because(Why.EMPTIED_UNFINISHED, name, emptied), user, emptied)
+        elif how is not None and how in _CONTINUES and not source.leaves:
+            cursor = by_uuid.get(state.uuid, state).cursor
+            kept = "cursor" if cursor is None else f"cursor {cursor}"
+            found.note(state, "continue", because(_CONTINUES[how], kept), user)
+        elif how is not None:
+            why = Why.EMPTIED if how is Action.REPLACE_EMPTY else Why.MADE_AGAIN
+            found.choose(state, because(why, name), user)
+    _other_sources(found, decisions, by_uuid)
+    return found
+
+
+def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, SinkState]) -> None:
+    """A cursor is of no use in another source. The sink's row may have one that an unfinished deploy gave it."""
+    for decision in decisions.values():
+        desired, known = decision.desired, decision.desired.recorded
+        if desired.obj.sink is None or known is None or known.kind is not Kind.SINK or desired.uuid in found.steps:
+            continue
+        before = {each.uuid for each in known.deps[:1]} | {each.source for each in (states.get(desired.uuid),) if each}
+        now = desired.reads[0].uuid
+        if now is not None and before - {None, now}:
+            state = SinkState(desired.uuid, desired.obj.name, now, on_replace=desired.obj.sink.on_replace)
+            found.choose(state, because(Why.EXPORTS_ANOTHER, desired.obj.sink.source), False, str(now))
