@@ -225,11 +225,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _deploy(hook: BuiltinsHook, found: Plan, args: Namespace) -> Applied:
     actor = f"{getpass.getuser()}, airflow rfr builtins"
-    # Starting Spark takes seconds, and most plans need no SQL.
-    if not hook.needs_spark(found):
-        return hook.apply(found, actor=actor)
+    # Spark is started by the first statement, and most plans have none.
     with closing(_engine(hook, args)) as sql:
-        return hook.apply(found, sql=sql, actor=actor)
+        return hook.apply(found, sql=sql, actor=actor, replan=getattr(args, "plan", None) is None)
 
 
 def _engine(hook: BuiltinsHook, args: Namespace) -> SparkSqlEngine:

@@ -135,15 +135,17 @@ class BuiltinsHook(BaseHook):
         recorded, live = self.observe()
         return plan(self.spec, recorded, live, policies=policies)
 
-    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "") -> Applied:
+    def apply(self, plan: Plan, *, sql: SqlEngine | None = None, actor: str = "", replan: bool = False) -> Applied:
         """Apply the plan in this process.
 
+        :param replan: nobody has approved the plan: if another deploy came first, do what is left
         :raises BlockedPlanError: the plan is blocked
         :raises StalePlanError: the state has changed since it was made
         """
         from airflow_provider_rfr.builtins import apply
 
-        return apply(plan, catalog=self.catalog, store=self.store, spec=self.spec, sql=sql, actor=actor)
+        where = {"catalog": self.catalog, "store": self.store}
+        return apply(plan, spec=self.spec, sql=sql, actor=actor, replan=replan, **where)
 
     def done_by(self, actor: str) -> dict[str, Plan]:
         """Plans that this actor has applied, by id of the deploy.
@@ -210,7 +212,7 @@ def policies_of(given: Mapping[str, Any] | None) -> Policies:
     chosen = {name: value for name, value in (given or {}).items() if value is not None}
     if unknown := [name for name in chosen if name not in known]:
         raise ConfigurationError(f"policies.{unknown[0]}", "is unknown", f"one of {', '.join(known)}")
-    for name in ("accept_data_loss", "adopt"):
+    for name in ("accept_data_loss", "adopt", "break_views"):
         if isinstance(chosen.get(name), (list, tuple, set)):
             chosen[name] = frozenset(chosen[name])
     return Policies(**chosen)

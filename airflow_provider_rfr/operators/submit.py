@@ -33,7 +33,7 @@ from airflow_provider_rfr.refresh.process import is_alive, process_started
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_rfr.builtins import Plan
+    from airflow_provider_rfr.builtins import Plan, Policies
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 
@@ -174,12 +174,16 @@ def load_application(
         hook.default_conf("spark.driver.extraJavaOptions", " ".join(driver_java_options()))
 
 
-def load_migration(folder: Path, builtins: BuiltinsHook, plan: Plan, actor: str, hook: RefreshSparkHook) -> None:
+def load_migration(
+    folder: Path, builtins: BuiltinsHook, plan: Plan | Policies, actor: str, hook: RefreshSparkHook
+) -> None:
     """Give the hook the files and settings of a deploy; the declarations travel as a value in its document.
 
+    :param plan: an approved one, or policies, with which the driver makes its own
     :param folder: private, and kept until spark-submit has ended
     :raises ConfigurationError: Spark would refuse the driver, or has no settings for such a catalog
     """
+    from airflow_provider_rfr.builtins import Plan
     from airflow_provider_rfr.builtins.state import encode
     from airflow_provider_rfr.lake.catalog import spark_sql_settings
 
@@ -190,9 +194,12 @@ def load_migration(folder: Path, builtins: BuiltinsHook, plan: Plan, actor: str,
         "lake": {"name": lake.name, "properties": lake.properties},
         "store": builtins.store_url,
         "spec": encode(builtins.spec),
-        "plan": plan.to_json(),
         "actor": actor,
     }
+    if isinstance(plan, Plan):
+        document["plan"] = plan.to_json()
+    else:
+        document["policies"] = encode(plan)
     load_application(hook, folder, document, _MIGRATION_PARTS)
 
 

@@ -35,7 +35,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -93,6 +93,14 @@ def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
                 raise StepError(step.name, step.how.value, problem, "run it when fewer write") from error
 
 
+def _check_applicable(plan: Plan) -> None:
+    if not plan.applicable:
+        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
+        drift = [each for each in plan.drift if each.blocking]
+        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
+        raise BlockedPlanError(found)
+
+
 def apply(
     plan: Plan,
     *,
@@ -102,8 +110,9 @@ def apply(
     sql: SqlEngine | None = None,
     actor: str = "",
     views: ViewsOf = catalog_views,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
     lease_seconds: float = SECONDS,
+    replan: bool = False,
 ) -> Applied:
     """Do what the plan says, if the present state gives the very same plan.
 
@@ -113,6 +122,7 @@ def apply(
     :param actor: who or what deploys, for the journal
     :param patience: seconds to wait for another deploy
     :param lease_seconds: after this time without renewal, another deploy may take over
+    :param replan: nobody has approved the plan: if another deploy came first, do what is left by a plan of now
     :raises BlockedPlanError: something stops the plan; nothing was done
     :raises StalePlanError: the present state gives another plan; nothing was done
     :raises DeployBusyError: another deploy holds the lease
@@ -122,14 +132,10 @@ def apply(
     if (plan.project, plan.version) != (spec.project, spec.version):
         ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
         raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
-    if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
-        drift = [each for each in plan.drift if each.blocking]
-        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
-        raise BlockedPlanError(found)
+    _check_applicable(plan)
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan)
+        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan, replan=replan)
     if applied.state == DeployState.DONE.value:
         record_deploys(opened, store, plan.project)
     return applied
@@ -147,13 +153,14 @@ class _Deploy:
     actor: str
     views: ViewsOf
 
-    def run(self, approved: Plan) -> Applied:
+    def run(self, approved: Plan, *, replan: bool) -> Applied:
         """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
         recorded, live = observe(self.catalog, self.store, project=approved.project, views=self.views)
         fresh = make_plan(self.spec, recorded, live, policies=approved.policies)
         if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
             return done
-        plan = ensure_current(approved, fresh)
+        plan = fresh if replan else ensure_current(approved, fresh)
+        _check_applicable(plan)
         run, views, token = uuid4().hex, lambda: self.views(self.catalog), self.lease.token
         opening = self._opening(plan, run)
         # That an older version found nothing to do is not recorded.
@@ -164,6 +171,8 @@ class _Deploy:
         work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
         # Checked before anything is done, not half way.
         needing = [each.name for each in plan.steps if takes_sql(each)]
+        if self.sql is None and needing and replan:
+            raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")

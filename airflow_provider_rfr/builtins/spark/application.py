@@ -201,7 +201,8 @@ def _deploy(document: _MigrationDocument) -> Applied:
     views = registered_views(recorded) if not holds_views(catalog) else ()
     engine = SparkSqlEngine(document.lake, document.spark, registered=views)
     try:
-        return apply(plan, catalog=catalog, store=store, spec=spec, sql=engine, actor=document.actor)
+        own = document.plan is None
+        return apply(plan, catalog=catalog, store=store, spec=spec, sql=engine, actor=document.actor, replan=own)
     finally:
         engine.close()
         store.close()
