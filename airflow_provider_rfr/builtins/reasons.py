@@ -55,7 +55,8 @@ class Why(str, Enum):
     READS_RENAMED_COLUMN = "reads_renamed_column"
     READS_DROPPED_COLUMN = "reads_dropped_column"
     READS_UNKNOWN = "reads_unknown"
-    NOT_SEAMLESS = "not_seamless"
+    STAYS_READABLE = "stays_readable"
+    BRIDGED = "bridged"
     # What stops a deploy.
     NEEDS_USING = "needs_using"
     USING_UNREADABLE = "using_unreadable"
@@ -141,7 +142,8 @@ _SENTENCES: Final[Mapping[Why, str]] = {
     Why.READS_RENAMED_COLUMN: "reads {}, which is called {} now",
     Why.READS_DROPPED_COLUMN: "reads {}, which is dropped",
     Why.READS_UNKNOWN: "can't be read, so it may read {}",
-    Why.NOT_SEAMLESS: "can't be read between the change of {} and its own",
+    Why.STAYS_READABLE: "stays readable while what it reads gets wider",
+    Why.BRIDGED: "bridged by a deploy that did not finish",
     Why.NEEDS_USING: "{}: {} -> {} needs values: write in its `was` how they are made",
     Why.USING_UNREADABLE: "the `using` of {}: {}",
     Why.MAYBE_RENAMED: "if {} is {} under a new name, write was: {}",

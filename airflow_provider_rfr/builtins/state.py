@@ -71,6 +71,8 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
+BRIDGED: Final = "rfr.bridged"
+"""Property of a view while a deploy is under way: its own text, which it gets back."""
 BROKEN: Final = "rfr.broken"
 """Property of a user's view: what it reads that is not there any more. Whoever replaces the view takes it away."""
 EMPTIED: Final = "rfr.emptied"
@@ -210,12 +212,16 @@ class UserView(Named):
 
     :ivar reads: None when its text can't be read: it may read anything
     :ivar broken: why it broke, if somebody let it break
+    :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
+    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star
     """
 
     name: str
     query: str
     reads: tuple[Dependency, ...] | None = ()
     broken: str | None = None
+    bridged: bool = False
+    pinned: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import BROKEN, MARKER
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import COMMENT
+from airflow_provider_rfr.lake.types import quoted
 
 
 def probe_view(work: Work, step: Step) -> bool | None:
@@ -57,12 +58,37 @@ def rebind_users(work: Work, step: Step) -> None:
     view = work.view(step.name)
     if view is not None and view.properties.get(MARKER) is not None:
         raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
-    said = {name: value for name, value in view.properties.items() if name != BROKEN} if view is not None else {}
+    marks = (BRIDGED, BROKEN)
+    said = {name: value for name, value in view.properties.items() if name not in marks} if view is not None else {}
     work.engine(step).create_view(
         step.name,
         str(step.details["sql"]),
         properties={name: value for name, value in said.items() if name != COMMENT},
         comment=said.get(COMMENT),
+        columns=(),
+        replace=True,
+    )
+
+
+def bridge(work: Work, step: Step) -> None:
+    """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
+    and can be read before and after the change. Its own text is kept in a property."""
+    view, outputs = work.view(step.name), work.bridged.get(step.name.casefold())
+    if view is None:
+        return
+    if outputs is None:
+        # Its present text can't be run over what it is going to read, so nothing would hold before and after.
+        if not step.user:
+            work.engine(step).set_view_properties(step.name, work.marks(step), view.comment)
+        return
+    text = str(step.details["sql"])
+    casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
+    properties = {name: value for name, value in view.properties.items() if name != COMMENT}
+    work.engine(step).create_view(
+        step.name,
+        f"SELECT {casts} FROM (\n{text}\n)",
+        properties={**properties, BRIDGED: text, **({} if step.user else work.marks(step))},
+        comment=view.comment,
         columns=(),
         replace=True,
     )

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import release
+from airflow_provider_rfr.builtins.execution.analysis import analyse
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
@@ -176,6 +177,7 @@ class _Deploy:
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
+        work.bridged.update(analyse(work))
         fence(self.catalog, self.store, self.lease)
         self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:

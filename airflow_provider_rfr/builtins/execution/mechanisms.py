@@ -42,7 +42,7 @@ def mechanism_of(step: Step) -> Mechanism:
     if step.kind is Kind.SINK:
         return _SINK
     if step.user:
-        return replace(_VIEW, do=_views.mark_broken if step.how is Action.MARK_BROKEN else _views.rebind_users)
+        return replace(_VIEW, do=_OF_USERS.get(step.how, _views.rebind_users))
     found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
     if found is None:
         raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")
@@ -95,11 +95,13 @@ _TABLES: dict[Action, Mechanism] = {
     Action.REMOVE: _RETIRE,
 }
 _VIEW = Mechanism(_views.probe_view, _views.define)
+_OF_USERS = {Action.BRIDGE: _views.bridge, Action.MARK_BROKEN: _views.mark_broken}
 _DROP = Mechanism(_views.probe_drop, _views.drop)
 _VIEWS: dict[Action, Mechanism] = {
     Action.CREATE: _VIEW,
     Action.REPLACE: _VIEW,
     Action.REBIND: _VIEW,
+    Action.BRIDGE: replace(_VIEW, do=_views.bridge),
     Action.METADATA: replace(_VIEW, do=_views.describe),
     Action.ADOPT: replace(_VIEW, do=_views.describe),
     Action.RENAME: Mechanism(_views.probe_rename, _views.rename, lambda work, step: {"to": step.details["to"]}),

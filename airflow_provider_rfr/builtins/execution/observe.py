@@ -14,8 +14,9 @@ from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
-from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
 from airflow_provider_rfr.builtins.state import (
+    BRIDGED,
     BROKEN,
     MARKER,
     STAMP,
@@ -89,7 +90,14 @@ def observe(
         ]
     found |= {each.key: each for each in listed if each.key not in found}
     users = tuple(
-        UserView(each.name, each.query, _reads(each, catalog.name, found), each.properties.get(BROKEN))
+        UserView(
+            each.name,
+            each.properties.get(BRIDGED, each.query),
+            _reads(each, catalog.name, found),
+            each.properties.get(BROKEN),
+            BRIDGED in each.properties,
+            _pinned(each, found),
+        )
         for each in there or ()
         if _marker_of(each.properties) is None
     )
@@ -143,6 +151,24 @@ def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> t
     except QueryError:
         return None
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
+
+
+def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
+    """The text of a user's view with its stars written out, so that it shows the same columns when it is issued again.
+
+    A bridged view's text in its property is that already.
+    """
+    if BRIDGED in entry.properties or "*" not in entry.query:
+        return None
+
+    def columns_of(name: str) -> tuple[str, ...] | None:
+        there = found.get(name.casefold())
+        return tuple(each.name for each in there.columns) if there is not None and there.columns else None
+
+    try:
+        return expand_stars(entry.query, columns_of, entry.namespace or namespace_of(entry.name))
+    except QueryError:
+        return None
 
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:

@@ -19,6 +19,7 @@ from airflow_provider_rfr.builtins.planning.columns import (
     gone_of,
     pending_renames,
     shape_of,
+    widened_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -206,7 +207,8 @@ def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet =
         return Effects(EVERYTHING, contents)
     renames = pending_renames(known.columns, desired.obj.columns)
     changes = diff_columns(known.columns, desired.obj.columns, renames)
-    return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
+    gone = gone_of(known.columns, desired.obj.columns, changes)
+    return Effects(shape_of(changes), contents, gone, widened_of(changes))
 
 
 def metadata_words(desired: DesiredObject, known: RecordedObject) -> Iterator[str]:

@@ -32,6 +32,7 @@ from airflow_provider_rfr.builtins.planning.columns import (
     proposed,
     schema_updates,
     shape_of,
+    widened_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action, Load, Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -237,7 +238,7 @@ def _take(decision: Decision, change: _Change, how: Action | None) -> None:
     elif how is Action.REWRITE:
         contents = ColumnSet(frozenset(name.casefold() for name in change.expressions.texts))
     gone = gone_of(change.origin.columns, desired.obj.columns, change.changes) if change.changes else ()
-    decision.effects = Effects(shape_of(change.changes), contents, gone)
+    decision.effects = Effects(shape_of(change.changes), contents, gone, widened_of(change.changes))
 
 
 def _decide_load(decision: Decision) -> None:

@@ -55,6 +55,8 @@ class UserViews:
                 self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
             broken, changed = self._noticed[key] = self._notice(view)
             why = [*broken.values(), *changed.values()]
+            if view.bridged and not why:
+                why = [because(Why.BRIDGED)]
             if not why:
                 continue
             allowed = key in self._policies.break_views
@@ -67,7 +69,7 @@ class UserViews:
                 self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
                 self._step(view, Action.MARK_BROKEN, why, {"broken": "; ".join(map(str, broken.values()))})
             else:
-                self._step(view, Action.REBIND, why, {"sql": view.query})
+                self._step(view, Action.REBIND, why, {"sql": view.pinned or view.query})
         return self
 
     def _step(self, view: UserView, how: Action, why: Iterable[Reason], details: Mapping[str, str]) -> None:

@@ -386,18 +386,21 @@ class Effects:
         yet
     :ivar contents: columns whose values may be others than before, or of which there may be other rows
     :ivar gone: old names that no longer exist, with the present name ("" for a dropped column)
+    :ivar widened: those of ``shape`` that only take more values than before
     """
 
     shape: ColumnSet = NOTHING
     contents: ColumnSet = NOTHING
     gone: tuple[tuple[str, str], ...] = ()
+    widened: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.shape) or bool(self.contents)
 
     def __or__(self, other: Effects) -> Effects:
         gone = dict((*self.gone, *other.gone))
-        return Effects(self.shape | other.shape, self.contents | other.contents, tuple(gone.items()))
+        shape, contents = self.shape | other.shape, self.contents | other.contents
+        return Effects(shape, contents, tuple(gone.items()), self.widened | other.widened)
 
 
 NO_EFFECTS = Effects()
@@ -412,6 +415,15 @@ def shape_of(changes: Iterable[ColumnChange]) -> ColumnSet:
             if each.what is Change.RENAME:
                 found.add(each.before.casefold())
     return ColumnSet(frozenset(found))
+
+
+def widened_of(changes: Iterable[ColumnChange]) -> frozenset[str]:
+    """Columns that only take more values than before."""
+    changes = tuple(changes)
+    others = {each.column for each in changes if each.what in (Change.RENAME, Change.RETYPE, Change.DROP)}
+    return frozenset(
+        each.column.casefold() for each in changes if each.what is Change.WIDEN and each.column not in others
+    )
 
 
 def gone_of(

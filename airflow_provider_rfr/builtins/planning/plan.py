@@ -82,6 +82,8 @@ class Action(str, Enum):
     REBIND = "rebind"
     """A view gets its own text once more, so that it sees its inputs' types as they are now."""
     RENAME = "rename"
+    BRIDGE = "bridge"
+    """A view gets a text that gives the same before and after a column under it is widened."""
     MARK_BROKEN = "mark_broken"
     """A user's view that may break is marked, so that it is shown until somebody mends it."""
     DROP = "drop"
@@ -105,7 +107,8 @@ class Load(str, Enum):
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_CHANGES: Final = frozenset(Action) - _ADDS - {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN}
+_UNCOUNTED: Final = {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
+_CHANGES: Final = frozenset(Action) - _ADDS - _UNCOUNTED
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 

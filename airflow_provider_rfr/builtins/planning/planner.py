@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredState, relation, release
+from airflow_provider_rfr.builtins.planning._bridges import Bridges
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision
 from airflow_provider_rfr.builtins.planning._exports import Exports, exports
@@ -32,6 +33,7 @@ class _Outcome:
     removed: Removals
     leaving: Leaving
     user_views: UserViews
+    bridges: Bridges
     exports: Exports
     policies: Policies
 
@@ -49,6 +51,7 @@ class _Outcome:
         parts = (
             self._removed_sinks(),
             (each for each in sinks if each.how is Action.HOLD),
+            self._bridges(),
             self._leftovers(leaving.leftovers[0]),
             self._drops(leaving.early),
             renames(each for uuid, each in self._going.items() if uuid not in leaving.early),
@@ -82,6 +85,13 @@ class _Outcome:
                 rows=live.rows if live is not None else None,
                 bytes=live.bytes if live is not None else None,
             )
+
+    def _bridges(self) -> Iterator[Step]:
+        """Of views that get their own text again later in this plan."""
+        later = {each.name for each in self.user_views.steps if each.how is Action.REBIND}
+        for step in self.bridges.steps:
+            if step.uuid in self._going or (step.user and step.name in later):
+                yield step
 
     def _drops(self, identities: tuple[UUID, ...]) -> Iterator[Step]:
         for identity in identities:
@@ -275,7 +285,7 @@ def _warnings(
         count = sum(each in others for each in writers)
         before = ", ".join(sorted(others))
         found.append(f"{count} queries are recorded again by {CANONICALIZER}, before by {before}")
-    return tuple(dict.fromkeys((*sorted(found), *outcome.user_views.warnings)))
+    return tuple(dict.fromkeys((*sorted(found), *outcome.bridges.warnings, *outcome.user_views.warnings)))
 
 
 def _unneeded_permissions(outcome: _Outcome) -> Iterator[str]:
@@ -313,6 +323,25 @@ def _outside_readers(desired_state: DesiredState, recorded: RegistryState, live:
                 yield f"view {view.name} (user): {obj.name} is not kept: it may change or go at any time"
 
 
+_COST = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, Action.RECOMPUTE: 3}
+
+
+def _in_order(decisions: dict[UUID, Decision], desired_state: DesiredState) -> dict[UUID, Decision]:
+    """What is read before its readers; of what could come next, views first, and what takes long last, so that a view
+    has its text right after its table has its columns."""
+
+    def rank(identity: UUID) -> tuple[int, str]:
+        decision = decisions[identity]
+        kind = decision.desired.kind
+        if kind in (Kind.VIEW, Kind.SINK):
+            return (0 if kind is Kind.VIEW else 4, decision.desired.key)
+        filled = decision.how is Action.CREATE and "sql" in decision.details
+        cost = 3 if filled else _COST.get(decision.how, 1) if decision.how is not None else 1
+        return (cost, decision.desired.key)
+
+    return {identity: decisions[identity] for identity in desired_state.graph.order(rank)}
+
+
 def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
     """What a deploy would do: a pure function, whose result does not depend on the order of its inputs.
 
@@ -332,12 +361,13 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         if each.live is not None and each.live.marker == each.uuid and each.live.key != each.key:
             names.add(each.uuid)
     decider = Decider(desired_state, recorded, live, policies, accepted=accepted, leaving=names, downgrade=downgrade)
-    decisions = decider.decide()
+    decisions = _in_order(decider.decide(), desired_state)
     outcome = _Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
         UserViews(decisions, removed.leaving, live, policies).decide(),
+        Bridges(decisions, live),
         exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )

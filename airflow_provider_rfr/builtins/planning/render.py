@@ -119,6 +119,8 @@ def _below(
 
 def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
     """Whether a step is a line below the object that is its cause."""
+    if step.how is Action.BRIDGE:
+        return True
     if step.kind is Kind.SINK and step.how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND):
         return True
     return step.how is Action.REBIND and (step.uuid, step.name) in rebound
