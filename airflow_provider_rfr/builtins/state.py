@@ -72,12 +72,19 @@ STEP: Final = "rfr.step"
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
 BRIDGED: Final = "rfr.bridged"
-"""Property of a view while a deploy is under way: its own text, which it gets back."""
+"""Property of a user's view with its own text, which it gets back. It counts as long as the view has that text within
+casts: a view that is replaced keeps its properties."""
 BROKEN: Final = "rfr.broken"
-"""Property of a user's view: what it reads that is not there any more. Whoever replaces the view takes it away."""
+"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text: a view
+that is replaced keeps its properties."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
+
+
+def broken_mark(query: str, why: str) -> str:
+    """The value of :data:`BROKEN` for a view with this text."""
+    return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
 
 def done_mark(

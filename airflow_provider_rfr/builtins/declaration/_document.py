@@ -250,10 +250,13 @@ class Fields:
             return
         listed = isinstance(node.value, list)
         for number, each in enumerate(node.value if listed else [node]):
+            path = f"{self._path}{name}.{number}" if listed else f"{self._path}{name}"
             if isinstance(each.value, str):
                 yield each.value
+            elif isinstance(each.value, dict):
+                yield Fields(each, self._flaws, f"{path}.")
             else:
-                yield Fields(each, self._flaws, f"{self._path}{name}.{number}." if listed else f"{self._path}{name}.")
+                self._refuse(each, path, "a text or a mapping")
 
     def inside(self, name: str) -> Fields | None:
         node = self._get(name)

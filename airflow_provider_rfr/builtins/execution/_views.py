@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER, broken_mark
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import COMMENT
 from airflow_provider_rfr.lake.types import quoted
@@ -72,7 +72,7 @@ def rebind_users(work: Work, step: Step) -> None:
 
 def bridge(work: Work, step: Step) -> None:
     """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
-    and can be read before and after the change. Its own text is kept in a property."""
+    and can be read before and after the change. A user's own text is kept in a property."""
     view, outputs = work.view(step.name), work.bridged.get(step.name.casefold())
     if view is None:
         return
@@ -87,7 +87,7 @@ def bridge(work: Work, step: Step) -> None:
     work.engine(step).create_view(
         step.name,
         f"SELECT {casts} FROM (\n{text}\n)",
-        properties={**properties, BRIDGED: text, **({} if step.user else work.marks(step))},
+        properties={**properties, **({BRIDGED: text} if step.user else work.marks(step))},
         comment=view.comment,
         columns=(),
         replace=True,
@@ -99,7 +99,8 @@ def mark_broken(work: Work, step: Step) -> None:
     view = work.view(step.name)
     if view is not None:
         comment = view.properties.get(COMMENT)
-        work.engine(step).set_view_properties(step.name, {BROKEN: str(step.details["broken"])}, comment)
+        mark = broken_mark(view.query, str(step.details["broken"]))
+        work.engine(step).set_view_properties(step.name, {BROKEN: mark}, comment)
 
 
 def probe_rename(work: Work, step: Step) -> bool | None:

@@ -27,6 +27,7 @@ from airflow_provider_rfr.builtins.state import (
     RecordedObject,
     RegistryState,
     UserView,
+    broken_mark,
     decode,
     dumps,
 )
@@ -89,18 +90,7 @@ def observe(
             if relation(each.kind) is LiveKind.VIEW
         ]
     found |= {each.key: each for each in listed if each.key not in found}
-    users = tuple(
-        UserView(
-            each.name,
-            each.properties.get(BRIDGED, each.query),
-            _reads(each, catalog.name, found),
-            each.properties.get(BROKEN),
-            BRIDGED in each.properties,
-            _pinned(each, found),
-        )
-        for each in there or ()
-        if _marker_of(each.properties) is None
-    )
+    users = tuple(_user_view(each, catalog.name, found) for each in there or () if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
@@ -153,12 +143,18 @@ def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> t
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
 
 
-def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
-    """The text of a user's view with its stars written out, so that it shows the same columns when it is issued again.
+def _user_view(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> UserView:
+    own = entry.properties.get(BRIDGED, "")
+    bridged = own != "" and own != entry.query and own in entry.query
+    mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
+    broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    pinned = None if bridged else _pinned(entry, found)
+    return UserView(entry.name, own if bridged else entry.query, _reads(entry, catalog, found), broken, bridged, pinned)
 
-    A bridged view's text in its property is that already.
-    """
-    if BRIDGED in entry.properties or "*" not in entry.query:
+
+def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
+    """A user's view with its stars written out, so that it shows the same columns when it is issued again."""
+    if "*" not in entry.query:
         return None
 
     def columns_of(name: str) -> tuple[str, ...] | None:
