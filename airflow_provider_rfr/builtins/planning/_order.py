@@ -65,13 +65,12 @@ def removals(
         if known.uuid in desired_state.objects or known.uuid in desired_state.kept:
             continue
         there = _there(known, live, known_ids)
-        problems = [downgrade] if downgrade is not None else _against(known, accepted, coming)
+        problems, paste = ([downgrade], ()) if downgrade is not None else _against(known, accepted, coming)
         if there is not None and there.marker != known.uuid and downgrade is None:
             problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
         if downgrade is None:
             problems += [because(Why.EXPORTED, each.name) for each in sinks if each.source == known.uuid]
         if problems:
-            paste = (f"kind: removed, name: {known.name}",) if known.keep is True and known.name not in accepted else ()
             found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             continue
         found.leaving[known.uuid] = known
@@ -115,19 +114,24 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
     return ours[0] if len(ours) == 1 else None
 
 
-def _against(known: RecordedObject, accepted: Accepted, coming: Iterable[DesiredObject]) -> list[Reason]:
-    """What stops the removal of an object."""
+def _against(
+    known: RecordedObject, accepted: Accepted, coming: Iterable[DesiredObject]
+) -> tuple[list[Reason], tuple[str, ...]]:
+    """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
+    that lets it go."""
+    if known.keep is False or (known.keep is True and known.name in accepted):
+        return [], ()
     rows = f"all rows of {known.name}" if known.kind in STORED else known.name
+    paste: tuple[str, ...] = (f"{{kind: removed, name: {known.name}}}",)
     if isinstance(known.keep, str):
-        return [because(Why.KEPT, rows, known.keep)]
-    if known.keep is False or known.name in accepted:
-        return []
-    problems = [because(Why.WOULD_GO, known.name, known.name)]
-    if known.kind in STORED:
+        problems, paste = [because(Why.KEPT, rows, known.keep)], ()
+    elif known.kind in STORED:
         problems = [because(Why.WOULD_LOSE, rows, known.name, known.name)]
-    return problems + [
-        because(Why.MAYBE_RENAMED_OBJECT, each.obj.name, known.uuid) for each in coming if _is_like(known, each)
-    ]
+    else:
+        problems = [because(Why.WOULD_GO, known.name, known.name)]
+    like = [each.obj.name for each in coming if _is_like(known, each)]
+    problems += [because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like]
+    return problems, tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like) or paste
 
 
 def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:

@@ -7,6 +7,7 @@ column says, in its ``was``, how they are made."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,6 +141,13 @@ class _Change:
             self.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
             self.paste.append(_entry(declared[each.column.casefold()], was))
 
+    def maybe_renamed(self, accepted: Accepted) -> Iterator[Reason]:
+        """Questions about columns that nobody let go, while others like them come."""
+        for old, new in possible_renames(self.changes):
+            lost = f"{self.desired.obj.name}.{old}"
+            if lost in self.losses and lost not in accepted:
+                yield because(Why.MAYBE_RENAMED, new, old, old)
+
     def _note_losses(self) -> None:
         name = self.desired.obj.name
         if not self.desired.keeps_rows:
@@ -152,11 +160,6 @@ class _Change:
                 if text is not None and narrows(each, text):
                     values = f"values of {each.column} that are no {each.after}"
                     self.losses[f"{name}.{each.column}"] = values
-        self.problems += [
-            because(Why.MAYBE_RENAMED, new, old, old)
-            for old, new in possible_renames(self.changes)
-            if f"{name}.{old}" in self.losses
-        ]
 
 
 def _entry(column: Column, was: Was) -> str:
@@ -170,7 +173,8 @@ def _entry(column: Column, was: Was) -> str:
 
 def _scalar(text: str) -> str:
     # JSON is YAML: texts in double quotes where a plain word might be read as something else.
-    return text if is_plain(text) and text not in ("null", "true", "false") else json.dumps(text, ensure_ascii=False)
+    is_word = is_plain(text) and text.casefold() not in ("null", "true", "false")
+    return text if is_word else json.dumps(text, ensure_ascii=False)
 
 
 def _decide_change(
@@ -194,6 +198,7 @@ def _decide_change(
         how = Action.ADOPT
     _take(decision, change, how)
     decision.lose(change.losses, accepted)
+    decision.problems += change.maybe_renamed(accepted)
     if known is not None and origin.note is not None and Difference.CONTRACT in decision.differences:
         # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
         decision.effects |= becomes(desired, known)

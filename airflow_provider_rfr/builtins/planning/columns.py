@@ -15,6 +15,7 @@ transaction:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,8 +23,8 @@ from typing import Any, Final
 
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.spec import Column, Was
-from airflow_provider_rfr.builtins.sql.parse import columns_read, compose
-from airflow_provider_rfr.lake.types import TypeChange, classify, quoted
+from airflow_provider_rfr.builtins.sql.parse import columns_read, compose, identifier
+from airflow_provider_rfr.lake.types import TypeChange, classify
 
 
 class Change(str, Enum):
@@ -58,6 +59,8 @@ _BREAKS_READERS: Final = frozenset({Change.DROP, Change.RENAME, Change.WIDEN, Ch
 """What a view over the column notices: Spark keeps the type that it saw when the view was made."""
 NEEDS_VALUES: Final = frozenset({Change.ADD_REQUIRED, Change.RETYPE})
 """After these, a column's values can't be had without an expression."""
+_TRIES: Final = re.compile(r"\btry_\w+\s*\(", re.IGNORECASE)
+"""A function that makes a NULL of what it can't read."""
 _SIGNS: Final = {
     Change.ADD: "+ column {column} {after}",
     Change.ADD_REQUIRED: "+ column {column} {after}, required",
@@ -186,9 +189,9 @@ def expressions_of(
     before, sources = folded(old), _origins(old, new, renames)
     retyped = {each.column.casefold() for each in changes if each.what is Change.RETYPE}
     # A `using` may call a column what it is called now, or was at any time.
-    called = {name: before[source].name for name, source in sources.items() if name not in before}
+    called = {name: identifier(before[source].name) for name, source in sources.items() if name not in before}
     called |= {
-        was.name.casefold(): before[sources[column.name.casefold()]].name
+        was.name.casefold(): identifier(before[sources[column.name.casefold()]].name)
         for column in new
         for was in column.was
         if was.name is not None and column.name.casefold() in sources and was.name.casefold() not in before
@@ -228,7 +231,7 @@ def _meets(column: Column, source: Column | None) -> Was | None:
 
 def narrows(change: ColumnChange, using: str) -> bool:
     """Whether values may be lost on the way to another type, though every row stays."""
-    return "try_" in using.casefold() or classify(change.after, change.before) is TypeChange.WIDEN
+    return _TRIES.search(using) is not None or classify(change.after, change.before) is TypeChange.WIDEN
 
 
 _DEFAULTS: Final = {
@@ -247,7 +250,7 @@ def proposed(change: ColumnChange, changes: Iterable[ColumnChange]) -> Was:
     if change.what is Change.RETYPE:
         called = {each.column: each.before for each in changes if each.what is Change.RENAME}
         name = called.get(change.column)
-        return Was(name, change.before, f"CAST({quoted(name or change.column)} AS {change.after})")
+        return Was(name, change.before, f"CAST({identifier(name or change.column)} AS {change.after})")
     kind = change.after.casefold()
     if kind.startswith(_NUMBERS):
         return Was(using=f"CAST(0 AS {change.after})")
