@@ -165,10 +165,10 @@ class DeployError(RfrError):
 
 
 class StepError(DeployError):
-    """A step of a deploy failed.
+    """A step of a deploy failed, or the refresh of a materialized view.
 
     :ivar object: name of the object
-    :ivar action: of the step
+    :ivar action: of the step, or ``refresh``
     :ivar problem: what went wrong
     :ivar remedy: what to do about it
     """

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.execution.deploy import apply
     from airflow_provider_rfr.builtins.execution.maintenance import gc
     from airflow_provider_rfr.builtins.execution.observe import observe
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed, refresh
     from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Collected
     from airflow_provider_rfr.builtins.planning.plan import (
         Plan,
@@ -51,6 +52,7 @@ __all__ = [
     "ActualState",
     "Plan",
     "Policies",
+    "Refreshed",
     "RegistryState",
     "Step",
     "apply",
@@ -61,6 +63,7 @@ __all__ = [
     "load_plan",
     "observe",
     "plan",
+    "refresh",
     "save_plan",
     "Was",
     "stable_id",
@@ -81,6 +84,7 @@ __getattr__ = lazy_exports(
         "Place": "spec",
         "Plan": "planning.plan",
         "Policies": "planning.plan",
+        "Refreshed": "execution.refresh",
         "RegistryState": "state",
         "Removed": "spec",
         "SinkSpec": "spec",
@@ -93,6 +97,7 @@ __getattr__ = lazy_exports(
         "load_plan": "planning.plan",
         "observe": "execution.observe",
         "plan": "planning.planner",
+        "refresh": "execution.refresh",
         "save_plan": "planning.plan",
         "Was": "spec",
         "stable_id": "spec",

@@ -159,8 +159,8 @@ class BuiltinObject(Named):
     :ivar exportable: whether users may attach sinks
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
     :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
-    :ivar refresh: how and when a ``source`` is refreshed: the other arguments, and ``schedule``; in no fingerprint, for
-        nothing is deployed
+    :ivar refresh: how and when a ``source`` or a materialized view is refreshed: the operator's other arguments, and
+        ``schedule``; in no fingerprint, for nothing is deployed
     """
 
     kind: Kind

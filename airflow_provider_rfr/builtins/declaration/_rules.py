@@ -49,7 +49,7 @@ _STRANGE: dict[Kind, Sequence[str]] = {
     Kind.TABLE: (*_QUERY, *_SOURCE, "sink"),
     Kind.LOG: (*_QUERY, *_SOURCE, "sink"),
     Kind.SOURCE: (*_QUERY, "sink"),
-    Kind.MATERIALIZED_VIEW: (*_SOURCE, "sink"),
+    Kind.MATERIALIZED_VIEW: ("source", "sink"),
     Kind.VIEW: (*_STORAGE, *_SOURCE, "sink"),
     Kind.SINK: (*_QUERY, *_STORAGE, *_SOURCE, "columns", "properties"),
 }

@@ -90,16 +90,27 @@ class DuckEngine:
         row_wise: str | None = None,
     ) -> tuple[StoredFile, ...]:
         self.calls.append(f"compute {table}")
+        views = self._views_in(query)
         with duckdb.connect() as connection:
-            for name, rows in self._inputs(query, read or {}):
+            for name, rows in self._inputs(" ".join((query, *views.values())), read or {}):
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.register("rows_in", rows)
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows_in")
+            for name, text in reversed(views.items()):
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.execute(f"CREATE VIEW {name} AS {text}")
             found = connection.execute(query).to_arrow_table()
         if self.during is not None:
             during, self.during = self.during, None
             during()
         return tuple(file for file, _ in target.write(found))
+
+    def _views_in(self, query: str) -> dict[str, str]:
+        """Texts of the views that the query names, each before those that it names itself."""
+        found = {name: each.query for name, each in self._known().items() if name in query}
+        for text in list(found.values()):
+            found |= self._views_in(text)
+        return found
 
     def _inputs(self, query: str, read: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
         for identifier in self._catalog.list_tables("ops"):
