@@ -52,6 +52,17 @@ def apply(args: Namespace) -> None:
 
 
 @command
+def refresh(args: Namespace) -> None:
+    """Refresh materialized views for which something came since their rows were computed."""
+    if bool(args.names) == args.all:
+        raise ConfigurationError("name", "say which materialized views to refresh", "give names, or --all")
+    hook = _hook(args)
+    # Spark is started by the first query, so not where nothing came.
+    with closing(_engine(hook, args)) as sql:
+        print_value([asdict(each) for each in hook.refresh_views(args.names, sql=sql, force=args.force)], args)
+
+
+@command
 def status(args: Namespace) -> None:
     """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
     from airflow_provider_rfr.builtins.execution.maintenance import waiting

@@ -76,6 +76,9 @@ _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")
 _ARG_NAMES = Arg(("names",), nargs="+", metavar="NAME", help="Names of objects")
+_ARG_VIEWS = Arg(("names",), nargs="*", metavar="NAME", help="Names of materialized views")
+_ARG_ALL = Arg(("--all",), action="store_true", help="All that are deployed")
+_ARG_FORCE = Arg(("--force",), action="store_true", help="Also where nothing came")
 _ARG_TOKEN = Arg(("--token",), type=int, required=True, help="Of the lease, as status or the error shows")
 _ARG_SINK = Arg(("sink_name",), metavar="SINK", help="Name of the sink")
 _ARG_CHOICE = Arg(("choice",), choices=("resume_from_new", "resend"), help="Continue with new rows, or send all again")
@@ -106,6 +109,7 @@ def _builtins(name: str, help: str, *args: Arg) -> ActionCommand:
 _BUILTINS = (
     _builtins("plan", "Print what a deploy would do", *_POLICIES, _ARG_CHECK, _ARG_SAVE, ARG_OUTPUT, _ARG_MARKDOWN),
     _builtins("apply", "Deploy", _ARG_PLAN, *_POLICIES, *_SPARK, ARG_OUTPUT, _ARG_MARKDOWN),
+    _builtins("refresh", "Refresh materialized views", _ARG_VIEWS, _ARG_ALL, _ARG_FORCE, *_SPARK, ARG_OUTPUT),
     _builtins("status", "What is recorded, running, unfinished, and to be deleted", ARG_OUTPUT),
     _builtins("history", "Past deploys, or the steps of one", _ARG_DEPLOY, _ARG_LIMIT, ARG_OUTPUT),
     _builtins("drift", "What was changed by hand", ARG_OUTPUT),

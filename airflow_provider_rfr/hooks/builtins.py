@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from airflow_provider_rfr.builtins import ActualState, CatalogSpec, Plan, Policies, RegistryState
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed
     from airflow_provider_rfr.builtins.execution.work import Applied, Collected, SqlEngine
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
@@ -179,6 +180,28 @@ class BuiltinsHook(BaseHook):
 
         views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
         return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)), registered=views)
+
+    def refresh_views(self, names: Sequence[str] = (), *, sql: SqlEngine, force: bool = False) -> tuple[Refreshed, ...]:
+        """Refresh materialized views in this process, as they are deployed; all of the project where none is named.
+
+        :raises ConfigurationError: a name is not that of a deployed materialized view
+        :raises StepError: one can't be refreshed now, because a deploy or others change it
+        """
+        from airflow_provider_rfr.builtins.execution.refresh import refresh
+
+        where: dict[str, Any] = {"project": self.project, "catalog": self.catalog, "store": self.store}
+        return refresh(names, sql=sql, force=force, **where)
+
+    def due_views(self, names: Sequence[str] = ()) -> dict[str, bool]:
+        """Whether something came for materialized views since their rows were computed, by name; without Spark.
+
+        :raises ConfigurationError: a name is not that of a deployed materialized view
+        :raises StepError: one can't be refreshed now, because a deploy changes it
+        """
+        from airflow_provider_rfr.builtins.execution.refresh import due
+
+        with _catalog_errors(self.lake):
+            return due(names, project=self.project, catalog=self.catalog, store=self.store)
 
     def collect_garbage(self) -> Collected:
         """Delete what earlier deploys retired, if it carries this project's marker and nothing needs it any more."""

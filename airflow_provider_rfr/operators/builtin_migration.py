@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_rfr.builtins import exit_code
 from airflow_provider_rfr.builtins.planning.plan import Plan, summary
 from airflow_provider_rfr.builtins.planning.render import render
+from airflow_provider_rfr.builtins.state import encode
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StalePlanError
 from airflow_provider_rfr.hooks.builtins import PROJECT, BuiltinsHook, policies_of
 from airflow_provider_rfr.hooks.lake import LakeHook
@@ -130,9 +131,12 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
         actor = f"{ti.dag_id} {ti.run_id} {ti.task_id}"
         if plan.applicable and hook.needs_spark(plan):
             check_machine()
-            said = plan if approved else plan.policies
+            # The declarations travel as a value: their files need not be on the driver's machine.
+            work = {"spec": encode(hook.spec), "actor": actor}
+            # Without approval, the driver plans for itself: another deploy may come first.
+            work |= {"plan": plan.to_json()} if approved else {"policies": encode(plan.policies)}
             with private_folder() as folder:
-                done = self._run_application(context, partial(load_migration, folder, hook, said, actor))
+                done = self._run_application(context, partial(load_migration, folder, hook, work))
             if done is None or "deploy_id" not in done:
                 raise RfrError("Spark ended well, but did not say what it deployed; see the driver's log")
             result = {name: done[name] for name in ("deploy_id", "state", "steps", "revision")}
