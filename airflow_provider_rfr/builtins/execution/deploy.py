@@ -162,7 +162,7 @@ class _Deploy:
             return done
         plan = fresh if replan else ensure_current(approved, fresh)
         _check_applicable(plan)
-        run, views, token = uuid4().hex, lambda: self.views(self.catalog), self.lease.token
+        run, views = uuid4().hex, lambda: self.views(self.catalog)
         opening = self._opening(plan, run)
         # That an older version found nothing to do is not recorded.
         newer = recorded.version is None or release(plan.version) > release(recorded.version)
@@ -170,18 +170,25 @@ class _Deploy:
             self.lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
             return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
         work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
-        # Checked before anything is done, not half way.
-        needing = [each.name for each in plan.steps if takes_sql(each)]
+        self._prepare(work, replan=replan)
+        return self._do(work, opening)
+
+    def _prepare(self, work: Work, *, replan: bool) -> None:
+        """What can be checked before anything is done, and not half way."""
+        needing = [each.name for each in work.plan.steps if takes_sql(each)]
         if self.sql is None and needing and replan:
             raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
         work.bridged.update(analyse(work))
+
+    def _do(self, work: Work, opening: Opening) -> Applied:
         fence(self.catalog, self.store, self.lease)
+        token = self.lease.token
         self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:
-            steps = tuple(self._step(work, step) for step in plan.steps)
+            steps = tuple(self._step(work, step) for step in work.plan.steps)
             revision = self.lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
             message = _message(error)
@@ -191,7 +198,7 @@ class _Deploy:
                 )
             )
             raise
-        return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
+        return Applied(work.deploy_id, work.plan.plan_hash, DeployState.DONE.value, steps, revision)
 
     def _step(self, work: Work, step: Step) -> AppliedStep:
         try:
