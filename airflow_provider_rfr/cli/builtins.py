@@ -70,7 +70,7 @@ def status(args: Namespace) -> None:
     from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 
     hook = _hook(args)
-    recorded, _ = hook.observe()
+    recorded, live = hook.observe()
     with hook.store.read() as connection:
         lease = lease_state(connection, LeaseKind.DEPLOY, hook.project)
         open_ones = deploys.open_deploys(connection, hook.project)
@@ -83,6 +83,9 @@ def status(args: Namespace) -> None:
         "lease": {"holder": lease.holder, "token": lease.token, "until": moment(lease.until)},
         "unfinished": [
             {"deploy_id": each.deploy_id, "state": each.state.value, "error": each.error} for each in open_ones
+        ],
+        "broken_views": [
+            {"view": each.name, "reason": each.broken} for each in live.user_views if each.broken is not None
         ],
         "garbage": [
             {"table": name, "reason": each.reason, "not_before": moment(each.not_before), "error": each.last_error}
