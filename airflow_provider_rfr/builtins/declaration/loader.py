@@ -13,35 +13,18 @@ from typing import Any, Final
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.builtins.declaration._document import (
     Declared,
-    Fields,
-    Flaw,
-    Node,
-    YamlProblem,
-    declared,
-    documents,
+    InstancesDocument,
+    ObjectDocument,
+    RemovedDocument,
+    object_of,
     problems_in,
-    removed,
+    read,
 )
 from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings, removal_problems
+from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node, YamlProblem, documents
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
 from airflow_provider_rfr.lake.types import is_plain
-
-_INSTANCES, _REMOVED = "instances", "removed"
-"""Kinds of documents that declare no object."""
-
-
-def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
-    """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids."""
-    fields = Fields(node, flaws)
-    fields.only(("kind", "name", _INSTANCES))
-    name, inside = fields.text("name"), fields.inside(_INSTANCES)
-    if not fields.needs("name", _INSTANCES) or name is None or inside is None:
-        return None
-    node = node.value[_INSTANCES]
-    inside.needs(*(node.value if isinstance(node.value, dict) else ()))
-    return name, fields.mapping(_INSTANCES)
-
 
 GROUP = "airflow_provider_rfr.builtins"
 """Entry points of packages that declare objects: a package whose folder holds YAML files, objects, or a function that
@@ -155,26 +138,18 @@ class Collected:
             self.problems += problems_in([problem.flaw], file, "")
 
     def _document(self, node: Node, flaws: list[Flaw], kind: Any, file: str, *, ours: bool) -> None:
-        if kind not in (_INSTANCES, _REMOVED):
-            self._object(node, flaws, file, ours=ours)
-            return
-        gone = removed(node, flaws, file) if kind == _REMOVED and not flaws else None
-        listed = _listed(node, flaws) if kind == _INSTANCES and not flaws else None
+        place = Place(file, node.line)
+        found: Any = None
+        if not flaws:
+            model = {"instances": InstancesDocument, "removed": RemovedDocument}.get(kind, ObjectDocument)
+            found = read(model, node, flaws)
         self.problems += problems_in(flaws, file, _name(node.value))
-        if flaws:
-            return
-        if gone is not None:
-            self.removed.append(gone)
-        if listed is not None:
-            self.add_instances(*listed, Place(file, node.line))
-
-    def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
-        obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
-        name = obj.obj.name if obj is not None else _name(node.value)
-        self.problems += problems_in(flaws, file, name)
-        if obj is not None:
-            self.declared.append(obj)
-            self.flawed.update([obj.obj.key] if flaws else ())
+        if isinstance(found, ObjectDocument):
+            self.declared.append(Declared(object_of(found, place, self._project), node, ours))
+        elif isinstance(found, RemovedDocument):
+            self.removed.append(Removed(found.name, place))
+        elif isinstance(found, InstancesDocument):
+            self.add_instances(found.name, found.instances, place)
         else:
             self.whole = False
 
