@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node
 from airflow_provider_rfr.builtins.spec import (
@@ -111,7 +111,7 @@ class ObjectDocument(Document):
     def _flag_or_text(cls, value: Any) -> bool | str:
         if isinstance(value, (bool, str)):
             return value
-        raise ValueError("is not true, false or a text")
+        raise PydanticCustomError("wanted", "true, false or a text")
 
     @field_validator("id")
     @classmethod
@@ -161,9 +161,8 @@ def read(model: type[Model], node: Node, flaws: list[Flaw]) -> Model | None:
 
 def _flaw(model: type[Document], node: Node, error: ErrorDetails) -> Flaw:
     location, kind = error["loc"], error["type"]
-    path = ".".join(map(str, location))
-    there = _inside(node, location)
-    if kind == "missing":
+    path, there = _inside(node, location)
+    if kind == "missing" or (location and there.value is None):
         return Flaw(there.line, f"{path} is missing")
     if kind == "extra_forbidden":
         holder = next((_INSIDE[part] for part in reversed(location[:-1]) if part in _INSIDE), model)
@@ -175,23 +174,26 @@ def _flaw(model: type[Document], node: Node, error: ErrorDetails) -> Flaw:
     if kind == "value_error":
         problem, _, remedy = str(error["ctx"]["error"]).partition("; ")
         return Flaw(there.line, f"{path} {problem}", remedy)
-    wanted = _WANTED.get(kind, kind.replace("_", " "))
+    wanted = error["msg"] if kind == "wanted" else _WANTED.get(kind, kind.replace("_", " "))
+    if kind == "model_type" and "was" in location:
+        wanted = "a text or a mapping"
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
     return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
 
 
-def _inside(node: Node, location: Sequence[str | int]) -> Node:
-    """The value at a path, or the nearest one around it."""
+def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
+    """The path as it is in the document, and the value there, or the nearest one around it."""
+    path: list[str] = []
     for part in location:
-        found = None
+        if isinstance(part, int) and not isinstance(node.value, list):
+            # One that was taken for a list of one.
+            continue
+        path.append(str(part))
         if isinstance(node.value, dict):
-            found = node.value.get(part)
+            node = node.value.get(part, node)
         elif isinstance(node.value, list) and str(part).isdigit() and int(part) < len(node.value):
-            found = node.value[int(part)]
-        if found is None:
-            break
-        node = found
-    return node
+            node = node.value[int(part)]
+    return ".".join(path), node
 
 
 def _shown(node: Node) -> str:
@@ -217,7 +219,7 @@ class Declared:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
         place = self.obj.place
         if self.node is not None:
-            place = Place(place.file, _inside(self.node, path.split(".")).line)
+            place = Place(place.file, _inside(self.node, path.split("."))[1].line)
         return Problem(self.obj.name, problem, remedy, str(place))
 
 

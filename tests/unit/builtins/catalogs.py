@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Policies, Step, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
@@ -81,6 +81,17 @@ def spec(version: str, *objects: BuiltinObject, removed: Iterable[str] = ()) -> 
     """:param removed: names that documents of kind ``removed`` say"""
     gone = tuple(sorted(map(Removed, removed), key=lambda each: each.key))
     return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)), removed=gone)
+
+
+def did(found: Plan) -> list[str]:
+    """The steps, with the names of that moment, but for bridges: what they are is a matter of its own tests."""
+    return [f"{each.how.value} {each.name}" for each in found.steps if each.how is not Action.BRIDGE]
+
+
+def problems(found: Plan) -> list[str]:
+    """What stops a plan."""
+    assert exit_code(found) == 1
+    return [str(problem) for each in found.blocked for problem in each.problems]
 
 
 class CatalogError(Exception):

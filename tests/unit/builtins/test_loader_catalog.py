@@ -11,7 +11,6 @@ from airflow_provider_rfr.exceptions import DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems, write
 
 T = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}, {name: B, type: int}]"
-UNSTABLE = T.replace("name: ops.t", "name: ops.u\nstability: unstable")
 
 
 def view(query: str, *more: str, name: str = "ops.v", kind: str = "view") -> str:
@@ -181,24 +180,19 @@ def test_circles_are_told_once_each_in_the_direction_of_reading(tmp_path: Path) 
     ]
 
 
+GONE = "kind: removed\nname: ops.t"
+
+
 def test_a_view_may_not_read_what_is_removed(tmp_path: Path) -> None:
-    gone = "kind: table\nname: ops.t\nremoved: {deprecated_since: '0.8', removed_in: '0.9'}"
-    assert without_lines(problems(tmp_path, catalog(gone, view("SELECT a FROM ops.t")))) == [
-        "ops.v: it reads ops.t, which is removed in 0.9; read something else"
+    """A document that says that something goes declares nothing."""
+    assert without_lines(problems(tmp_path, catalog(GONE, view("SELECT a FROM ops.t")))) == [
+        "ops.v: it reads ops.t, which is not declared; declare it, or name it in depends_on if it is not a built-in "
+        "object"
     ]
 
 
-def test_what_is_deprecated_can_be_read_until_it_is_removed(tmp_path: Path) -> None:
-    text = catalog(T + "\nremoved: {deprecated_since: '0.9', removed_in: '2.0'}", view("SELECT a FROM ops.t"))
-    assert len(loaded(tmp_path, text)) == 2
-
-
-def test_a_users_view_may_not_read_what_is_unstable(tmp_path: Path) -> None:
-    text = catalog(UNSTABLE, view("SELECT a FROM ops.u", name="mine.v"))
-    assert without_lines(problems(tmp_path, text)) == [
-        "mine.v: it reads ops.u, which is unstable: it may change or go at any time; read something stable"
-    ]
-    assert loaded(tmp_path, catalog(UNSTABLE, view("SELECT a FROM ops.u")))
+def test_what_may_go_can_be_read_as_long_as_it_is_declared(tmp_path: Path) -> None:
+    assert len(loaded(tmp_path, catalog(T, GONE, view("SELECT a FROM ops.t")))) == 2
 
 
 def test_a_view_reads_one_object_and_not_one_for_each_instance(tmp_path: Path) -> None:
@@ -234,13 +228,6 @@ def test_a_users_sink_asks_for_an_exportable_table(tmp_path: Path) -> None:
 def test_a_sink_sends_a_table_that_is_there(tmp_path: Path, source: str, told: str) -> None:
     text = catalog(T, view("SELECT a FROM ops.t"), sink(source, "ops.k"))
     assert told in without_lines(problems(tmp_path, text))
-
-
-def test_a_sink_of_another_namespace_may_not_send_what_is_unstable(tmp_path: Path) -> None:
-    found = problems(tmp_path, catalog(UNSTABLE + "\nexportable: true", sink("ops.u")))
-    assert without_lines(found) == [
-        "mine.k: it reads ops.u, which is unstable: it may change or go at any time; read something stable"
-    ]
 
 
 def test_a_query_of_python_is_looked_at_as_well() -> None:
