@@ -226,7 +226,7 @@ class StatementError(ConfigurationError):
 
 
 class AlterConnectionError(RfrError):
-    """A connection was not altered, and is as it was.
+    """A connection was neither altered nor dropped, and is as it was.
 
     :ivar connection: its id
     """
@@ -238,7 +238,7 @@ class AlterConnectionError(RfrError):
 
 
 class AlterationRefusedError(AlterConnectionError):
-    """The alteration is wrong, or something that uses the connection can't adopt it.
+    """The alteration is wrong, or something that uses the connection can't adopt it, or do without it.
 
     :ivar problems: all of them, in the statement's order
     """

@@ -122,7 +122,7 @@ _BUILTINS = (
 )
 
 
-_ARG_STATEMENT = Arg(("statement",), help="ALTER CONNECTION ..., or VALIDATE CONNECTION ...")
+_ARG_STATEMENT = Arg(("statement",), help="ALTER, DROP, COMMENT ON or VALIDATE CONNECTION ...")
 _ARG_PARAMETERS = Arg(
     ("--parameters",), metavar="FILE", help="JSON object with the values of :name, - for stdin; secrets go here"
 )
@@ -148,7 +148,7 @@ _CONNECTION = (
     _connection("alter", "Change a connection, and restart what uses it", _ARG_STATEMENT, _ARG_PARAMETERS, *_SWITCHES),
     _connection("validate", "Try a connection as it is stored", _ARG_CONNECTION),
     _connection("dependents", "What uses a connection, and with which copy of it", _ARG_CONNECTION),
-    _connection("history", "Who altered what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
+    _connection("history", "Who altered or dropped what, and what became of it", _ARG_ANY_CONNECTION, _ARG_LIMIT),
 )
 
 
