@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from airflow._shared.secrets_masker.secrets_masker import SecretsMasker as ServerMasker
 from airflow.sdk import BaseHook
 from airflow.sdk._shared.secrets_masker.secrets_masker import SecretsMasker
 
@@ -19,7 +20,8 @@ def lake(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> N
     """A connection with an extra field of three letters, and a process in which nothing was warned of yet."""
     extra = {"type": "sql", "uri": "sqlite:////nowhere.db"}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "rfr_lake", "extra": extra}))
-    monkeypatch.setattr(SecretsMasker, "_has_warned_short_secret", False)
+    for masker in (SecretsMasker, ServerMasker):
+        monkeypatch.setattr(masker, "_has_warned_short_secret", False)
     caplog.set_level(logging.WARNING)
 
 
