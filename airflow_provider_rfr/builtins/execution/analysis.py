@@ -60,7 +60,7 @@ def _inputs(asked: Iterable[UUID], objects: Mapping[UUID, RecordedObject]) -> se
     found, waiting = set(asked), list(asked)
     while waiting:
         for read in objects[waiting.pop()].deps:
-            if read.uuid in objects and read.uuid not in found:
+            if read.uuid is not None and read.uuid in objects and read.uuid not in found:
                 found.add(read.uuid)
                 waiting.append(read.uuid)
     return found
