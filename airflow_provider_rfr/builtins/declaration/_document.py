@@ -215,12 +215,19 @@ class Declared:
     node: Node | None = None
     ours: bool = False
 
-    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
-        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
-        place = self.obj.place
+    def problem(self, path: str, problem: str, remedy: str = "", at: tuple[int, int] | None = None) -> Problem:
+        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place.
+
+        :param at: line and column in the text at that path
+        """
+        place, column = self.obj.place, None
         if self.node is not None:
-            place = Place(place.file, _inside(self.node, path.split("."))[1].line)
-        return Problem(self.obj.name, problem, remedy, str(place))
+            _, there = _inside(self.node, path.split("."))
+            line, column = (there.line, None) if at is None else there.place_in(*at)
+            place = Place(place.file, line)
+        if at is not None and column is None:
+            problem = f"line {at[0]}, column {at[1]}: {problem}"
+        return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")
 
 
 def object_of(document: ObjectDocument, place: Place, project: str) -> BuiltinObject:

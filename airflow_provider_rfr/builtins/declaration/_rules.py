@@ -35,7 +35,7 @@ from airflow_provider_rfr.builtins.sql.facts import (
     expand_stars,
     object_reads,
     output_columns,
-    unknown_columns,
+    query_problems,
     unqualified,
 )
 from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
@@ -243,8 +243,8 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
         return
     namespace = namespace_of(obj.name)
     try:
-        for problem, remedy in unknown_columns(obj.query, columns_of, namespace):
-            yield each.problem("query", problem, remedy)
+        for found in query_problems(obj.query, columns_of, namespace):
+            yield each.problem("query", found.problem, found.remedy, (found.line, found.column))
         starred = expand_stars(obj.query, columns_of, namespace) != obj.query
         names = output_columns(obj.query, columns_of, namespace)
     except UnreadableQueryError:
@@ -252,15 +252,15 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
     except QueryError as error:
         yield each.problem("query", error.problem, error.remedy)
         return
-    found = [name.casefold() for name in names]
-    for name, count in Counter(found).items():
+    given = [name.casefold() for name in names]
+    for name, count in Counter(given).items():
         if count > 1:
             yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
     columns = [column.name for column in each.obj.columns]
-    declared, rest = [name.casefold() for name in columns], iter(found)
+    declared, rest = [name.casefold() for name in columns], iter(given)
     if starred and all(name in rest for name in declared):
         return
-    if columns and declared != found:
+    if columns and declared != given:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
         yield each.problem("columns", problem, "write them alike, in the same order")
 

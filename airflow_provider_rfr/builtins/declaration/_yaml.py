@@ -22,14 +22,30 @@ _PREFIX = "tag:yaml.org,2002:"
 class Node:
     """A value and its place.
 
-    :ivar line: from 1
+    :ivar line: from 1, as is ``column``
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
     :ivar text: a plain value as it was written
+    :ivar raw: what stands in the file for a value without parts, with its quotes or its ``|``
     """
 
     line: int
     value: Any
     text: str | None = None
+    column: int = 1
+    raw: str = ""
+
+    def place_in(self, line: int, column: int) -> tuple[int, int | None]:
+        """Line and column in the file of a place in a text; no column where the file writes the text otherwise."""
+        raw, lines = self.raw, str(self.value).split("\n")
+        is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
+        # Of what is not escaped, YAML changes nothing but white space.
+        places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
+        ink = [each for each in places if not raw[each].isspace()]
+        number = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        if "".join(raw[each] for each in ink) != "".join("".join(lines).split()) or number >= len(ink):
+            return self.line, None
+        above, before = raw.count("\n", 0, ink[number]), raw.rfind("\n", 0, ink[number])
+        return self.line + above, ink[number] - before if above else self.column + ink[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,7 @@ def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
 
     :raises YamlProblem: after the documents before it
     """
-    composer = _Composer()
+    composer = _Composer(text)
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             done = composer.take(event)
@@ -85,7 +101,8 @@ def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
 
 
 class _Composer:
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self._text = text
         self.flaws: list[Flaw] = []
         self._open: list[_Open] = []
 
@@ -96,7 +113,9 @@ class _Composer:
             line = event.start_mark.line + 1
             self._check_tag(event, line, "str")
             is_text = not event.implicit[0] or event.tag == _PREFIX + "str"
-            return self._put(Node(line, event.value if is_text else plain_value(event.value), event.value))
+            value = event.value if is_text else plain_value(event.value)
+            start, end = event.start_mark, event.end_mark
+            return self._put(Node(line, value, event.value, start.column + 1, self._text[start.index : end.index]))
         if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
             return self._put(self._open.pop().node)
         if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -209,6 +210,11 @@ def load_objects(
     return CatalogSpec(project, version, objects, MappingProxyType(collected.instances), gone)
 
 
-def _by_place(problem: Problem) -> tuple[str, int, str]:
-    file, _, line = problem.place.rpartition(":")
-    return (file, int(line), problem.field) if line.isdigit() else (problem.place, 0, problem.field)
+_PLACE: Final = re.compile(r"(.*?):(\d+)(?::(\d+))?")
+
+
+def _by_place(problem: Problem) -> tuple[str, int, int, str]:
+    found = _PLACE.fullmatch(problem.place)
+    return (
+        (found[1], int(found[2]), int(found[3] or 0), problem.field) if found else (problem.place, 0, 0, problem.field)
+    )
