@@ -8,16 +8,16 @@ replaced; the rest stays as its author wrote it, and that text is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Column, Dependency, namespace_of, nearest
+from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, namespace_of, nearest
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, without_comments
 from airflow_provider_rfr.builtins.sql.scopes import (
     ColumnsOf,
@@ -362,37 +362,24 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
     return Outputs(columns_of, namespace).of(scopes_of(query)[-1]) if found is None else found
 
 
-Known = TypeVar("Known")
-Lookup = Callable[[str], Known | None]
-
-
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
     """The columns of declared objects; those of a view that names none are those of its query.
 
     Ask for what is read before you ask for its readers, or a long chain of views ends in a ``RecursionError``.
     """
-    return declared(objects, lambda columns: tuple(each.name for each in columns), output_columns)
-
-
-def declared(
-    objects: Iterable[BuiltinObject],
-    of_columns: Callable[[Sequence[Column]], Known],
-    of_query: Callable[[str, Lookup[Known], str], Known],
-) -> Lookup[Known]:
-    """What is known of declared objects by their names: by their columns, or else by their queries."""
     by_key = {each.key: each for each in objects}
-    known: dict[str, Known | None] = {}
+    known: dict[str, tuple[str, ...] | None] = {}
 
-    def lookup(name: str) -> Known | None:
+    def columns_of(name: str) -> tuple[str, ...] | None:
         key = name.casefold()
         if key not in known:
             # Views in a circle have no columns; the rules report the circle.
             known[key], obj = None, by_key.get(key)
             if obj is not None and obj.columns:
-                known[key] = of_columns(obj.columns)
+                known[key] = tuple(each.name for each in obj.columns)
             elif obj is not None and obj.kind in QUERIED and obj.query is not None:
                 with suppress(QueryError):
-                    known[key] = of_query(obj.query, lookup, namespace_of(obj.name))
+                    known[key] = output_columns(obj.query, columns_of, namespace_of(obj.name))
         return known[key]
 
-    return lookup
+    return columns_of

@@ -5,7 +5,7 @@ said here, for a few of them: a wrong type is worse than none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -16,8 +16,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import traverse_scope
 from sqlglot.schema import MappingSchema
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject
-from airflow_provider_rfr.builtins.sql.facts import declared, expand_stars, output_columns
+from airflow_provider_rfr.builtins.sql.facts import expand_stars, output_columns
 from airflow_provider_rfr.builtins.sql.parse import DIALECT, parse_query
 from airflow_provider_rfr.builtins.sql.scopes import full_name, is_fixed, table_parts
 from airflow_provider_rfr.exceptions import ConfigurationError
@@ -43,11 +42,6 @@ def output_types(query: str, types_of: TypesOf, namespace: str = "") -> Typed:
     names = output_columns(query, columns_of, namespace)
     types = list(_types(parse_query(query).copy(), types_of, namespace))
     return tuple(zip(names, types if len(types) == len(names) else [None] * len(names), strict=True))
-
-
-def declared_types(objects: Iterable[BuiltinObject]) -> TypesOf:
-    """The columns of declared objects with their types; as :func:`declared_columns`."""
-    return declared(objects, lambda columns: tuple((each.name, each.type) for each in columns), output_types)
 
 
 def _types(tree: exp.Query, types_of: TypesOf, namespace: str) -> Iterator[str | None]:
@@ -114,16 +108,21 @@ _NUMBERS = (_INT, _BIGINT, _DOUBLE)
 
 
 def _alike(*keys: str) -> _Rule:
-    """The type of all of these, NULL aside; the wider one of numbers."""
+    """The one type that all of these have; NULL has any, and a number that is written out that of a wider one."""
 
     def rule(node: exp.Expr) -> exp.DataType | None:
-        types = [each.type for key in keys for each in ensure_list(node.args.get(key)) if isinstance(each, exp.Expr)]
-        known = [each for each in types if each is None or not each.is_type(exp.DType.NULL)]
-        if known and all(each in _NUMBERS for each in known):
-            return max(known, key=_NUMBERS.index)
-        return known[0] if known and all(each == known[0] for each in known) else None
+        values = [each for key in keys for each in ensure_list(node.args.get(key)) if isinstance(each, exp.Expr)]
+        values = [each for each in values if not each.is_type(exp.DType.NULL)]
+        kinds = {each.type for each in values if not each.is_number} or {each.type for each in values}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        return kind if all(kind in (each.type, _wider(each.type, kind)) for each in values) else None
 
     return rule
+
+
+def _wider(one: exp.DataType | None, other: exp.DataType | None) -> exp.DataType | None:
+    """The wider one of two numbers; of decimals, the digits would matter."""
+    return max(one, other, key=_NUMBERS.index) if one in _NUMBERS and other in _NUMBERS else None
 
 
 def _literal(node: exp.Literal) -> exp.DataType | None:
@@ -132,9 +131,8 @@ def _literal(node: exp.Literal) -> exp.DataType | None:
 
 
 def _arithmetic(node: exp.Binary) -> exp.DataType | None:
-    """Of numbers; for decimals, the digits would matter."""
-    kind = _alike("this", "expression")(node) if node.this.type in _NUMBERS else None
-    return _DOUBLE if kind in _NUMBERS and isinstance(node, exp.Div) else kind
+    kind = _wider(node.this.type, node.expression.type)
+    return _DOUBLE if kind is not None and isinstance(node, exp.Div) else kind
 
 
 def _sum(node: exp.Sum) -> exp.DataType | None:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.builtins.sql.facts import output_columns
-from airflow_provider_rfr.builtins.sql.types import declared_types, output_types
+from airflow_provider_rfr.builtins.sql.types import Typed, output_types
 from airflow_provider_rfr.exceptions import QueryError
 from airflow_provider_rfr.lake.types import parse_type
 from tests.unit.builtins.declaring import PATIENT
@@ -103,6 +102,9 @@ def test_a_type_is_known_where_it_is_sure(expression: str, kind: str) -> None:
         "coalesce(name, 1)",
         "if(ok, name, 1)",
         "if(ok, day, at)",
+        "if(ok, id, score)",
+        "coalesce(id, 1.5)",
+        "coalesce(1, name)",
         "day + 1",
         "at - at",
         "at + INTERVAL 1 DAY",
@@ -206,19 +208,19 @@ def test_every_type_of_a_column_comes_through_as_it_is(kind: str) -> None:
     assert output_types("SELECT x.a AS b FROM ops.t x", {"ops.t": (("a", canonical),)}.get) == (("b", canonical),)
 
 
-def view(name: str, query: str) -> BuiltinObject:
-    return BuiltinObject(Kind.MATERIALIZED_VIEW, name, stable_id("p", name), query=query)
+def test_the_key_of_a_join_has_a_type_where_both_sides_have_one() -> None:
+    known: dict[str, Typed] = {"a": (("k", "int"),), "b": (("k", "bigint"),), "c": (("k", "int"),)}
+    assert output_types("SELECT k FROM a LEFT JOIN b USING (k)", known.get) == (("k", None),)
+    assert output_types("SELECT k FROM a FULL JOIN c USING (k)", known.get) == (("k", "int"),)
+
+
+def test_a_column_hides_a_name_that_the_query_gives() -> None:
+    assert types("SELECT name AS id, id + 1 AS x, id AS y FROM ops.t") == ["string", "bigint", "bigint"]
 
 
 def test_views_over_views_have_types() -> None:
-    table = BuiltinObject(Kind.TABLE, "a.b.t", stable_id("p", "t"), (Column("A", "int"), Column("x", "string")))
-    found = declared_types(
-        [
-            table,
-            view("a.b.v", "SELECT *, avg(1.5) OVER () AS z FROM t"),
-            view("ops.w", "SELECT v.A, z, count(*) AS n FROM a.b.v"),
-        ]
-    )
-    assert found("A.B.V") == (("A", "int"), ("x", "string"), ("z", None))
-    assert found("ops.w") == (("A", "int"), ("z", None), ("n", "bigint"))
-    assert found("ops.x") is None
+    known: dict[str, Typed] = {"a.b.t": (("A", "int"), ("x", "string"))}
+    known["a.b.v"] = output_types("SELECT *, avg(1.5) OVER () AS z FROM t", known.get, "A.b")
+    assert known["a.b.v"] == (("A", "int"), ("x", "string"), ("z", None))
+    found = output_types("SELECT v.A, z, count(*) AS n FROM a.b.v", known.get)
+    assert found == (("A", "int"), ("z", None), ("n", "bigint"))
