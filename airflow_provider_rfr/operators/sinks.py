@@ -99,7 +99,7 @@ class SinkOperator(BaseOperator):
         raise RfrError(problems)
 
     def _run(self, hook: BuiltinsHook, obj: BuiltinObject, tables: Mapping[str, str]) -> dict[str, Any]:
-        from airflow_provider_rfr.builtins.sinks import HttpTarget, Limits, run_sink
+        from airflow_provider_rfr.sinks import HttpTarget, Limits, run_sink
         from airflow_provider_rfr.exceptions import SinkError
 
         assert obj.sink is not None

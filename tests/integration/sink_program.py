@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_rfr.builtins.sinks import targets
-from airflow_provider_rfr.builtins.sinks.run import _HeldSink, run_sink
-from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
+from airflow_provider_rfr.sinks import targets
+from airflow_provider_rfr.sinks.run import _HeldSink, run_sink
+from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.builtins.spec import SinkSpec
 from airflow_provider_rfr.store.engine import open_store
-from tests.unit.builtins.sinks.exporting import SOURCE, declared, open_lake
+from tests.unit.sinks.exporting import SOURCE, declared, open_lake
 
 PLACES = (
     "before the window",

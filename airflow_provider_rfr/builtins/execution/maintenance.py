@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
-from airflow_provider_rfr.builtins.sinks import needed_physicals
+from airflow_provider_rfr.sinks import needed_physicals
 from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,

@@ -13,7 +13,7 @@ from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution import _tables, _views
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
+from airflow_provider_rfr.sinks import apply_sink_step, release_snapshots
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.exceptions import StepError
 

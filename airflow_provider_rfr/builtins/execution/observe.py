@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
-from airflow_provider_rfr.builtins.sinks import sink_states
+from airflow_provider_rfr.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
 from airflow_provider_rfr.builtins.state import (

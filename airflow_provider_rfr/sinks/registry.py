@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks._windows import Pins
+from airflow_provider_rfr.sinks._windows import Pins
 from airflow_provider_rfr.builtins.spec import BuiltinObject
 from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.exceptions import ConfigurationError

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.builtins.sinks._windows import Window
+from airflow_provider_rfr.sinks._windows import Window
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
 from airflow_provider_rfr.http.client import Client, NoAnswer, Request, retry_after, trusted_certificates
 from airflow_provider_rfr.http.sockets import Deadline

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.sinks._steps import release_sink
-from airflow_provider_rfr.builtins.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.sinks.registry import release_sink
+from airflow_provider_rfr.sinks.run import SinkRun, run_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
 from airflow_provider_rfr.exceptions import SinkHeldError
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink

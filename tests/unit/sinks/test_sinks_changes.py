@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from tests.unit.builtins.sinks.exporting import (
+from tests.unit.sinks.exporting import (
     SOURCE,
     Overwriting,
     Scene,

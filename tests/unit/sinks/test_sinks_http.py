@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
+from airflow_provider_rfr.sinks.targets import FilesTarget, HttpTarget
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     SinkBusyError,
@@ -19,7 +19,7 @@ from airflow_provider_rfr.exceptions import (
     SinkLeaseLostError,
 )
 from airflow_provider_rfr.store._tables import LEASES
-from tests.unit.builtins.sinks.exporting import SINK, Scene, numbers
+from tests.unit.sinks.exporting import SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
 SECRET = "hush-hush"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.sinks._batches import parts_of
-from airflow_provider_rfr.builtins.sinks._windows import (
+from airflow_provider_rfr.sinks._batches import parts_of
+from airflow_provider_rfr.sinks._windows import (
     Hold,
     Move,
     Send,
@@ -23,7 +23,7 @@ from airflow_provider_rfr.builtins.sinks._windows import (
     hold_snapshots,
     next_move,
 )
-from airflow_provider_rfr.builtins.sinks.targets import Batch, FileSender, FilesTarget, HttpSender, HttpTarget, Sender
+from airflow_provider_rfr.sinks.targets import Batch, FileSender, FilesTarget, HttpSender, HttpTarget, Sender
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,

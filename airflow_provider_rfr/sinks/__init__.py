@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, needed_physicals, release_sink, sink_states
-    from airflow_provider_rfr.builtins.sinks._windows import release_snapshots
-    from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
-    from airflow_provider_rfr.builtins.sinks.targets import FilesTarget, HttpTarget
+    from airflow_provider_rfr.sinks.registry import apply_sink_step, needed_physicals, release_sink, sink_states
+    from airflow_provider_rfr.sinks._windows import release_snapshots
+    from airflow_provider_rfr.sinks.run import Limits, SinkRun, run_sink
+    from airflow_provider_rfr.sinks.targets import FilesTarget, HttpTarget
 
 __all__ = [
     "FilesTarget",
@@ -32,11 +32,11 @@ __getattr__ = lazy_exports(
         "HttpTarget": "targets",
         "Limits": "run",
         "SinkRun": "run",
-        "apply_sink_step": "_steps",
-        "needed_physicals": "_steps",
-        "release_sink": "_steps",
+        "apply_sink_step": "registry",
+        "needed_physicals": "registry",
+        "release_sink": "registry",
         "release_snapshots": "_windows",
         "run_sink": "run",
-        "sink_states": "_steps",
+        "sink_states": "registry",
     },
 )

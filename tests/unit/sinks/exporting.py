@@ -19,9 +19,9 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, sink_states
-from airflow_provider_rfr.builtins.sinks.run import Limits, SinkRun, run_sink
-from airflow_provider_rfr.builtins.sinks.targets import HttpTarget
+from airflow_provider_rfr.sinks.registry import apply_sink_step, sink_states
+from airflow_provider_rfr.sinks.run import Limits, SinkRun, run_sink
+from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
 from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.store.engine import ControlStore, open_store

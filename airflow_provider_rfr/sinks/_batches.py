@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_rfr.builtins.sinks._windows import Pin, Pins, What, Window
-from airflow_provider_rfr.builtins.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
+from airflow_provider_rfr.sinks._windows import Pin, Pins, What, Window
+from airflow_provider_rfr.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.increments import Brings, SourceTable
 

@@ -14,11 +14,11 @@ import pytest
 from pyiceberg.types import IntegerType, LongType, StringType
 
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sinks import release_snapshots
+from airflow_provider_rfr.sinks import release_snapshots
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
 from airflow_provider_rfr.store.sinks import load_sink
-from tests.unit.builtins.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
+from tests.unit.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files, tag
 
 
 def test_what_the_table_holds_is_sent_first_and_then_what_comes_once(scene: Scene) -> None:

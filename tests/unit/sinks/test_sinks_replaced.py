@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.schema import Schema
 
 from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.builtins.sinks._steps import needed_physicals, release_sink
+from airflow_provider_rfr.sinks.registry import needed_physicals, release_sink
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
-from tests.unit.builtins.sinks.exporting import (
+from tests.unit.sinks.exporting import (
     SCHEMA,
     SOURCE,
     Overwriting,

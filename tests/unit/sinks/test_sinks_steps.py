@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, select
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks._steps import apply_sink_step, release_sink, sink_states
-from airflow_provider_rfr.builtins.sinks._windows import Pin, Pins, What, Window, batch_id
+from airflow_provider_rfr.sinks.registry import apply_sink_step, release_sink, sink_states
+from airflow_provider_rfr.sinks._windows import Pin, Pins, What, Window, batch_id
 from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
 from airflow_provider_rfr.store._tables import LEASES, SINKS
@@ -21,7 +21,7 @@ from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
 from tests.integration.postgres import PostgresServer
-from tests.unit.builtins.sinks.exporting import SINK, SOURCE_ID, declared, step
+from tests.unit.sinks.exporting import SINK, SOURCE_ID, declared, step
 
 OBJ = declared("/out")
 OTHER = "00000000-0000-0000-0000-000000000007"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.builtins.sinks.exporting import Scene
+from tests.unit.sinks.exporting import Scene
 
 
 @pytest.fixture
