@@ -31,11 +31,11 @@ if TYPE_CHECKING:
         Kind,
         Place,
         Removed,
-        SinkSpec,
         Was,
         stable_id,
     )
     from airflow_provider_rfr.builtins.state import ActualState, RegistryState
+    from airflow_provider_rfr.sinks.spec import SinkSpec
 
 __all__ = [
     "BuiltinObject",

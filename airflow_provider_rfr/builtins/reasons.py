@@ -50,6 +50,8 @@ class Why(str, Enum):
     EMPTIED = "emptied"
     MADE_AGAIN = "made_again"
     EXPORTS_ANOTHER = "exports_another"
+    COLUMN_RENAMED = "column_renamed"
+    SAY_COLUMNS = "say_columns"
     READS_RENAMED = "reads_renamed"
     READS_REMOVED = "reads_removed"
     READS_RENAMED_COLUMN = "reads_renamed_column"
@@ -137,6 +139,8 @@ _SENTENCES: Final[Mapping[Why, str]] = {
     Why.EMPTIED: "{} is emptied",
     Why.MADE_AGAIN: "{} is created again",
     Why.EXPORTS_ANOTHER: "it exports {} now",
+    Why.COLUMN_RENAMED: "{} is called {} now",
+    Why.SAY_COLUMNS: "say under sink which columns it is to send",
     Why.READS_RENAMED: "reads {}, which is called {} now",
     Why.READS_REMOVED: "reads {}, which is removed",
     Why.READS_RENAMED_COLUMN: "reads {}, which is called {} now",

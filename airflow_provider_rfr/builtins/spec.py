@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, count
@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.lake.types import is_plain
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 _NAMESPACE = UUID("5f0a1d5e-6a0f-5a3b-9d5c-7f6d1f6f8f10")
 """Of the ids that are made from a project and a first name."""
@@ -115,25 +116,6 @@ class Dependency:
     columns: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SinkSpec:
-    """An export.
-
-    :ivar source: name of the object that is exported
-    :ivar to: ``files`` or ``http``
-    :ivar settings: of the target: ``path``, ``format`` (jsonl, parquet), or ``connection``, ``path``, ``batch_size``
-    :ivar columns: sent columns; empty for those that the source had when the sink was registered
-    :ivar on_replace: what to do when the source is emptied: hold, resume_from_new or resend
-    """
-
-    source: str
-    to: str
-    settings: Mapping[str, Any] = field(default_factory=no_entries)
-    columns: tuple[str, ...] = ()
-    follow_schema: bool = False
-    on_replace: str = "hold"
-
-
 class Named:
     """Something with a name, which is compared without case."""
 
@@ -218,6 +200,13 @@ class CatalogSpec:
 def stable_id(project: str, first_name: str) -> UUID:
     """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
+
+
+def present_names(names: Iterable[str], columns: Sequence[Column]) -> tuple[str, ...]:
+    """The names as the columns have them now: of a name that one had, its present one; an unknown name as it is."""
+    now = {was.name.casefold(): each.name for each in columns for was in each.was if was.name is not None}
+    now |= {each.name.casefold(): each.name for each in columns}
+    return tuple(now.get(name.casefold(), name) for name in names)
 
 
 RETIRED = "__g"

@@ -14,6 +14,7 @@ import orjson
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
+from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
 _SORTED = orjson.OPT_SORT_KEYS
@@ -133,22 +134,6 @@ class RecordedObject(Named):
     comment: str | None = None
     owner: str | None = None
     instance: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """How far an export is.
-
-    :ivar source: id of the object that it exports
-    :ivar cursor: snapshot up to which everything was sent; None before the first batch
-    :ivar on_replace: what to do when its source is emptied; None: undecided
-    """
-
-    uuid: UUID
-    name: str
-    source: UUID
-    cursor: int | None = None
-    on_replace: str | None = None
 
 
 @dataclass(frozen=True)

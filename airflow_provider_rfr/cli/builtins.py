@@ -162,7 +162,7 @@ def force_unlock(args: Namespace) -> None:
 @command
 def release_sink(args: Namespace) -> None:
     """Decide what becomes of a sink that is held."""
-    from airflow_provider_rfr.sinks import release_sink as release
+    from airflow_provider_rfr.sinks.registry import release_sink as release
 
     hook = _hook(args)
     sink = hook.spec.by_key().get(args.sink_name.casefold())

@@ -6,71 +6,102 @@ with a digest of each row, about 400 bytes a row."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_rfr.sinks._windows import Pin, Pins, What, Window
-from airflow_provider_rfr.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.lake.increments import Brings, SourceTable
+from airflow_provider_rfr.sinks._windows import Window
+from airflow_provider_rfr.sinks.targets import DELETE, OP, UPSERT, dumps, rows_of
+
+_Batches = Iterable[pa.RecordBatch]
 
 
-class Changes:
-    """The comparison of two states.
+def batches_of(
+    window: Window, table: SourceTable, sink: str, alive: Callable[[], None]
+) -> Iterator[tuple[pa.Table, bool]]:
+    """The rows of each batch from ``window.part`` on, and whether it is the window's last; none for no rows.
 
-    :ivar shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
-        that a column of another type is not a difference by itself
+    :param alive: is called often while rows are read
+    :raises SnapshotsExpiredError: the window's snapshots are expired
+    :raises SinkError: the table can't be exported as it is declared
     """
+    if window.keys and OP in dict(window.columns):
+        problem = f"its source has a column {OP}, the name of the column that marks changes"
+        raise SinkError(sink, problem, "name other columns")
+    pending = None
+    for rows in _cut(*_rows(window, table, sink, alive), window.size):
+        if pending is not None:
+            yield pending, False
+        pending = rows
+    if pending is not None:
+        yield pending, True
 
-    def __init__(self, sink: str, keys: Sequence[str], shape: pa.Schema) -> None:
-        self._sink = sink
-        self._keys = tuple(keys)
-        self._shape = shape
-        self._known: dict[bytes, tuple[bytes, tuple[Any, ...]] | None] = {}
 
-    def find(self, before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Upserts in the later state's order, then deletes in the earlier one's.
+def _rows(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> tuple[_Batches, int]:
+    """The window's rows, and how many of the first of them were sent."""
+    wanted, sent = table.projection(window.columns, window.schema_id), window.part * window.size
 
-        :raises SinkError: two rows have one key
-        """
-        for batch in before:
-            columns = [_cast(batch.column(field.name), field.type) for field in self._shape]
-            shaped = pa.RecordBatch.from_arrays(columns, names=self._shape.names)
-            values = zip(*(shaped.column(name).to_pylist() for name in self._keys), strict=True)
-            for (key, digest), raw in zip(self._digests(shaped), values, strict=True):
-                if key in self._known:
-                    raise self._twice()
-                self._known[key] = (digest, raw)
-        for batch in after:
-            changed = []
-            for key, digest in self._digests(batch):
-                known = self._known.get(key)
-                if known is None and key in self._known:
-                    raise self._twice()
-                # Met in the later state.
-                self._known[key] = None
-                changed.append(known is None or known[0] != digest)
-            yield _with_op(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
-        left = [each[1] for each in self._known.values() if each is not None]
-        columns = []
-        for field in self._shape:
-            # A deleted row has its keys alone.
-            at = self._keys.index(field.name) if field.name in self._keys else None
-            shown = [None] * len(left) if at is None else [raw[at] for raw in left]
-            columns.append(pa.array(shown, field.type))
-        yield _with_op(pa.RecordBatch.from_arrays(columns, schema=self._shape), DELETE)
+    def read(tasks: Iterable[Any], shape: Any) -> Iterator[pa.RecordBatch]:
+        for batch in table.read(tasks, shape):
+            alive()
+            yield batch
 
-    def _digests(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
-        for row in rows_of(batch):
-            # Of the keys digests too: their own texts are kept in buffers that are much larger than they are.
-            yield _digest([row[name] for name in self._keys]), _digest(row)
+    if window.before is not None and window.earlier is not None:
+        before = table.projection(window.earlier, table.schema_at(window.before))
+        states = read(table.contents(window.before), before), read(table.contents(window.after), wanted)
+        return _changes(sink, window.keys, table.arrow(wanted), *states), sent
+    if window.before is None:
+        tasks = table.contents(window.after)
+    else:
+        line = table.increments(window.before, window.after, window.sequence)
+        tasks = table.added([each.snapshot_id for each in line if each.brings is Brings.ROWS])
+    tasks, sent = table.skip(tasks, sent)
+    rows = read(tasks, wanted)
+    return (_with_op(each, UPSERT) for each in rows) if window.keys else rows, sent
 
-    def _twice(self) -> SinkError:
-        problem = f"several rows have the same {', '.join(self._keys)}, so changes can't be determined"
-        return SinkError(self._sink, problem, "name columns in settings.keys that tell rows apart")
+
+def _changes(sink: str, keys: Sequence[str], shape: pa.Schema, before: _Batches, after: _Batches) -> _Batches:
+    """Upserts in the later state's order, then deletes in the earlier one's.
+
+    :param shape: columns of the later state; the earlier one's values are taken as these types where they can be, so
+        that a column of another type is not a difference by itself
+    :raises SinkError: two rows have one key
+    """
+    problem = f"several rows have the same {', '.join(keys)}, so changes can't be determined"
+    twice = SinkError(sink, problem, "name columns in settings.keys that tell rows apart")
+    known: dict[bytes, tuple[bytes, tuple[Any, ...]] | None] = {}
+    for batch in before:
+        columns = [_cast(batch.column(field.name), field.type) for field in shape]
+        shaped = pa.RecordBatch.from_arrays(columns, names=shape.names)
+        values = zip(*(shaped.column(name).to_pylist() for name in keys), strict=True)
+        for (key, digest), raw in zip(_digests(shaped, keys), values, strict=True):
+            if key in known:
+                raise twice
+            known[key] = (digest, raw)
+    for batch in after:
+        changed = []
+        for key, digest in _digests(batch, keys):
+            met = known.get(key)
+            if met is None and key in known:
+                raise twice
+            # Met in the later state.
+            known[key] = None
+            changed.append(met is None or met[0] != digest)
+        yield _with_op(batch.filter(pa.array(changed, pa.bool_())), UPSERT)
+    left = [each[1] for each in known.values() if each is not None]
+    # A deleted row has its keys alone.
+    shown = {name: [raw[at] for raw in left] for at, name in enumerate(keys)}
+    columns = [pa.array(shown.get(field.name, [None] * len(left)), field.type) for field in shape]
+    yield _with_op(pa.RecordBatch.from_arrays(columns, schema=shape), DELETE)
+
+
+def _digests(batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[tuple[bytes, bytes]]:
+    for row in rows_of(batch):
+        # Of the keys digests too: their own texts are kept in buffers that are much larger than they are.
+        yield _digest([row[name] for name in keys]), _digest(row)
 
 
 def _digest(value: Any) -> bytes:
@@ -90,85 +121,13 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one batch.
-
-    :ivar number: in its window, from 0
-    :ivar last: whether nothing of the window comes behind it
-    """
-
-    number: int
-    rows: pa.Table
-    last: bool
-
-
-def parts_of(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> Iterator[Part]:
-    """The window's batches from ``window.part`` on; none if there is nothing (more) to send.
-
-    :param alive: is called often while rows are read
-    :raises SnapshotsExpiredError: the window's snapshots are expired
-    :raises SinkError: the table can't be exported as it is declared
-    """
-    batches = _batches(window, table, sink, alive)
-    number, pending = window.part, None
-    for rows in _cut(batches, window.size):
-        if pending is not None:
-            yield Part(number, pending, False)
-            number += 1
-        pending = rows
-    if pending is not None:
-        yield Part(number, pending, True)
-
-
-def _batches(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-    if window.keys and OP in dict(window.columns):
-        raise SinkError(
-            sink, f"its source has a column {OP}, the name of the column that marks changes", "name other columns"
-        )
-    skip = window.part * window.size
-    if window.what is What.CHANGED:
-        return _without_first(_changes(window, table, sink, alive), skip)
-    if window.what is What.ALL:
-        tasks = table.contents(window.after)
-    else:
-        line = table.increments(window.before, window.after, window.sequence)
-        tasks = table.added([each.snapshot_id for each in line if each.brings is Brings.ROWS])
-    tasks, skip = table.skip(tasks, skip)
-    rows = _kept(table.read(tasks, table.projection(window.columns, window.schema_id)), alive)
-    rows = _without_first(rows, skip)
-    return (_with_op(each, UPSERT) for each in rows) if window.keys else rows
-
-
-def _changes(window: Window, table: SourceTable, sink: str, alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-    assert window.before is not None
-    earlier = table.schema_at(window.before)
-    # By id where the ids exist, by name where a migration dropped and added columns again.
-    pins = Pins(tuple(Pin(*each) for each in window.columns))
-    sent = pins.resolve(table.columns(earlier), table.columns(window.schema_id), sink)
-    before = table.read(table.contents(window.before), table.projection(sent, earlier))
-    wanted = table.projection(window.columns, window.schema_id)
-    after = table.read(table.contents(window.after), wanted)
-    return Changes(sink, window.keys, table.arrow(wanted)).find(_kept(before, alive), _kept(after, alive))
-
-
-def _kept(batches: Iterable[pa.RecordBatch], alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        alive()
-        yield batch
-
-
-def _without_first(batches: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        if skip < batch.num_rows:
-            yield batch.slice(skip) if skip else batch
-        skip = max(0, skip - batch.num_rows)
-
-
-def _cut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
+def _cut(batches: _Batches, skip: int, size: int) -> Iterator[pa.Table]:
+    """Tables of so many rows, without the first ones."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
+        skipped = min(skip, batch.num_rows)
+        batch, skip = batch.slice(skipped), skip - skipped
         while batch.num_rows:
             taken = batch.slice(0, size - count)
             waiting.append(taken)

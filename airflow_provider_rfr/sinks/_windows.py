@@ -8,65 +8,52 @@ duplicates (``resend``).
 
 A *window* is the snapshots that a sink is sending. It is stored before its first batch is sent and holds all that its
 division into batches depends on, so that the next run makes the same batches with the same ids after a crash,
-whatever was declared or appended meanwhile.
-
-A *pin* is a sent column: its name in the payload and, once a table was seen, its field id. A column that the source
-renames keeps its first name; one that a migration dropped and added again is found by its name. Ids belong to one
-table, so in a table that took its place only names count."""
+whatever was declared or appended meanwhile."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.spec import SinkSpec
-from airflow_provider_rfr.exceptions import ConfigurationError, SinkError
-from airflow_provider_rfr.lake.commits import write_table_properties
-from airflow_provider_rfr.lake.expiry import hold_property
+from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.increments import Brings, Increment, SourceTable
+from airflow_provider_rfr.sinks._columns import Pins, Sent
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.sinks import SinkRow
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
-
-
-class What(str, Enum):
-    """Which rows a window sends."""
-
-    ALL = "all"
-    """Those that the table shows at ``after``."""
-    ADDED = "added"
-    """Those that snapshots after ``before`` up to ``after`` added."""
-    CHANGED = "changed"
-    """Those that differ, by their keys, between ``before`` and ``after``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """What is being sent.
 
+    :ivar before: None: all rows that the table shows at ``after``; else what came later than this snapshot
     :ivar columns: name in the payload and field id
-    :ivar keys: of changes; empty: rows are sent without their kind of change
+    :ivar earlier: likewise, in the rows at ``before``, to send what differs by the keys; None: to send what was added
+    :ivar keys: names in the payload, of changes; empty: rows are sent without their kind of change
     :ivar sequence: of ``before``, if known
     :ivar size: rows in a batch
     :ivar part: number of the next batch, from 0
     """
 
-    what: What
     before: int | None
     after: int
     schema_id: int
-    columns: tuple[tuple[str, int], ...]
+    columns: Sent
+    earlier: Sent | None
     keys: tuple[str, ...]
     size: int
     sequence: int | None = None
     part: int = 0
+
+    @property
+    def needs(self) -> int:
+        """The oldest snapshot that is read."""
+        return self.after if self.before is None else self.before
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -74,8 +61,9 @@ class Window:
     @classmethod
     def loads(cls, text: str) -> Window:
         found = json.loads(text)
-        columns = tuple((name, number) for name, number in found.pop("columns"))
-        return cls(**{**found, "what": What(found["what"]), "columns": columns, "keys": tuple(found["keys"])})
+        for name in ("columns", "earlier"):
+            found[name] = None if found[name] is None else tuple(map(tuple, found[name]))
+        return cls(**{**found, "keys": tuple(found["keys"])})
 
 
 def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
@@ -88,6 +76,80 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
     return f"{ordinal:010d}-{uuid5(sink, said).hex}"
 
 
+_SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
+_HARMLESS: Final = frozenset({Brings.ROWS, Brings.NOTHING})
+_PASSED: Final = frozenset(Brings) - {Brings.OTHERS}
+Values = dict[str, Any]
+"""Columns of the sink's row that are to be written."""
+
+
+def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | None:
+    """What to write next, for a sink without a window; None when everything is sent.
+
+    A ``window`` among the values is to be sent then; a ``held_reason`` stops the sink.
+
+    :raises SnapshotsExpiredError: snapshots that were not sent are expired
+    :raises ConfigurationError: an export of changes has no keys
+    :raises SinkError: a sent column no longer exists
+    """
+    if row.start == "new":
+        return _from_now_on(row, table)
+    keys = _keys(spec, table)
+    cut = partial(_window, row, table, spec, keys)
+    if row.cursor is None:
+        return None if table.head is None else cut(None, table.head, table.schema_id)
+    line = table.increments(row.cursor, None, row.sequence)
+    if not line:
+        return None
+    quiet = list(takewhile(lambda each: each.brings in (_HARMLESS if keys else _PASSED), line))
+    passed = list(takewhile(lambda each: each.brings is not Brings.ROWS, quiet))
+    if passed:
+        return cursor_at(passed[-1].snapshot_id, table)
+    if quiet:
+        taken = _first_added(quiet, _size(spec))
+        return cut(row.cursor, taken[-1].snapshot_id, taken[0].schema_id)
+    if keys:
+        return cut(row.cursor, line[-1].snapshot_id, table.schema_id, is_difference=True)
+    first = line[0].snapshot_id
+    if spec.on_replace == "resume_from_new":
+        return cursor_at(first, table)
+    if spec.on_replace == "resend":
+        last = [each for each in line if each.brings is Brings.OTHERS][-1].snapshot_id
+        return {**cut(None, last, table.schema_at(last)), "round": row.round + 1}
+    return held(f"snapshot {first} replaced the rows of its source, and on_replace is {spec.on_replace}", first)
+
+
+def cursor_at(snapshot_id: int | None, table: SourceTable) -> Values:
+    """The end of a window: everything up to this snapshot was sent, or is not to be sent."""
+    return {"window": None, "cursor": snapshot_id, "sequence": table.sequence(snapshot_id)}
+
+
+def held(reason: str, behind: int | None) -> Values:
+    """What stops a sink.
+
+    :param behind: snapshot behind which it continues where what came so far is not to be sent
+    """
+    return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
+
+
+def _from_now_on(row: SinkRow, table: SourceTable) -> Values:
+    """A cursor behind what was there when it was decided that this is not to be sent.
+
+    What was sent after that, by a run that came before the decision, is left where it is.
+    """
+    decided = {"start": None, "since": None, "deploy_id": None, "physical": table.uuid}
+    if row.deploy_id is not None and row.physical not in (None, table.uuid):
+        return {**cursor_at(None, table), **decided}
+    cursor = table.last_of(row.deploy_id) if row.deploy_id is not None else None
+    if cursor is None:
+        cursor = table.last_before(row.since or 0)
+    if row.physical == table.uuid:
+        at = row.cursor if row.window is None else Window.loads(row.window).needs
+        if at is not None and table.has_passed(cursor, at):
+            return decided
+    return {**cursor_at(cursor, table), **decided}
+
+
 def _first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
     """The first snapshots that bring rows: as many as make a batch, as long as they were written by one schema.
 
@@ -95,291 +157,55 @@ def _first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
     """
     taken: list[Increment] = []
     rows = 0
-    for each in line:
-        if each.brings is Brings.MIGRATION:
-            break
-        if each.brings is not Brings.ROWS:
-            continue
-        if taken and (rows >= size or each.schema_id != taken[0].schema_id):
-            break
-        taken.append(each)
-        rows += each.rows
+    for each in takewhile(lambda each: each.brings is not Brings.MIGRATION, line):
+        if each.brings is Brings.ROWS:
+            if taken and (rows >= size or each.schema_id != taken[0].schema_id):
+                break
+            taken.append(each)
+            rows += each.rows
     return tuple(taken)
 
 
-_ELSEWHERE = -1
-"""In the place of an id that was another table's."""
-_Columns = Mapping[str, tuple[str, int]]
-"""Spelling and field id of columns, by their names as they are compared."""
+def _size(spec: SinkSpec) -> int:
+    return int(spec.settings.get("batch_size", _SIZES[spec.to]))
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A sent column.
+def _keys(spec: SinkSpec, table: SourceTable) -> tuple[str, ...]:
+    """Of an export of changes; else none."""
+    if spec.settings.get("emit") != "diff":
+        return ()
+    keys = tuple(spec.settings.get("keys", ())) or table.keys
+    if not keys:
+        remedy = "declare keys of the source, or settings.keys of the sink"
+        problem = f"{table.name} has no keys to determine changes by"
+        raise ConfigurationError("sink.settings.emit", problem, remedy)
+    return keys
 
-    :ivar name: in the payload; compared without case until a table was seen
-    :ivar field_id: in the source's schema; None until a table was seen
-    :ivar called: in the source's schema, when it was seen last
+
+def _window(
+    row: SinkRow,
+    table: SourceTable,
+    spec: SinkSpec,
+    keys: Sequence[str],
+    before: int | None,
+    after: int,
+    schema_id: int | None,
+    *,
+    is_difference: bool = False,
+) -> Values:
+    """A window, to be written.
+
+    :param schema_id: that its rows were written by; None: the table's
     """
-
-    name: str
-    field_id: int | None = None
-    called: str | None = None
-
-    def seen(self, names: Mapping[int, str], now: _Columns) -> Pin:
-        """With the id and the spelling of the table's column."""
-        if self.field_id is not None and self.field_id in names:
-            return replace(self, called=names[self.field_id])
-        found = now.get((self.called or self.name).casefold()) or now.get(self.name.casefold())
-        if found is None:
-            return self
-        return Pin(found[0] if self.field_id is None else self.name, found[1], found[0])
-
-    def resolve(self, then: _Columns, now: _Columns, sink: str) -> int:
-        """The field id of the column; see :meth:`Pins.resolve`."""
-        # In rows from before a column was dropped and added again, its name means the earlier one. A column that only
-        # came later has no value in them.
-        for columns in (then, now):
-            if self.field_id is not None and self.field_id in {number for _, number in columns.values()}:
-                return self.field_id
-            if self.name.casefold() in columns:
-                return columns[self.name.casefold()][1]
-        remedy = "declare sink.columns without it, or follow_schema: true"
-        raise SinkError(sink, f"its source has no column {self.name} any more", remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """All sent columns, in their order.
-
-    :ivar follow: whatever the source has is sent, and ``columns`` is empty
-    :ivar table: uuid of the table that the ids are of; None until one was seen
-    """
-
-    columns: tuple[Pin, ...] = ()
-    follow: bool = False
-    table: str | None = None
-
-    @classmethod
-    def of(cls, spec: SinkSpec, registered: Sequence[str], before: Pins | None = None) -> Pins:
-        """The pins of a declaration.
-
-        :param registered: the source's columns, for a sink that names none
-        :param before: of the same sink until now: known columns keep their ids, and a sink that names none its pins
-        """
-        if spec.follow_schema:
-            return cls(follow=True)
-        if not spec.columns and before is not None and before.columns:
-            return before
-        known = {each.name.casefold(): each for each in before.columns} if before is not None else {}
-        names = spec.columns or tuple(registered)
-        pins = tuple(known.get(name.casefold(), Pin(name)) for name in names)
-        return cls(pins, table=before.table if before is not None else None)
-
-    @classmethod
-    def loads(cls, text: str) -> Pins:
-        found: Mapping[str, Any] = json.loads(text)
-        return cls(tuple(Pin(*each) for each in found["columns"]), found["follow"], found.get("table"))
-
-    def dumps(self) -> str:
-        columns = [[each.name, each.field_id, each.called] for each in self.columns]
-        return json.dumps({"columns": columns, "follow": self.follow, "table": self.table})
-
-    def seen(self, now: _Columns, table: str) -> Pins:
-        """With the ids and the spelling of the table's columns; one that was dropped and added again has a new id.
-
-        :param table: its uuid
-        """
-        if self.follow:
-            return self
-        if not self.columns:
-            return Pins(tuple(Pin(name, number, name) for name, number in now.values()), table=table)
-        before = self.columns
-        if self.table not in (None, table):
-            before = tuple(replace(each, field_id=_ELSEWHERE) for each in before)
-        names = {number: name for name, number in now.values()}
-        return Pins(tuple(each.seen(names, now) for each in before), table=table)
-
-    def resolve(self, then: _Columns, now: _Columns, sink: str) -> tuple[tuple[str, int], ...]:
-        """Payload names and field ids of the sent columns.
-
-        :param then: columns of the schema that the rows were written by; ``now``: of the table
-        :raises SinkError: a sent column is in neither
-        """
-        if self.follow:
-            return tuple(then.values())
-        return tuple((each.name, each.resolve(then, now, sink)) for each in self.columns)
-
-
-_EMIT: Final = ("rows", "diff")
-_SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
-_HARMLESS: Final = frozenset({Brings.ROWS, Brings.NOTHING})
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a window. ``values`` are written with it."""
-
-    window: Window
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Send nothing, but write these values."""
-
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Stop until the sink is released.
-
-    :ivar behind: where to continue without what came so far
-    :ivar lasting: whether it stays stopped; else the next run looks again
-    """
-
-    reason: str
-    behind: int | None = None
-    lasting: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """How a sink is declared to export.
-
-    :ivar size: rows in a batch
-    :ivar keys: of an export of changes; else empty
-    """
-
-    size: int
-    keys: tuple[str, ...]
-    on_replace: str
-
-    @classmethod
-    def of(cls, spec: SinkSpec, table: SourceTable) -> SinkOptions:
-        """The options of a declaration.
-
-        :raises ConfigurationError: it is wrong
-        """
-        size = spec.settings.get("batch_size", _SIZES.get(spec.to, 500))
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ConfigurationError("sink.settings.batch_size", f"{size!r} is not a number of rows", "e.g. 500")
-        emit = spec.settings.get("emit", "rows")
-        if emit not in _EMIT:
-            raise ConfigurationError("sink.settings.emit", f"{emit!r} is unknown", f"one of {', '.join(_EMIT)}")
-        named = spec.settings.get("keys") or table.keys
-        keys = (named,) if isinstance(named, str) else tuple(map(str, named))
-        if emit == "diff" and not keys:
-            remedy = "declare keys of the source, or settings.keys of the sink"
-            raise ConfigurationError("sink.settings.emit", f"{table.name} has no keys to determine changes by", remedy)
-        return cls(size, keys if emit == "diff" else (), spec.on_replace)
-
-
-def next_move(row: SinkRow, table: SourceTable, options: SinkOptions) -> Send | Move | Hold | None:
-    """What to do next; None when everything is sent.
-
-    :raises SnapshotsExpiredError: snapshots that were not sent are expired
-    :raises SinkError: a sent column no longer exists
-    """
-    if row.window is not None:
-        return Send(Window.loads(row.window))
-    cut = _Cut(row, table, options)
-    if row.cursor is None:
-        return None if table.head is None else cut.everything(table.head, table.schema_id)
-    line = table.increments(row.cursor, None, row.sequence)
-    if not line:
-        return None
-    return cut.changes(line) if options.keys else cut.rows(line)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Cuts windows."""
-
-    row: SinkRow
-    table: SourceTable
-    options: SinkOptions
-
-    def rows(self, line: Sequence[Increment]) -> Send | Move | Hold:
-        quiet = list(takewhile(lambda each: each.brings is not Brings.OTHERS, line))
-        if quiet:
-            return self._added(quiet)
-        if self.options.on_replace == "resume_from_new":
-            return Move({"cursor": line[0].snapshot_id})
-        if self.options.on_replace == "resend":
-            last = [each for each in line if each.brings is Brings.OTHERS][-1]
-            return self.everything(last.snapshot_id, None, round=self.row.round + 1)
-        at = line[0].snapshot_id
-        return Hold(f"snapshot {at} replaced the rows of its source, and on_replace is {self.options.on_replace}", at)
-
-    def changes(self, line: Sequence[Increment]) -> Send | Move:
-        quiet = list(takewhile(lambda each: each.brings in _HARMLESS, line))
-        if quiet:
-            return self._added(quiet)
-        after = line[-1].snapshot_id
-        return self._send(What.CHANGED, self.row.cursor, after, self.table.schema_id)
-
-    def everything(self, after: int, schema_id: int | None, **values: Any) -> Send:
-        schema_id = self.table.schema_at(after) if schema_id is None else schema_id
-        return self._send(What.ALL, None, after, schema_id, **values)
-
-    def _added(self, quiet: Sequence[Increment]) -> Send | Move:
-        passed = list(takewhile(lambda each: each.brings is not Brings.ROWS, quiet))
-        if passed:
-            return Move({"cursor": passed[-1].snapshot_id})
-        taken = _first_added(quiet, self.options.size)
-        schema_id = taken[0].schema_id
-        schema_id = self.table.schema_id if schema_id is None else schema_id
-        return self._send(What.ADDED, self.row.cursor, taken[-1].snapshot_id, schema_id)
-
-    def _send(self, what: What, before: int | None, after: int, schema_id: int, **values: Any) -> Send:
-        now = self.table.columns()
-        pins = Pins.loads(self.row.pins).seen(now, self.table.uuid)
-        columns = pins.resolve(self.table.columns(schema_id), now, self.row.name)
-        spelled = {name.casefold(): name for name, _ in columns}
-        missing = [key for key in self.options.keys if key.casefold() not in spelled]
-        if missing:
-            problem = f"the key {', '.join(missing)} is not among the sent columns"
-            raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
-        keys = tuple(spelled[key.casefold()] for key in self.options.keys)
-        window = Window(what, before, after, schema_id, columns, keys, self.options.size, self.row.sequence)
-        return Send(window, {"physical": self.table.uuid, "pins": pins.dumps(), **values})
-
-
-log = logging.getLogger(__name__)
-
-
-def hold_snapshots(catalog: Catalog, name: str, row: SinkRow) -> None:
-    """Write from which sequence number on the sink needs the table of this name; nothing for no table."""
-    table = SourceTable.load(catalog, name)
-    if table is None:
-        return
-    needed = 0
-    if row.start != "new" and row.physical in (None, table.uuid):
-        at = table.head if row.cursor is None else row.cursor
-        if row.window is not None:
-            window = Window.loads(row.window)
-            at = window.after if window.before is None else window.before
-        needed = table.sequence(at) or 0
-    mine = hold_property(_holder(row.uuid, row.name))
-    others = dict.fromkeys(_holds(table, row.uuid) - {mine})
-    write_table_properties(catalog, name, {**others, mine: str(needed)})
-
-
-def release_snapshots(catalog: Catalog, name: str, identity: UUID) -> None:
-    """The sink needs no snapshot of the table any more."""
-    table = SourceTable.load(catalog, name)
-    if table is not None and (mine := _holds(table, identity)):
-        write_table_properties(catalog, name, dict.fromkeys(mine))
-
-
-def _holder(identity: UUID, name: str) -> str:
-    return f"sink.{name}.{identity.hex[:8]}"
-
-
-def _holds(table: SourceTable, identity: UUID) -> set[str]:
-    """The sink's properties, also under a name that it had."""
-    begin, end = _holder(identity, "*").split("*")
-    begin = hold_property(begin)
-    return {key for key in table.properties if key.startswith(begin) and key.endswith(end)}
+    now, schema_id = table.columns(), table.schema_id if schema_id is None else schema_id
+    pins = Pins.loads(row.pins).seen(now, table.uuid)
+    columns, earlier = pins.resolve(table.columns(schema_id), now, row.name), None
+    names = pins.payload_names(columns)
+    if missing := [key for key in keys if key.casefold() not in names]:
+        problem = f"the key {', '.join(missing)} is not among the sent columns"
+        raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
+    if is_difference and before is not None:
+        earlier = pins.resolve(table.columns(table.schema_at(before)), now, row.name)
+    sent_keys = tuple(names[key.casefold()] for key in keys)
+    window = Window(before, after, schema_id, columns, earlier, sent_keys, _size(spec), row.sequence)
+    return {"window": window.dumps(), "physical": table.uuid, "pins": pins.dumps()}

@@ -15,11 +15,14 @@ from __future__ import annotations
 import base64
 import math
 import os
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]
@@ -27,12 +30,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from airflow_provider_rfr.sinks._windows import Window
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError
-from airflow_provider_rfr.http.client import Client, NoAnswer, Request, retry_after, trusted_certificates
+from airflow_provider_rfr.http.addresses import AddressGuard
+from airflow_provider_rfr.http.client import Client, Limits, NoAnswer, Request, retry_after, trusted_certificates
+from airflow_provider_rfr.http.redaction import Masker, secrets_of_url
 from airflow_provider_rfr.http.sockets import Deadline
+from airflow_provider_rfr.sinks._windows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +58,16 @@ class Batch:
     token: int
 
 
-class Sender(Protocol):
-    """A target that is open."""
-
-    def send(self, batch: Batch) -> None:
-        """Return when the batch is safe at the target; one that is there already is left.
-
-        :raises SinkDeliveryError: it is not, or that is not known
-        """
-
-    def close(self) -> None:
-        """Give back what is held."""
-
-
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
-    """An HTTP endpoint, its connection resolved; ``repr`` shows none of it.
+    """An HTTP endpoint, its connection resolved; ``repr`` shows no secret.
 
     :ivar url: of the connection; the sink's ``path`` comes behind it
     :ivar headers: sent with each request, e.g. ``Authorization``
-    :ivar timeout: seconds for one request, from connecting to the last byte of the answer
+    :ivar timeout: seconds for one request, from connecting to the acknowledgement
     :ivar patience: seconds for which a batch is tried again where that may help
     :ivar verify: whether certificates are checked, or the file of those that are trusted
+    :ivar allowed_hosts: private hosts, addresses and networks that may be called; public ones always may
     """
 
     url: str = field(repr=False)
@@ -83,16 +75,7 @@ class HttpTarget:
     timeout: float = 30.0
     patience: float = 60.0
     verify: bool | str = True
-
-
-@dataclass(frozen=True, slots=True)
-class FilesTarget:
-    """How a file system is opened.
-
-    :ivar options: fsspec's, for the protocol of the sink's path; they may hold secrets
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    allowed_hosts: Sequence[str] = ()
 
 
 OP: Final = "_op"
@@ -105,9 +88,11 @@ _Write = Callable[[Any], Any]
 
 def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """The rows as JSON objects, by column; a deleted one has its keys alone."""
-    writers = [(field.name, _writer(field.type)) for field in table.schema]
-    columns = [_written(column.to_pylist(), write) for column, (_, write) in zip(table.columns, writers, strict=True)]
-    names = [name for name, _ in writers]
+    names = table.schema.names
+    columns = [
+        _written(column.to_pylist(), _writer(field.type))
+        for column, field in zip(table.columns, table.schema, strict=True)
+    ]
     for values in zip(*columns, strict=True):
         row = dict(zip(names, values, strict=True))
         yield {name: row[name] for name in (OP, *keys)} if row.get(OP) == DELETE and keys else row
@@ -124,7 +109,8 @@ def _written(values: list[Any], write: _Write | None) -> list[Any]:
 
 def _writer(kind: pa.DataType) -> _Write | None:
     """How a value of this type is written; None: unchanged."""
-    if pa.types.is_map(kind):
+    types = pa.types
+    if types.is_map(kind):
         key, item = _writer(kind.key_type), _writer(kind.item_type)
 
         def write(pairs: list[tuple[Any, Any]]) -> Any:
@@ -132,39 +118,30 @@ def _writer(kind: pa.DataType) -> _Write | None:
             return dict(found) if all(isinstance(name, str) for name, _ in found) else [list(each) for each in found]
 
         return write
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
         inner = _writer(kind.value_type)
         return None if inner is None else lambda values: _written(values, inner)
-    if pa.types.is_struct(kind):
+    if types.is_struct(kind):
         parts = {field.name: _writer(field.type) for field in kind}
         return lambda value: {name: _written([value[name]], write)[0] for name, write in parts.items()}
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_string(kind):
-        return None
-    return None if pa.types.is_large_string(kind) or pa.types.is_null(kind) else _text
+    plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string, types.is_null)
+    return None if any(is_it(kind) for is_it in plain) else _text
 
 
 def _text(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    if isinstance(value, datetime):
-        utc = value.utcoffset() == timedelta(0)
-        return value.isoformat().removesuffix("+00:00") + "Z" if utc else value.isoformat()
-    if isinstance(value, (date, time)):
+    if isinstance(value, datetime) and value.utcoffset() == timedelta(0):
+        return value.isoformat().removesuffix("+00:00") + "Z"
+    if isinstance(value, (date, clock_time)):
         return value.isoformat()
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-_AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_BUSY: Final = frozenset({408, 425, 429})
 _LONGEST_WAIT: Final = 30.0
-_BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT)
-
-
-class _TryAgainError(Exception):
-    def __init__(self, problem: str, wait: float | None = None) -> None:
-        super().__init__(problem)
-        self.wait = wait
+_STATUS_COUNTS: Final = Limits(body=1.0)
+"""A status acknowledges or refuses. The body is for messages: one that drips is left after a second."""
 
 
 class HttpSender:
@@ -180,9 +157,16 @@ class HttpSender:
             raise ConfigurationError("sink.settings.connection", "must be an HTTP address", remedy)
         self._host = parts.hostname
         self._verify = trusted_certificates(target.verify)
+        self._guard = AddressGuard.of(target.allowed_hosts)
+        self._masker = Masker((*secrets_of_url(self._url), *target.headers.values()))
         self._client = Client()
 
     def send(self, batch: Batch) -> None:
+        """Post the batch; again, as long as that may help and the target's patience lasts.
+
+        :raises ConfigurationError: the address is private, and not allowed
+        :raises SinkDeliveryError: it was not acknowledged
+        """
         window = batch.window
         body = dumps(
             {
@@ -196,40 +180,37 @@ class HttpSender:
                 "rows": list(rows_of(batch.rows, window.keys)),
             }
         )
-        retrying = Retrying(
-            retry=retry_if_exception_type(_TryAgainError),
-            stop=stop_after_delay(self._target.patience),
-            wait=_wait,
-            reraise=True,
-        )
-        try:
-            retrying(self._post, batch.id, body)
-        except _TryAgainError as error:
-            raise SinkDeliveryError(self._sink, f"{self._host} did not take batch {batch.id}: {error}") from None
+        until, longest = time.monotonic() + self._target.patience, 0.2
+        while (busy := self._post(batch.id, body)) is not None:
+            problem, asked = busy
+            wait = random.uniform(0, longest) if asked is None else asked
+            longest = min(2 * longest, _LONGEST_WAIT)
+            if time.monotonic() + wait >= until:
+                raise SinkDeliveryError(self._sink, f"{self._host} did not take batch {batch.id}: {problem}")
+            time.sleep(wait)
 
     def close(self) -> None:
         self._client.close()
 
-    def _post(self, batch_id: str, body: bytes) -> None:
+    def _post(self, batch_id: str, body: bytes) -> tuple[str, float | None] | None:
+        """None once the batch is acknowledged; else what another try may mend, and the seconds asked to wait for it."""
         headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch_id}
         request = Request("POST", self._url, headers, body, self._verify)
-        # No address guard: the receiver is named by an Airflow connection, and may be a private host.
-        answer = self._client.send(request, Deadline(self._target.timeout))
+        answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)
         if isinstance(answer, NoAnswer):
-            raise _TryAgainError(answer.detail)
+            if answer.permanent:
+                raise ConfigurationError("sink.settings.connection", answer.detail)
+            return answer.detail, None
         if 200 <= answer.status < 300:
-            return
-        if answer.status in _AGAIN:
-            asked = retry_after(answer.headers.get("Retry-After"))
-            raise _TryAgainError(f"HTTP {answer.status}", None if asked is None else min(asked, _LONGEST_WAIT))
-        problem = f"{self._host} refused batch {batch_id} with HTTP {answer.status}"
-        raise SinkDeliveryError(self._sink, problem, "see the receiver's log; the batch is sent again by the next run")
-
-
-def _wait(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome is not None else None
-    asked = error.wait if isinstance(error, _TryAgainError) else None
-    return _BACKOFF(state) if asked is None else asked
+            return None
+        problem = f"HTTP {answer.status}"
+        if answer.body:
+            problem += f": {self._masker.one_line(self._masker.kept(answer.body))}"
+        asked = retry_after(answer.headers.get("Retry-After"))
+        if answer.status in _BUSY or answer.status >= 500 or (answer.status == 403 and asked is not None):
+            return problem, asked
+        problem = f"{self._host} refused batch {batch_id} with {problem}"
+        raise SinkDeliveryError(self._sink, problem, "correct what it refuses; the next run sends the batch again")
 
 
 _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
@@ -239,20 +220,21 @@ _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl
 class FileSender:
     """Writes below one folder of one file system."""
 
-    def __init__(self, sink: str, settings: Mapping[str, Any], target: FilesTarget) -> None:
+    def __init__(self, sink: str, settings: Mapping[str, Any]) -> None:
         self._sink = sink
         self._collected = False
         self._format = str(settings.get("format", "jsonl"))
-        if self._format not in ("jsonl", "parquet"):
-            raise ConfigurationError("sink.settings.format", f"{self._format!r} is not a format", "jsonl or parquet")
         try:
-            self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]), **target.options)
+            self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]))
         except (ValueError, ImportError, OSError) as error:
             problem = f"a file system of this protocol can't be opened ({type(error).__name__})"
             raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
 
     def send(self, batch: Batch) -> None:
-        """Write the file unless it is there: what is there is whole."""
+        """Write the file unless it is there: what is there is whole.
+
+        :raises SinkDeliveryError: it can't be written
+        """
         path = f"{self._root.rstrip('/')}/{batch.id}.{self._format}"
         try:
             if not self._files.exists(path):
@@ -268,10 +250,11 @@ class FileSender:
         if self._format == "jsonl":
             return b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
         buffer = pa.BufferOutputStream()
-        said = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
         with pq.ParquetWriter(buffer, batch.rows.schema, compression="zstd") as writer:
             writer.write_table(batch.rows)
-            writer.add_key_value_metadata(said)
+            writer.add_key_value_metadata(
+                {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+            )
         return bytes(buffer.getvalue())
 
     def _write(self, path: str, data: bytes, token: int) -> None:

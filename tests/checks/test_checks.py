@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.sinks import run_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Strategy
 from airflow_provider_rfr.builtins.testing import SCENARIOS, Check, Scenario, World, run_scenario
 from airflow_provider_rfr.lake.catalog import LakeSettings, load_table, open_catalog
+from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import DuckEngine
 
@@ -99,7 +99,8 @@ class SinksSendOnce(Check):
         self._folder = folder
 
     def manipulate(self, world: World, number: int) -> None:
-        run_sink(self._sink, catalog=world.catalog, store=world.store)
+        assert self._sink.sink is not None
+        run_sink(self._sink.id, self._sink.name, self._sink.sink, catalog=world.catalog, store=world.store)
 
     def validate(self, world: World) -> None:
         files = sorted((self._folder / "out").glob("**/*.jsonl"))

@@ -17,12 +17,12 @@ from airflow_provider_rfr.builtins.spec import (
     Column,
     Kind,
     Place,
-    SinkSpec,
     Was,
     nearest,
     stable_id,
 )
 from airflow_provider_rfr.exceptions import Problem
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 Model = TypeVar("Model", bound="Document")
 

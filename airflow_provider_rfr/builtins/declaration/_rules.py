@@ -25,10 +25,10 @@ from airflow_provider_rfr.builtins.spec import (
     Dependency,
     Kind,
     Removed,
-    SinkSpec,
     name_problem,
     namespace_of,
     nearest,
+    present_names,
 )
 from airflow_provider_rfr.builtins.sql.facts import (
     declared_columns,
@@ -41,6 +41,7 @@ from airflow_provider_rfr.builtins.sql.facts import (
 from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain, parse_type
+from airflow_provider_rfr.sinks.spec import findings as sink_findings
 
 _QUERY = ("query", "depends_on")
 _SOURCE = ("source", "refresh")
@@ -63,10 +64,6 @@ _NEEDED: dict[Kind, Sequence[str]] = {
 }
 _KEPT = STORED - QUERIED
 """Kinds whose rows come from elsewhere than a query."""
-_ON_REPLACE = ("hold", "resume_from_new", "resend")
-_TARGETS = {"files": ("path",), "http": ("connection",)}
-_EMITS = ("rows", "diff")
-_FORMATS = ("jsonl", "parquet")
 
 
 def canonical(obj: BuiltinObject) -> BuiltinObject:
@@ -113,7 +110,7 @@ def findings(obj: BuiltinObject) -> Iterator[Problem]:
     yield from _shape(obj)
     yield from column_findings(obj.columns)
     yield from _storage(obj) if obj.kind in STORED else ()
-    yield from _sink(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
+    yield from sink_findings(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
 
 
 def _shape(obj: BuiltinObject) -> Iterator[Problem]:
@@ -147,28 +144,6 @@ def _storage(obj: BuiltinObject) -> Iterator[Problem]:
         yield from partition_findings(obj.partitioning, obj.columns)
 
 
-def _sink(sink: SinkSpec) -> Iterator[Problem]:
-    if sink.on_replace not in _ON_REPLACE:
-        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
-    if sink.to not in _TARGETS:
-        yield Problem("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
-    for name in _TARGETS.get(sink.to, ()):
-        if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
-            yield Problem("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
-    form = sink.settings.get("format", "jsonl")
-    if sink.to == "files" and form not in _FORMATS:
-        yield Problem("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
-    emit = sink.settings.get("emit", "rows")
-    if emit not in _EMITS:
-        yield Problem("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
-    keys = sink.settings.get("keys", [])
-    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
-    size = sink.settings.get("batch_size", 1)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows")
-
-
 @dataclass(frozen=True)
 class _Known:
     """Everything that is declared.
@@ -198,8 +173,10 @@ def _read_problems(reader: Declared, reads: Sequence[Dependency], known: _Known)
         if problem is not None:
             yield reader.problem(path, *problem)
     if obj.sink is not None and obj.sink.source.casefold() in known.all:
-        source = known.all[obj.sink.source.casefold()].obj
-        for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
+        columns = known.all[obj.sink.source.casefold()].obj.columns
+        names = present_names(obj.sink.columns, columns)
+        # A source's columns may come with its refreshes.
+        for finding in name_findings(names, (c.name for c in columns), "sink.columns") if columns else ():
             yield reader.problem(finding.field, finding.problem, finding.remedy)
 
 

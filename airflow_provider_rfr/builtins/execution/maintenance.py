@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
-from airflow_provider_rfr.sinks import needed_physicals
 from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
@@ -26,6 +25,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Garbage, read_registry, unfinished_ids, write_registry
 from airflow_provider_rfr.store.engine import ControlStore

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
-from airflow_provider_rfr.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
 from airflow_provider_rfr.builtins.state import (
@@ -36,6 +35,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.store.deploys import Entry, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease

@@ -127,7 +127,8 @@ class Decider:
             decision.problems += inputs.gone
             decision.note_differences()
             if desired.kind is Kind.SINK:
-                decide_sink(decision, unfinished=desired.uuid in self._live.unfinished)
+                source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
+                decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
             elif desired.kind in STORED:
                 decide_table(decision, found, inputs, self._policies, self._accepted)
             else:

@@ -23,6 +23,7 @@ from airflow_provider_rfr.builtins.planning.columns import (
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
 
 
@@ -182,7 +183,10 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
             found.shape[each.uuid] = reads(name, columns)
         if columns := read.effects.contents.intersection(each.columns):
             found.contents[each.uuid] = reads(name, columns)
-        found.gone += [lost_column(name, old, now) for old, now in read.effects.gone if old in (each.columns or ())]
+        # A sink knows columns by their ids: a new name stops nothing.
+        is_sink = desired.kind is Kind.SINK
+        gone = ((old, now) for old, now in read.effects.gone if old in (each.columns or ()) and not (now and is_sink))
+        found.gone += [lost_column(name, old, now) for old, now in gone]
     return found
 
 

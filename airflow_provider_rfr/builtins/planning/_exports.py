@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, Difference, metadata_words
+from airflow_provider_rfr.builtins.planning.columns import pending_renames
 from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
-from airflow_provider_rfr.builtins.state import RegistryState, SinkState
+from airflow_provider_rfr.builtins.state import RegistryState
+from airflow_provider_rfr.sinks.spec import SinkState
 
 _CONTINUES = {
     Action.ADOPT: Why.CURSOR_KEPT,
@@ -27,27 +31,59 @@ _CHOICES = {
 }
 
 
-def decide_sink(decision: Decision, *, unfinished: bool) -> None:
+def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool) -> None:
     """Decide about a declared sink by itself; what its source's change means for it follows in :func:`exports`.
 
+    :param source: the decision about its source, if that is declared
     :param unfinished: a deploy that did not finish began to change it, so its row may not be as recorded
     """
+    renamed = _follow_columns(decision, source) if source is not None else {}
     desired, known = decision.desired, decision.desired.recorded
     assert desired.obj.sink is not None
-    decision.details = {"source": str(desired.reads[0].uuid or ""), "columns": list(desired.reads[0].columns or ())}
-    if desired.reads[0].uuid is None:
+    read = desired.reads[0]
+    decision.details = {"source": str(read.uuid or ""), "columns": list(read.columns or ())}
+    decision.details |= {"renamed": renamed} if renamed else {}
+    if read.uuid is None:
         decision.problems.append(because(Why.NO_SUCH_SOURCE, desired.obj.sink.source))
     if known is None:
         decision.how = Action.CREATE
         decision.reasons.append(because(Why.NEW))
     elif known.kind is not Kind.SINK:
         decision.how = Action.CREATE
-    elif decision.differences.keys() - {Difference.NAME}:
+    elif decision.differences.keys() - {Difference.NAME} or renamed:
         decision.how = Action.METADATA
         decision.words += metadata_words(desired, known)
+        name = desired.obj.sink.source
+        decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
     elif unfinished:
         decision.how = Action.METADATA
         decision.reasons.append(because(Why.UNFINISHED_SINK))
+
+
+def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
+    """Bring what a sink reads to the names that its source's columns get, and return those that are new, by the old.
+
+    A column that goes and is needed is a problem already; what can be pasted is the rest of the columns.
+    """
+    desired, theirs = decision.desired, source.desired
+    sink, read = desired.obj.sink, desired.reads[0]
+    if sink is None or read.columns is None:
+        return {}
+    gone, before = dict(source.effects.gone), theirs.recorded.columns if theirs.recorded is not None else ()
+    called = gone | {old: new for new, old in pending_renames(before, theirs.obj.columns).items()}
+    deps = desired.recorded.deps if desired.recorded is not None else ()
+    known = next((each.columns for each in deps if each.uuid == read.uuid), None) or ()
+    # Declared names, and those of a new sink, are those of now already.
+    is_recorded = bool(known) and not sink.columns
+    now = tuple((called.get(each) or each).casefold() if is_recorded else each for each in read.columns)
+    decision.desired = replace(desired, reads=(replace(read, columns=now),))
+    spelled = {each.name.casefold(): each.name for each in theirs.obj.columns}
+    if any(gone.get(each) == "" for each in now):
+        names = sink.columns or [spelled.get(each, each) for each in now]
+        kept = [name for name, each in zip(names, now, strict=True) if gone.get(each) != ""]
+        decision.paste += [f"columns: {json.dumps(kept, ensure_ascii=False)}"] if kept else []
+        decision.problems.append(because(Why.SAY_COLUMNS))
+    return {old: spelled[new.casefold()] for old in known if (new := called.get(old)) and new.casefold() in now}
 
 
 class Exports:

@@ -22,9 +22,9 @@ from airflow_provider_rfr.builtins.state import (
     LiveObject,
     RecordedObject,
     RegistryState,
-    SinkState,
 )
 from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.sinks.spec import SinkState
 
 
 @dataclass

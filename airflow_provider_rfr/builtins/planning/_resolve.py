@@ -23,14 +23,15 @@ from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,
     Dependency,
-    SinkSpec,
     is_retired,
     namespace_of,
+    present_names,
 )
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, RfrError
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 
 class Resolver:
@@ -144,15 +145,18 @@ class Resolver:
             return tuple(Dependency(name.casefold()) for name in obj.depends_on)
 
     def _sink_reads(self, sink: SinkSpec, known: RecordedObject | None) -> Dependency:
-        """The columns that are sent: as declared, else those that the source had when the sink was registered."""
+        """The sent columns, in order, as the source calls them: the declared ones, else those that it had when the
+        sink was registered, as it called them then."""
         name = sink.source.casefold()
+        source = self._objects.get(name)
+        columns = source.columns if source is not None else ()
         if sink.follow_schema or sink.columns:
-            return Dependency(name, None, None if sink.follow_schema else _folded(sink.columns))
+            declared = _folded(present_names(sink.columns, columns))
+            return Dependency(name, None, None if sink.follow_schema else declared)
         before = next((each for each in known.deps if each.name == name), None) if known is not None else None
         if before is not None:
             return before
-        source = self._objects.get(name)
-        return Dependency(name, None, _folded([each.name for each in source.columns]) if source is not None else None)
+        return Dependency(name, None, _folded([each.name for each in columns]) if source is not None else None)
 
     def _own(self, obj: BuiltinObject, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """With the ids of what is ours."""

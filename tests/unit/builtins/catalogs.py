@@ -17,7 +17,6 @@ from airflow_provider_rfr.builtins.spec import (
     Instance,
     Kind,
     Removed,
-    SinkSpec,
     Was,
     stable_id,
 )
@@ -29,9 +28,9 @@ from airflow_provider_rfr.builtins.state import (
     LiveObject,
     RecordedObject,
     RegistryState,
-    SinkState,
     UserView,
 )
+from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 
 PROJECT = "ops"
 

@@ -24,12 +24,12 @@ from airflow_provider_rfr.builtins.spec import (
     Kind,
     Migration,
     Place,
-    SinkSpec,
     Stability,
     Strategy,
     stable_id,
 )
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(

@@ -252,6 +252,7 @@ def sink(*fields: str) -> str:
         (("source: ops.t", "to: files", "settings: {path: x, format: csv}"), "'csv' is not a format"),
         (("source: ops.t", "to: files", "settings: {path: x}", "on_replace: again"), "'again' is unknown"),
         (("source: ops.t", "to: files", "settings: {path: x}", "columns: [nr]"), "there is no column nr"),
+        (("source: ops.t", "to: files", "settings: {path: x, connection: c}"), "is not a setting of a sink to files"),
     ],
 )
 def test_a_sink_says_what_goes_where(tmp_path: Path, fields: tuple[str, ...], told: str) -> None:

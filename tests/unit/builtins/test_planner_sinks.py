@@ -125,10 +125,55 @@ def test_a_sink_that_sends_a_column_which_goes_stops_the_plan_unless_it_follows(
     for declared in (sink("ops.k", "ops.t"), sink("ops.k", "ops.t", "rows")):
         catalog = deployed(T, declared)
         found = catalog.plan(spec("1.1", less, declared))
-        assert found.blocked[0].problems == ("reads ops.t.rows, which is gone now",)
+        gone = ("reads ops.t.rows, which is gone now", "say under sink which columns it is to send")
+        assert found.blocked[0].problems == gone
+        assert found.blocked[0].instruction == (None if declared.sink.columns else 'columns: ["id"]')
     for declared in (sink("ops.k", "ops.t", follow_schema=True), sink("ops.k", "ops.t", "id")):
         catalog = deployed(T, declared)
         assert catalog.plan(spec("1.1", less, declared)).applicable
+
+
+MORE = ["id bigint", "n int", "rows int"]
+
+
+def renamed(*columns: str) -> Any:
+    return table("ops.t", *columns, exportable=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reads"),
+    [((), (), "comment"), (("id", "n"), ("id", "n"), "comment"), (("id", "n"), ("id", "Comment"), "comment")],
+)
+def test_a_column_that_is_renamed_stops_no_sink(before: tuple[str, ...], after: tuple[str, ...], reads: str) -> None:
+    """Its row is told of the new name, so that a table that was never sent, or is made anew, is understood as well."""
+    catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t", *before))
+    wanted = spec("1.1", renamed("id bigint", "Comment int < n", "rows int"), sink("ops.k", "ops.t", *after))
+    found = catalog.deploy(wanted)
+    assert [(each.how.value, each.name) for each in found.steps] == [("evolve", "ops.t"), ("metadata", "ops.k")]
+    assert found.steps[1].details["columns"] == ["id", reads, *([] if before else ["rows"])]
+    assert "ops.t.n is called Comment now" in found.steps[1].reason
+    assert sinks(found) == [("ops.k", "continue", "cursor kept, no snapshot is made")]
+    assert not catalog.plan(wanted).steps
+
+
+def test_a_sink_knows_its_columns_over_several_releases() -> None:
+    catalog = deployed(table("ops.t", *MORE, exportable=True), sink("ops.k", "ops.t"))
+    catalog.deploy(spec("1.1", renamed("id bigint", "m int < n", "rows int", "more int"), sink("ops.k", "ops.t")))
+    less = ("id bigint", "rows int", "more int")
+    drop = (migration(contract("id bigint", "m int", "rows int", "more int"), contract(*less), Strategy.EVOLVE),)
+    dropped = table("ops.t", *less, exportable=True, migrations=drop)
+    found = catalog.plan(spec("1.2", dropped, sink("ops.k", "ops.t")))
+    assert found.blocked[0].problems[0] == "reads ops.t.m, which is gone now"
+    assert found.blocked[0].instruction == 'columns: ["id", "rows"]'
+    assert catalog.plan(spec("1.2", dropped, sink("ops.k", "ops.t", "id", "rows"))).applicable
+
+
+@pytest.mark.parametrize("now", [("c", "a"), ("b", "a")])
+def test_columns_that_swap_their_names_or_hand_them_on_are_followed(now: tuple[str, str]) -> None:
+    catalog = deployed(table("ops.t", "a int", "b int", exportable=True), sink("ops.k", "ops.t"))
+    wanted = renamed(f"{now[0]} int < a", f"{now[1]} int < b")
+    found = catalog.deploy(spec("1.1", wanted, sink("ops.k", "ops.t")))
+    assert found.steps[1].details["columns"] == list(now)
 
 
 def test_a_sink_that_exports_another_object_has_no_use_for_its_cursor() -> None:

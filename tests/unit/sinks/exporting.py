@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -17,19 +18,19 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType, NestedField, StringType
+from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.sinks.registry import apply_sink_step, sink_states
-from airflow_provider_rfr.sinks.run import Limits, SinkRun, run_sink
+from airflow_provider_rfr.sinks.registry import decide_sink, register_sink, sink_states
+from airflow_provider_rfr.sinks.run import SinkRun, run_sink
+from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 from airflow_provider_rfr.sinks.targets import HttpTarget
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, SinkSpec, stable_id
-from airflow_provider_rfr.builtins.state import SinkState
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.sinks import SinkRow, load_sink
+from airflow_provider_rfr.store.sinks import SinkRow, delete_sink, load_sink
 
 SOURCE = "ops.t"
-SOURCE_ID = stable_id("ops", SOURCE)
+SOURCE_ID = UUID(int=1)
 SINK = "ops.k"
+LOOPBACK = ("127.0.0.1",)
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "v", StringType()))
 COLUMNS = ("id", "v")
 DEPLOY = "d1"
@@ -45,16 +46,38 @@ def rows(*pairs: tuple[int, str | None]) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string())})
 
 
-def declared(path: str, **more: Any) -> BuiltinObject:
+@dataclass(frozen=True)
+class Sink:
+    """A declared sink."""
+
+    id: UUID
+    name: str
+    spec: SinkSpec
+
+
+def declared(path: str, **more: Any) -> Sink:
     """A sink to files; ``more`` are settings."""
-    return BuiltinObject(
-        Kind.SINK, SINK, stable_id("ops", SINK), sink=SinkSpec(SOURCE, "files", {"path": path, **more})
-    )
+    return Sink(UUID(int=2), SINK, SinkSpec(SOURCE, "files", {"path": path, **more}))
 
 
-def step(how: Action, obj: BuiltinObject, seq: int = 9, **details: Any) -> Step:
-    said = {"source": str(SOURCE_ID), "columns": [], **details}
-    return Step(seq, obj.id, obj.name, Kind.SINK, how, "ops.t is emptied", details=said)
+def decide(
+    connection: Connection,
+    how: str,
+    sink: Sink,
+    now: int,
+    *,
+    about: str = "",
+    columns: Sequence[str] = (),
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    source: UUID = SOURCE_ID,
+) -> None:
+    """What a step of a deploy does to a sink."""
+    if how == "remove":
+        delete_sink(connection, sink.id)
+    elif how in ("create", "metadata"):
+        register_sink(connection, sink.id, sink.name, sink.spec, source, columns, renamed, now)
+    else:
+        decide_sink(connection, sink.id, how, "ops.t is emptied", now, about=about)
 
 
 def open_lake(folder: Path) -> SqlCatalog:
@@ -71,7 +94,7 @@ class Scene:
     folder: Path
     catalog: SqlCatalog
     store: ControlStore
-    sink: BuiltinObject
+    sink: Sink
     target: HttpTarget | None = None
 
     @classmethod
@@ -84,11 +107,10 @@ class Scene:
 
     def to_http(self, url: str, **more: Any) -> None:
         self.redeclare(to="http", settings={"connection": "c", "path": "in", **more})
-        self.target = HttpTarget(url, timeout=10, patience=0)
+        self.target = HttpTarget(url, timeout=10, patience=0, allowed_hosts=LOOPBACK)
 
     def redeclare(self, **fields: Any) -> None:
-        assert self.sink.sink is not None
-        self.sink = replace(self.sink, sink=replace(self.sink.sink, **fields))
+        self.sink = replace(self.sink, spec=replace(self.sink.spec, **fields))
 
     @property
     def table(self) -> Table:
@@ -98,17 +120,11 @@ class Scene:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def deploy(
-        self, how: Action, *, deploy_id: str = DEPLOY, now: int | None = None, seq: int = 9, **details: Any
-    ) -> None:
-        def work(connection: Any) -> None:
-            moment = self.store.now(connection) if now is None else now
-            apply_sink_step(connection, step(how, self.sink, seq, **details), self.sink, moment, deploy_id=deploy_id)
-
-        self.store.run(work)
+    def deploy(self, how: str, *, deploy_id: str = DEPLOY, **more: Any) -> None:
+        self.store.run(lambda each: decide(each, how, self.sink, self.store.now(each), about=deploy_id, **more))
 
     def create(self, *columns: str) -> Scene:
-        self.deploy(Action.CREATE, columns=list(columns or COLUMNS))
+        self.deploy("create", columns=columns or self.sink.spec.columns or COLUMNS)
         return self
 
     def add(self, *pairs: tuple[int, str | None], **summary: str) -> int:
@@ -122,8 +138,16 @@ class Scene:
         self.table.overwrite(rows(*pairs), snapshot_properties=tag(deploy=deploy))
 
     def run(self, batches: int | None = None) -> SinkRun:
-        limits = Limits(batches=batches)
-        return run_sink(self.sink, catalog=self.catalog, store=self.store, target=self.target, limits=limits)
+        """Send, at most so many batches."""
+        return run_sink(
+            self.sink.id,
+            self.sink.name,
+            self.sink.spec,
+            catalog=self.catalog,
+            store=self.store,
+            target=self.target,
+            stop=lambda sent: sent == batches,
+        )
 
     def files(self) -> list[Path]:
         return sorted(self.out.iterdir()) if self.out.exists() else []

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.sinks.registry import release_sink
-from airflow_provider_rfr.sinks.run import SinkRun, run_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
 from airflow_provider_rfr.exceptions import SinkHeldError
+from airflow_provider_rfr.sinks.registry import release_sink
+from airflow_provider_rfr.sinks.run import SinkRun, run_sink
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
@@ -41,6 +41,7 @@ class Deployed:
     place: Place
     settings: dict[str, Any] = field(default_factory=dict)
     source: str = "ops.t"
+    columns: tuple[str, ...] = ()
 
     @property
     def out(self) -> Path:
@@ -48,7 +49,7 @@ class Deployed:
 
     def sink(self) -> BuiltinObject:
         settings = {"path": str(self.out), "batch_size": 2, **self.settings}
-        return sink("ops.k", self.source, settings=settings, stability=Stability.UNSTABLE)
+        return sink("ops.k", self.source, *self.columns, settings=settings, stability=Stability.UNSTABLE)
 
     def deploy(self, version: str, *objects: BuiltinObject, **policies: Any) -> CatalogSpec:
         wanted = spec(version, *objects, self.sink())
@@ -59,7 +60,9 @@ class Deployed:
         self.place.append("ops.t", *({"id": number, "n": n} for number, n in rows))
 
     def run(self) -> SinkRun:
-        return run_sink(self.sink(), catalog=self.place.catalog, store=self.place.store)
+        sink = self.sink()
+        assert sink.sink is not None
+        return run_sink(sink.id, sink.name, sink.sink, catalog=self.place.catalog, store=self.place.store)
 
     def sent(self) -> list[tuple[Any, ...]]:
         files = sorted(self.out.iterdir()) if self.out.exists() else []
@@ -109,6 +112,22 @@ def test_a_sink_goes_on_across_the_mechanism(deployed: Deployed, wanted: Builtin
     deployed.place.append(wanted.name, {"id": 6, "n": last})
     assert deployed.run().rows == 2
     assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (6, last)]
+    assert deployed.run().rows == 0
+
+
+@pytest.mark.parametrize(("columns", "name"), [((), "m"), (("id", "n"), "n"), (("id", "m"), "m")])
+@pytest.mark.parametrize("retyped", [False, True])
+def test_a_sink_goes_on_across_a_rename(deployed: Deployed, columns: tuple[str, ...], name: str, retyped: bool) -> None:
+    """One row was not sent before; a new type is another column to Iceberg."""
+    kind = "string" if retyped else "int"
+    way = migration(contract(*OLD), contract("id bigint", f"m {kind}"), Strategy.REWRITE, m="CAST(n AS string)")
+    wanted = table("ops.t", "id bigint", f"m {kind} < n", exportable=True, migrations=(way,) if retyped else ())
+    deployed.columns = columns
+    deployed.deploy("2.0", wanted)
+    deployed.place.append("ops.t", {"id": 6, "m": "60" if retyped else 60})
+    assert deployed.run().rows == 2
+    lines = [line for file in sorted(deployed.out.iterdir()) for line in file.read_text().splitlines()]
+    assert [json.loads(line) for line in lines[3:]] == [{"id": 4, name: 40}, {"id": 6, name: "60" if retyped else 60}]
     assert deployed.run().rows == 0
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from socket import socket
 from threading import Event, Thread
 
 import pytest
 from sqlalchemy import select, update
 
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.sinks.targets import FilesTarget, HttpTarget
 from airflow_provider_rfr.exceptions import (
     ConfigurationError,
     SinkBusyError,
@@ -18,8 +18,9 @@ from airflow_provider_rfr.exceptions import (
     SinkError,
     SinkLeaseLostError,
 )
+from airflow_provider_rfr.sinks.targets import HttpTarget
 from airflow_provider_rfr.store._tables import LEASES
-from tests.unit.sinks.exporting import SINK, Scene, numbers
+from tests.unit.sinks.exporting import LOOPBACK, SINK, Scene, numbers
 from tests.webhook_receiver import Received, Receiver, Reply, receiver
 
 SECRET = "hush-hush"
@@ -34,7 +35,7 @@ def server() -> Iterator[Receiver]:
 @pytest.fixture
 def posting(scene: Scene, server: Receiver) -> Scene:
     scene.to_http(f"http://127.0.0.1:{server.port}/base/", batch_size=2)
-    scene.target = HttpTarget(scene.target.url, {"Authorization": SECRET}, timeout=10, patience=0)
+    scene.target = replace(scene.target, headers={"Authorization": SECRET})
     return scene.create()
 
 
@@ -66,7 +67,7 @@ def test_a_batch_says_what_it_is(posting: Scene, server: Receiver) -> None:
 def test_what_is_sent_once_more_says_so(posting: Scene, server: Receiver) -> None:
     posting.add((1, "a"))
     posting.run()
-    posting.deploy(Action.RESEND)
+    posting.deploy("resend")
     posting.run()
     assert [each.json["resend"] for each in server.received] == [0, 1]
     assert len(set(keys(server))) == 2
@@ -89,7 +90,7 @@ def test_a_batch_that_is_refused_is_sent_again_by_the_next_run_with_its_id(
 
 
 def test_a_busy_endpoint_is_asked_again_when_it_says_so(posting: Scene, server: Receiver) -> None:
-    posting.target = HttpTarget(posting.target.url, patience=60)
+    posting.target = replace(posting.target, patience=60)
     server.answers(Reply(429, headers={"Retry-After": "0"}), 500, 200)
     posting.add((1, "a"))
     assert posting.run().batches == 1
@@ -104,12 +105,71 @@ def test_an_endpoint_that_breaks_off_is_not_one_that_acknowledged(posting: Scene
     assert posting.run().batches == 1
 
 
+def test_an_acknowledgement_counts_however_slowly_its_body_comes(posting: Scene, server: Receiver) -> None:
+    def drip(connection: socket) -> None:
+        connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 100000\r\n\r\n")
+        while not server.closing.wait(0.1):
+            connection.sendall(b"x")
+
+    posting.target = replace(posting.target, timeout=3)
+    server.answers(Reply(raw=drip))
+    posting.add((1, "a"))
+    assert posting.run().batches == 1
+    assert posting.run().batches == 0 and len(server.received) == 1
+
+
+def test_an_acknowledgement_counts_though_its_body_breaks_off(posting: Scene, server: Receiver) -> None:
+    server.answers(Reply(raw=lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx")))
+    posting.add((1, "a"))
+    assert posting.run().batches == 1 and len(server.received) == 1
+
+
+@pytest.mark.parametrize("body", [b"HTTP/1.1 503 Busy\r\nContent-Length: 9\r\n\r\nx", b"HTTP/1.1 20"])
+def test_what_is_no_acknowledgement_is_none_though_it_begins_like_one(
+    posting: Scene, server: Receiver, body: bytes
+) -> None:
+    server.answers(Reply(raw=lambda connection: connection.sendall(body)), 200)
+    posting.add((1, "a"))
+    with pytest.raises(SinkDeliveryError):
+        posting.run()
+    assert posting.run().batches == 1
+
+
+def test_a_private_host_has_to_be_allowed(posting: Scene, server: Receiver) -> None:
+    posting.target = replace(posting.target, allowed_hosts=("10.0.0.0/8",), patience=60)
+    posting.add((1, "a"))
+    with pytest.raises(ConfigurationError, match=r"127.0.0.1 is a loopback address; \[rfr\] webhook_allowed_hosts"):
+        posting.run()
+    assert not server.received and posting.row().cursor is None
+
+
+def test_a_receiver_that_wants_more_time_than_there_is_gets_the_batch_by_the_next_run(
+    posting: Scene, server: Receiver
+) -> None:
+    posting.target = replace(posting.target, patience=5)
+    server.answers(Reply(503, headers={"Retry-After": "3600"}), Reply(403, headers={"Retry-After": "0"}), 200)
+    posting.add((1, "a"))
+    with pytest.raises(SinkDeliveryError, match="127.0.0.1 did not take batch .*: HTTP 503"):
+        posting.run()
+    assert len(server.received) == 1
+    assert posting.run().batches == 1 and len(set(keys(server))) == 1
+
+
+def test_why_a_batch_is_refused_is_told_without_secrets(posting: Scene, server: Receiver) -> None:
+    server.answers(Reply(422, f'{{"error": "no column v", "token": "x", "seen": "{SECRET}"}}'.encode()))
+    posting.add((1, "a"))
+    with pytest.raises(SinkDeliveryError, match="with HTTP 422: .*no column v.*; correct what it refuses") as caught:
+        posting.run()
+    assert SECRET not in str(caught.value) and '"x"' not in str(caught.value)
+
+
 def test_no_error_and_no_text_tells_a_secret(posting: Scene, server: Receiver) -> None:
-    posting.target = HttpTarget(f"http://user:{SECRET}@127.0.0.1:1/{SECRET}", {"X-Key": SECRET}, patience=0)
+    url, headers = f"http://user:{SECRET}@127.0.0.1:1/{SECRET}", {"X-Key": SECRET}
+    posting.target = HttpTarget(url, headers, patience=0, allowed_hosts=LOOPBACK)
     posting.add((1, "a"))
     with pytest.raises(SinkDeliveryError) as caught:
         posting.run()
-    texts = [str(caught.value), repr(caught.value), repr(posting.target), repr(FilesTarget({"key": SECRET}))]
+    texts = [str(caught.value), repr(caught.value), repr(posting.target)]
     assert not [each for each in texts if SECRET in each]
     assert caught.value.__cause__ is None and caught.value.sink == SINK
 
@@ -186,7 +246,7 @@ def test_a_run_that_slept_through_its_lease_moves_nothing(posting: Scene, server
 
 def test_a_deploy_that_holds_a_sink_stops_the_run_that_is_at_it(posting: Scene, server: Receiver) -> None:
     def answer(request: Received) -> Reply:
-        posting.deploy(Action.HOLD)
+        posting.deploy("hold")
         return Reply()
 
     server.answers_by(answer)

@@ -8,10 +8,9 @@ from uuid import UUID
 import pytest
 from pyiceberg.schema import Schema
 
-from airflow_provider_rfr.builtins.planning.plan import Action
-from airflow_provider_rfr.sinks.registry import needed_physicals, release_sink
 from airflow_provider_rfr.exceptions import ConfigurationError, CursorExpiredError, SinkError, SinkHeldError
 from airflow_provider_rfr.lake.increments import SourceTable
+from airflow_provider_rfr.sinks.registry import needed_physicals, release_sink
 from tests.unit.sinks.exporting import (
     SCHEMA,
     SOURCE,
@@ -61,7 +60,7 @@ def test_a_sink_that_resumes_from_new_sends_what_came_since_its_source_was_empti
     early = [] if deploy_id == "" else [(4, "before the step")]
     if early:
         filled.add(*early)
-    filled.deploy(Action.RESUME_FROM_NEW, deploy_id=deploy_id)
+    filled.deploy("resume_from_new", deploy_id=deploy_id)
     filled.add((5, "new"))
     filled.run()
     filled.add((6, "newer"))
@@ -75,14 +74,14 @@ def test_a_sink_that_resends_sends_everything_again_under_other_ids(filled: Scen
     empty(filled)
     filled.add(*numbers((1, 2)))
     for _ in range(2):
-        filled.deploy(Action.RESEND)
+        filled.deploy("resend")
     assert filled.row().round == 1
     filled.run()
     assert filled.ids() == [1, 2, 1, 2]
     assert first is not None and filled.row().last_batch not in (None, first)
-    filled.deploy(Action.RESEND)
+    filled.deploy("resend")
     assert filled.run().batches == 0, "the same step of the same deploy again"
-    filled.deploy(Action.RESEND, deploy_id="d2")
+    filled.deploy("resend", deploy_id="d2")
     filled.run()
     assert filled.ids() == [1, 2] * 3
 
@@ -93,7 +92,7 @@ def test_a_sink_that_is_held_sends_nothing_until_somebody_decides(
     filled: Scene, empty: Any, choice: str, sent: list[int]
 ) -> None:
     for _ in range(2):
-        filled.deploy(Action.HOLD)
+        filled.deploy("hold")
     empty(filled)
     filled.add((4, "new"))
     for _ in range(2):
@@ -117,7 +116,7 @@ def test_rows_that_a_run_sent_between_the_emptying_and_the_decision_are_not_sent
     emptied(filled)
     filled.add(*numbers(range(4, 9)))
     filled.run(batches=batches)
-    filled.deploy(Action.RESUME_FROM_NEW)
+    filled.deploy("resume_from_new")
     filled.run()
     assert filled.ids() == [1, 2, 3, *range(4, 9)]
 
@@ -128,7 +127,7 @@ def test_the_rest_of_what_was_emptied_is_not_sent(scene: Scene) -> None:
     scene.add(*numbers(range(5)))
     scene.run(batches=1)
     emptied(scene)
-    scene.deploy(Action.RESUME_FROM_NEW)
+    scene.deploy("resume_from_new")
     scene.add((9, "new"))
     scene.run()
     assert scene.ids() == [0, 1, 9]
@@ -144,9 +143,9 @@ def test_a_sink_that_is_not_held_may_send_everything_again(filled: Scene) -> Non
 
 
 def test_a_later_deploy_may_decide_about_a_sink_that_is_held(filled: Scene) -> None:
-    filled.deploy(Action.HOLD)
+    filled.deploy("hold")
     emptied(filled)
-    filled.deploy(Action.RESUME_FROM_NEW, deploy_id="d2")
+    filled.deploy("resume_from_new", deploy_id="d2")
     filled.add((4, "new"))
     filled.run()
     assert filled.ids() == [1, 2, 4]
@@ -267,10 +266,10 @@ def test_deploys_that_change_the_source_ask_what_becomes_of_the_cursor(filled: S
     other = filled.catalog.create_table("ops.other", SCHEMA)
     other.append(rows(*numbers((7, 8))))
     filled.redeclare(source="ops.other")
-    filled.deploy(Action.METADATA, source="00000000-0000-0000-0000-000000000007", columns=["id"])
+    filled.deploy("metadata", source=UUID(int=7), columns=["id"])
     with pytest.raises(SinkHeldError, match="it has another source now"):
         filled.run()
-    filled.deploy(Action.RESUME_FROM_NEW)
+    filled.deploy("resume_from_new")
     other.append(rows((9, "new")))
     filled.run()
     assert filled.sent()[2:] == [{"id": 9}]
@@ -291,7 +290,7 @@ def test_a_table_that_was_made_anew_is_sent_with_its_own_columns(scene: Scene) -
     scene.catalog.drop_table(SOURCE)
     scene.catalog.create_table(SOURCE, Schema(*SCHEMA.fields[::-1]))
     scene.table.append(rows((2, "two")).select(["v", "id"]))
-    scene.deploy(Action.RESEND)
+    scene.deploy("resend")
     scene.run()
     assert [(row["id"], row["v"]) for row in scene.sent()] == [(1, "one"), (2, "two")]
 
@@ -306,7 +305,7 @@ def test_a_table_that_a_sink_has_not_left_yet_is_known_as_needed(scene: Scene) -
     made_anew(scene)
     with scene.store.read() as connection:
         assert needed_physicals(connection) == {old}
-    scene.deploy(Action.RESUME_FROM_NEW)
+    scene.deploy("resume_from_new")
     scene.run()
     with scene.store.read() as connection:
         assert needed_physicals(connection) == {str(scene.table.metadata.table_uuid)} != {old}

@@ -11,20 +11,20 @@ from uuid import UUID
 import pytest
 from sqlalchemy import delete, select
 
-from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.sinks.registry import apply_sink_step, release_sink, sink_states
-from airflow_provider_rfr.sinks._windows import Pin, Pins, What, Window, batch_id
-from airflow_provider_rfr.builtins.spec import BuiltinObject, SinkSpec
-from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkError, SinkLeaseLostError
+from airflow_provider_rfr.exceptions import ConfigurationError, SinkBusyError, SinkLeaseLostError
+from airflow_provider_rfr.sinks._columns import Pin, Pins
+from airflow_provider_rfr.sinks._windows import Window, batch_id
+from airflow_provider_rfr.sinks.registry import release_sink, sink_states
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store._tables import LEASES, SINKS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
 from tests.integration.postgres import PostgresServer
-from tests.unit.sinks.exporting import SINK, SOURCE_ID, declared, step
+from tests.unit.sinks.exporting import COLUMNS, SINK, SOURCE_ID, Sink, decide, declared
 
 OBJ = declared("/out")
-OTHER = "00000000-0000-0000-0000-000000000007"
+OTHER = UUID(int=7)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -45,11 +45,9 @@ def store(database: ControlStore) -> ControlStore:
     return database
 
 
-def do(
-    store: ControlStore, how: Action, obj: BuiltinObject | None = OBJ, now: int = 5, deploy: str = "", **more: Any
-) -> None:
-    done = step(how, OBJ, **{"columns": ["id", "v"], **more})
-    store.run(lambda each: apply_sink_step(each, done, obj, now, deploy_id=deploy))
+def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: str = "", **more: Any) -> None:
+    given = {"columns": COLUMNS, **more}
+    store.run(lambda each: decide(each, how, sink, now, about=deploy, **given))
 
 
 def row(store: ControlStore) -> SinkRow:
@@ -71,10 +69,10 @@ def write(store: ControlStore, **values: Any) -> None:
     store.run(lease.grant.release)
 
 
-@pytest.mark.parametrize("how", [Action.METADATA, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.REMOVE])
+@pytest.mark.parametrize("how", ["metadata", "hold", "resume_from_new", "resend", "remove"])
 @pytest.mark.parametrize("deploy", ["d1", ""])
-def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Action, deploy: str) -> None:
-    do(store, Action.CREATE)
+def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: str, deploy: str) -> None:
+    do(store, "create")
     write(store, cursor=7, physical="p")
     do(store, how, now=6, deploy=deploy)
     once = kept(store)
@@ -84,69 +82,54 @@ def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: Act
 
 def test_a_sink_is_registered_with_its_sources_columns_and_no_cursor(store: ControlStore) -> None:
     for now in (5, 6):
-        do(store, Action.CREATE, now=now)
+        do(store, "create", now=now)
     with store.read() as connection:
         (state,) = sink_states(connection)
     assert (state.uuid, state.name, state.source, state.cursor) == (OBJ.id, SINK, SOURCE_ID, None)
-    assert Pins.loads(row(store).pins) == Pins((Pin("id"), Pin("v")))
+    assert Pins.loads(row(store).pins) == Pins((Pin("id", "id"), Pin("v", "v")))
     assert row(store).created_at == 5
-    do(store, Action.REMOVE, obj=None)
+    do(store, "remove")
     with store.read() as connection:
         assert sink_states(connection) == ()
 
 
 def test_other_metadata_leaves_cursor_and_window(store: ControlStore) -> None:
-    do(store, Action.CREATE)
+    do(store, "create")
     write(store, cursor=7, physical="p", window="w")
     sink = SinkSpec("ops.t", "files", {"path": "/x"}, ("V",), on_replace="resend")
-    do(store, Action.METADATA, obj=BuiltinObject(OBJ.kind, SINK, OBJ.id, sink=sink))
+    do(store, "metadata", replace(OBJ, spec=sink), columns=["v"])
     found = row(store)
     assert (found.cursor, found.physical, found.window, found.on_replace) == (7, "p", "w", "resend")
-    assert Pins.loads(found.pins) == Pins((Pin("v"),))
+    assert Pins.loads(found.pins) == Pins((Pin("V", "v"),), named=True)
 
 
 def test_another_source_ends_the_cursor(store: ControlStore) -> None:
-    do(store, Action.CREATE)
+    do(store, "create")
     write(store, cursor=7, physical="p", window="w")
-    do(store, Action.METADATA, source=OTHER, columns=["n"])
+    do(store, "metadata", source=OTHER, columns=["n"])
     found = row(store)
-    assert (found.source, found.cursor, found.physical, found.window) == (UUID(OTHER), None, None, None)
-    assert Pins.loads(found.pins) == Pins((Pin("n"),))
+    assert (found.source, found.cursor, found.physical, found.window) == (OTHER, None, None, None)
+    assert Pins.loads(found.pins) == Pins((Pin("n", "n"),))
 
 
 def test_a_store_that_lost_a_sink_makes_it_again(store: ControlStore) -> None:
-    do(store, Action.METADATA)
+    do(store, "metadata")
     assert row(store).name == SINK
-    do(store, Action.REMOVE)
-    for how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND, Action.REMOVE):
+    do(store, "remove")
+    for how in ("hold", "resume_from_new", "resend", "remove"):
         do(store, how)
     assert kept(store) == []
 
 
-@pytest.mark.parametrize(
-    ("how", "obj", "more", "said"),
-    [
-        (Action.REWRITE, OBJ, {}, "steps: rewrite of ops.k can't be done to a sink"),
-        (Action.CREATE, None, {}, "ops.k is a sink, and its declaration is missing"),
-        (Action.CREATE, OBJ, {"source": ""}, "ops.k: details.source is not an id of an object"),
-    ],
-)
-def test_a_step_that_is_none_of_a_sink_is_refused(
-    store: ControlStore, how: Action, obj: BuiltinObject | None, more: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        do(store, how, obj, **more)
-
-
 def test_a_choice_that_is_none_is_refused(store: ControlStore) -> None:
-    do(store, Action.CREATE)
-    do(store, Action.HOLD)
+    do(store, "create")
+    do(store, "hold")
     with pytest.raises(ConfigurationError, match="choice: 'hold' is unknown; one of resume_from_new, resend"):
         store.run(lambda each: release_sink(each, OBJ.id, "hold", 9))
 
 
 def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
-    do(store, Action.CREATE)
+    do(store, "create")
     first = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "one", 5000))
     with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
         store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
@@ -167,14 +150,14 @@ def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
 
 
 def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -> None:
-    do(store, Action.CREATE)
+    do(store, "create")
     store.run(lambda each: take_sink_lease(each, 10**9, OBJ.id, "one", 5000))
     assert store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "two", 5000)) is not None
 
 
-@pytest.mark.parametrize("how", [Action.HOLD, Action.RESEND, Action.METADATA, Action.REMOVE])
-def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: Action) -> None:
-    do(store, Action.CREATE)
+@pytest.mark.parametrize("how", ["hold", "resend", "metadata", "remove"])
+def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: str) -> None:
+    do(store, "create")
     lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "run", 5000))
     assert lease is not None
     do(store, how)
@@ -182,29 +165,10 @@ def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: Con
         store.run(lambda each: move_sink(each, 101, lease, cursor=1))
 
 
-def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
-    now = {"id": ("Id", 1), "w": ("w", 2), "v": ("v", 9)}
-    seen = Pins((Pin("id"), Pin("v", 2))).seen(now, "t")
-    assert seen == Pins((Pin("Id", 1, "Id"), Pin("v", 2, "w")), table="t")
-    assert Pins.loads(seen.dumps()) == seen
-    other = {"id": ("id", 2), "v": ("v", 1), "w": ("w", 3)}
-    assert seen.seen(other, "t2") == Pins((Pin("Id", 2, "id"), Pin("v", 3, "w")), table="t2")
-    assert Pins((Pin("v", 2), Pin("V", 3))).resolve(now, {}, "k") == (("v", 2), ("V", 9))
-    assert Pins().seen(now, "t").columns == (Pin("Id", 1, "Id"), Pin("w", 2, "w"), Pin("v", 9, "v"))
-    assert Pins(follow=True).resolve({"id": ("Id", 1)}, now, "k") == (("Id", 1),)
-    assert Pins((Pin("v", 8),)).resolve({}, {"v": ("v", 9)}, "k") == (("v", 9),)
-    with pytest.raises(SinkError, match="no column x any more"):
-        Pins((Pin("x", 8),)).resolve(now, now, "k")
-
-
-def test_a_step_needs_an_id() -> None:
-    with pytest.raises(ConfigurationError):
-        apply_sink_step(None, Step(1, None, SINK, OBJ.kind, Action.HOLD, ""), OBJ, 1)
-
-
 def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:
-    window = Window(What.ADDED, 1, 2, 0, (("id", 1),), (), 5)
-    assert Window.loads(window.dumps()) == window
+    window = Window(1, 2, 0, (("id", 1),), None, (), 5)
+    for each in (window, replace(window, earlier=(("id", 3),), keys=("id",), part=2)):
+        assert Window.loads(each.dumps()) == each
     known = batch_id(OBJ.id, "p", window, 3, 0)
     assert known == batch_id(OBJ.id, "p", replace(window, size=9, schema_id=4), 3, 0)
     others = [

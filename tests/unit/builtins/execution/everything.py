@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
+from airflow_provider_rfr.sinks.registry import sink_states
 from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table, view
 from tests.unit.builtins.execution.places import Place
 
