@@ -31,7 +31,6 @@ class Why(str, Enum):
     ADOPTED = "adopted"
     MARKED = "marked"
     DECLARED_NAME = "declared_name"
-    LOST = "lost"
     LEFTOVER = "leftover"
     REMOVED = "removed"
     NOT_DECLARED = "not_declared"
@@ -121,7 +120,6 @@ _SENTENCES: Final[Mapping[Why, str]] = {
     Why.ADOPTED: "as declared; takes our marker",
     Why.MARKED: "takes our marker",
     Why.DECLARED_NAME: "declared name",
-    Why.LOST: "it was lost",
     Why.LEFTOVER: "left by an unfinished deploy",
     Why.REMOVED: "removed, which is accepted",
     Why.NOT_DECLARED: "no longer declared; its rows may be made again",

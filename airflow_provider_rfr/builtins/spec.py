@@ -62,7 +62,7 @@ class Was:
     :ivar name: the name that it had; None: the present one
     :ivar type: the type that it had, as canonical text; None: any
     :ivar using: SQL over the columns of then that makes its values; None: they are taken as they are. With neither name
-        nor type, it also fills the column where the table has none of its name
+        nor type, it makes them where they can't be taken: for an incompatible type, and for a column that is new
     """
 
     name: str | None = None

@@ -145,8 +145,8 @@ class BuiltinsHook(BaseHook):
         """
         from airflow_provider_rfr.builtins import apply
 
-        where = {"catalog": self.catalog, "store": self.store}
-        return apply(plan, spec=self.spec, sql=sql, actor=actor, replan=replan, **where)
+        spec, catalog, store = self.spec, self.catalog, self.store
+        return apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=actor, replan=replan)
 
     def done_by(self, actor: str) -> dict[str, Plan]:
         """Plans that this actor has applied, by id of the deploy.

@@ -15,7 +15,7 @@ from airflow_provider_rfr.builtins import refresh
 from airflow_provider_rfr.builtins.spark import SparkSqlEngine
 from airflow_provider_rfr.lake.inventory import list_views
 from airflow_provider_rfr.store.engine import open_store
-from tests.integration.builtin_platform import Platform, to_numbers
+from tests.integration.builtin_platform import TO_NUMBERS, Platform
 from tests.integration.builtin_sql_deploy import SPARK, Deploy
 
 
@@ -50,7 +50,7 @@ def test_an_application_deploys_and_later_versions_rewrite_turn_views_round_and_
 
     add(0, 1, 2)
     add(3)
-    platform.declare(2, "bigint", to_numbers("rewrite"))
+    platform.declare(2, "bigint", TO_NUMBERS)
     engine = AppendingEngine(deploy.lake, session=deploy.session)
     engine.late = lambda: add(4)
     done = platform.deploy(deploy, engine, "2.0")
@@ -75,7 +75,7 @@ def test_a_session_that_read_a_table_before_a_deploy_rewrote_it_reads_it_as_it_i
     table.append(pa.Table.from_pylist([{"id": n, "rows": str(n * 10)} for n in (1, 2)], table.schema().as_arrow()))
     queries = [f"SELECT * FROM ops.{name} ORDER BY id" for name in ("runs", "a", "b")]
     assert [deploy.sql(each) for each in queries] == [[(1, "10"), (2, "20")]] * 3
-    platform.declare(1, "bigint", to_numbers("rewrite"))
+    platform.declare(1, "bigint", TO_NUMBERS)
     done = platform.deploy(deploy, engine, "2.0")
     assert {each.name: each.how for each in done.steps}["ops.runs"] == "rewrite"
     assert [deploy.sql(each) for each in queries] == [[(1, 10), (2, 20)]] * 3

@@ -10,7 +10,7 @@ from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs,
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
-from airflow_provider_rfr.exceptions import DeployError, RfrError
+from airflow_provider_rfr.exceptions import DeployError, LeaseLostError, RfrError
 
 
 def analyse(work: Work) -> Mapping[str, Outputs]:
@@ -19,11 +19,14 @@ def analyse(work: Work) -> Mapping[str, Outputs]:
     :returns: by name of each view that is bridged, as it is compared: the outputs of its present text over what it is
         going to read
     :raises DeployError: a text can't be run; nothing was done
+    :raises LeaseLostError: another deploy took over
     """
     if work.sql is None:
         return {}
     try:
         return _analyse(work, work.sql)
+    except LeaseLostError:
+        raise
     except RfrError as error:
         raise DeployError(f"{error}; nothing was done") from error
 

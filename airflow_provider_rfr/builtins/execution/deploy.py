@@ -181,7 +181,8 @@ class _Deploy:
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-        work.bridged.update(analyse(work))
+        if needing:
+            work.bridged.update(analyse(work))
 
     def _do(self, work: Work, opening: Opening) -> Applied:
         fence(self.catalog, self.store, self.lease)

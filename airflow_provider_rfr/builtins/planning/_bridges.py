@@ -8,7 +8,7 @@ text holds before and after: the plan says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from enum import IntEnum
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
@@ -29,11 +29,12 @@ class _Felt(IntEnum):
 class Bridges:
     """What the changes mean for readers in the middle of a deploy.
 
+    :param rebound: names, as they are compared, of users' views that are defined again; others break or feel nothing
     :ivar steps: readers first, to be done before anything changes
     :ivar warnings: views that can't be read for a moment, and why
     """
 
-    def __init__(self, decisions: Decisions, live: ActualState) -> None:
+    def __init__(self, decisions: Decisions, live: ActualState, rebound: Container[str]) -> None:
         self.warnings: list[str] = []
         self._by_key = {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
         self._views = {each.key: each for each in live.user_views}
@@ -47,7 +48,7 @@ class Bridges:
             if felt is _Felt.WIDER and decision.how in (Action.REBIND, Action.REPLACE):
                 steps.append(_step(there.name, known.sql, decision))
         for view in self._in_order():
-            if self._feels(view.key, view.name, view.reads or ()) is _Felt.WIDER:
+            if view.key in rebound and self._feels(view.key, view.name, view.reads or ()) is _Felt.WIDER:
                 steps.append(_step(view.name, view.pinned or view.query, None))
         self.steps = tuple(reversed(steps))
 

@@ -27,7 +27,6 @@ from airflow_provider_rfr.builtins.planning.columns import (
     folded,
     gentlest,
     gone_of,
-    narrows,
     pending_renames,
     possible_renames,
     proposed,
@@ -155,11 +154,9 @@ class _Change:
         for each in self.changes:
             if each.what is Change.DROP:
                 self.losses[f"{name}.{each.column}"] = f"column {each.column}"
-            elif each.what is Change.RETYPE and self.how is Action.REWRITE:
-                text = self.expressions.texts.get(each.column)
-                if text is not None and narrows(each, text):
-                    values = f"values of {each.column} that are no {each.after}"
-                    self.losses[f"{name}.{each.column}"] = values
+        for column in self.desired.obj.columns if self.how is Action.REWRITE else ():
+            if column.name in self.expressions.narrowed:
+                self.losses[f"{name}.{column.name}"] = f"values of {column.name} that are no {column.type}"
 
 
 def _entry(column: Column, was: Was) -> str:

@@ -52,7 +52,9 @@ class UserViews:
         for key in order:
             view = self._views[key]
             if view.broken is not None:
+                # It can't be defined again before somebody mends it, and whoever let it break knows.
                 self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
+                continue
             broken, changed = self._noticed[key] = self._notice(view)
             why = [*broken.values(), *changed.values()]
             if view.bridged and not why:

@@ -174,12 +174,14 @@ class Expressions:
     :ivar used: the ``was`` that each of them comes from
     :ivar missing: changes that need values and have no ``was`` for them
     :ivar unreadable: by new column, what is wrong with its ``using``
+    :ivar narrowed: new columns on whose way values may be lost, though every row stays
     """
 
     texts: Mapping[str, str]
     used: Mapping[str, Was]
     missing: tuple[ColumnChange, ...]
     unreadable: Mapping[str, str]
+    narrowed: tuple[str, ...] = ()
 
 
 def expressions_of(
@@ -196,12 +198,14 @@ def expressions_of(
         for was in column.was
         if was.name is not None and column.name.casefold() in sources and was.name.casefold() not in before
     }
-    texts, used, unreadable = {}, {}, {}
+    texts, used, unreadable, narrowed = {}, {}, {}, []
     for column in new:
         name = column.name.casefold()
-        source = sources.get(name)
-        was = _meets(column, before[source] if source is not None else None)
-        if was is None or was.using is None or (source is not None and name not in retyped):
+        source = before[sources[name]] if name in sources else None
+        was = _meets(column, source)
+        if was is None or was.using is None:
+            continue
+        if source is not None and name not in retyped and not _is_past(was, column):
             continue
         texts[column.name], used[column.name] = was.using, was
         try:
@@ -212,8 +216,10 @@ def expressions_of(
             continue
         if unknown:
             unreadable[column.name] = f"it reads {', '.join(unknown)}, and the table has {', '.join(before)}"
+        if source is not None and narrows(source.type, column.type, text):
+            narrowed.append(column.name)
     missing = tuple(each for each in changes if each.what in NEEDS_VALUES and each.column not in texts)
-    return Expressions(texts, used, missing, unreadable)
+    return Expressions(texts, used, missing, unreadable, tuple(narrowed))
 
 
 def _meets(column: Column, source: Column | None) -> Was | None:
@@ -229,9 +235,15 @@ def _meets(column: Column, source: Column | None) -> Was | None:
     return None
 
 
-def narrows(change: ColumnChange, using: str) -> bool:
-    """Whether values may be lost on the way to another type, though every row stays."""
-    return _TRIES.search(using) is not None or classify(change.after, change.before) is TypeChange.WIDEN
+def _is_past(was: Was, column: Column) -> bool:
+    """Whether it is not met again once the column is as declared, so that values are not made twice."""
+    renamed = was.name is not None and was.name.casefold() != column.name.casefold()
+    return renamed or was.type not in (None, column.type)
+
+
+def narrows(before: str, after: str, using: str) -> bool:
+    """Whether values may be lost on the way from one type to another, though every row stays."""
+    return _TRIES.search(using) is not None or classify(after, before) is TypeChange.WIDEN
 
 
 _DEFAULTS: Final = {

@@ -151,7 +151,8 @@ class Dependent:
     """What a step means for a reader of the object.
 
     :ivar on: id of the object
-    :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
+    :ivar how: ``rebind``, ``replace``, ``recompute``; of a user's view also ``break`` and ``blocked``; of a sink
+        ``continue``, ``hold``, ...
     """
 
     on: UUID

@@ -42,6 +42,13 @@ class _Outcome:
         """Decisions that nothing stops."""
         return {uuid: each for uuid, each in self.decisions.items() if not each.problems}
 
+    @cached_property
+    def lost(self) -> frozenset[str]:
+        """Names, as they are compared, of what goes or would go."""
+        found = {each.casefold() for decision in self.decisions.values() for each in decision.loses}
+        going = {each.key for each in self.removed.leaving.values()}
+        return frozenset(found | going | {each.name.casefold() for each in self.removed.blocked})
+
     def steps(self) -> tuple[Step, ...]:
         """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
         comes or changes; sinks and users' views follow; the rest leaves."""
@@ -87,11 +94,9 @@ class _Outcome:
             )
 
     def _bridges(self) -> Iterator[Step]:
-        """Of views that get their own text again later in this plan."""
-        later = {each.name for each in self.user_views.steps if each.how is Action.REBIND}
-        for step in self.bridges.steps:
-            if step.uuid in self._going or (step.user and step.name in later):
-                yield step
+        """Of views that get their own text again later in this plan; what can't be replaced is dropped instead."""
+        if self.policies.replace_views:
+            yield from (step for step in self.bridges.steps if step.user or step.uuid in self._going)
 
     def _drops(self, identities: tuple[UUID, ...]) -> Iterator[Step]:
         for identity in identities:
@@ -195,9 +200,7 @@ class _Outcome:
             for column in obj.columns:
                 if column.was and column.name not in decision.was_used:
                     yield f"{obj.name}.{column.name}"
-        lost = {each.casefold() for decision in self.decisions.values() for each in decision.loses}
-        lost |= {each.key for each in self.removed.leaving.values()}
-        yield from (each.name for each in spec.removed if each.key not in lost)
+        yield from (each.name for each in spec.removed if each.key not in self.lost)
 
     def plan(self, spec: CatalogSpec, recorded: RegistryState, warnings: tuple[str, ...]) -> Plan:
         """The plan, with the records of objects that are not blocked."""
@@ -222,7 +225,7 @@ class _Outcome:
             drift=self.drift(),
             blocked=blocked,
             warnings=warnings,
-            stale=tuple(sorted(self.stale(spec))),
+            stale=tuple(sorted(set(self.stale(spec)))),
             drop_order=tuple(each for each in leaving if each in self.removed.there or each in self._going),
             create_order=tuple(identity for identity, each in self._going.items() if each.how is not None),
             records=tuple(each for each in records if each is not None),
@@ -290,12 +293,8 @@ def _warnings(
 
 def _unneeded_permissions(outcome: _Outcome) -> Iterator[str]:
     """A permission that nothing needs today would be in force on the day that something does."""
-    lossy, adopted = {each.key for each in outcome.removed.leaving.values()}, set[str]()
-    for decision in outcome.decisions.values():
-        lossy |= {each.casefold() for each in decision.loses}
-        if decision.how is Action.ADOPT:
-            adopted.add(decision.desired.key)
-    for name in sorted(outcome.policies.accept_data_loss - lossy):
+    adopted = {each.desired.key for each in outcome.decisions.values() if each.how is Action.ADOPT}
+    for name in sorted(outcome.policies.accept_data_loss - outcome.lost):
         yield f"accept_data_loss names {name}, which loses nothing"
     for name in sorted(outcome.policies.adopt - adopted):
         yield f"adopt names {name}, which is not there to be adopted"
@@ -362,12 +361,13 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
             names.add(each.uuid)
     decider = Decider(desired_state, recorded, live, policies, accepted=accepted, leaving=names, downgrade=downgrade)
     decisions = _in_order(decider.decide(), desired_state)
+    user_views = UserViews(decisions, removed.leaving, live, policies).decide()
     outcome = _Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
-        UserViews(decisions, removed.leaving, live, policies).decide(),
-        Bridges(decisions, live),
+        user_views,
+        Bridges(decisions, live, {each.name.casefold() for each in user_views.steps if each.how is Action.REBIND}),
         exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )

@@ -47,8 +47,8 @@ def _text(plan: Plan) -> Iterator[str]:
     nested: dict[UUID, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
-    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
-    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
+    said = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
+    steps = [each for each in plan.steps if not _said_elsewhere(each, said)]
     own = {each.uuid for each in steps}
     names = [len(_name(each)) for each in steps] + [len(each.name) for each in plan.blocked]
     width = max((24, *names, *(len(_name(each)) + _DEEPER for each in plan.dependents)))
@@ -117,13 +117,13 @@ def _below(
             yield from _below(each.uuid, nested, own, width)
 
 
-def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
+def _said_elsewhere(step: Step, said: Container[tuple[UUID | None, str]]) -> bool:
     """Whether a step is a line below the object that is its cause."""
     if step.how is Action.BRIDGE:
         return True
     if step.kind is Kind.SINK and step.how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND):
         return True
-    return step.how is Action.REBIND and (step.uuid, step.name) in rebound
+    return step.how in (Action.REBIND, Action.MARK_BROKEN) and (step.uuid, step.name) in said
 
 
 def _reason(step: Step) -> str:

@@ -82,9 +82,14 @@ def spec(version: str, *objects: BuiltinObject, removed: Iterable[str] = ()) -> 
     return CatalogSpec(PROJECT, version, tuple(sorted(objects, key=lambda each: each.key)), removed=gone)
 
 
+def steps(found: Plan) -> list[Step]:
+    """All but bridges, which have tests of their own."""
+    return [each for each in found.steps if each.how is not Action.BRIDGE]
+
+
 def did(found: Plan) -> list[str]:
-    """The steps, with the names of that moment, but for bridges: what they are is a matter of its own tests."""
-    return [f"{each.how.value} {each.name}" for each in found.steps if each.how is not Action.BRIDGE]
+    """The steps, with the names of that moment."""
+    return [f"{each.how.value} {each.name}" for each in steps(found)]
 
 
 def problems(found: Plan) -> list[str]:

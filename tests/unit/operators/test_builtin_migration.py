@@ -86,7 +86,7 @@ def test_what_was_changed_by_hand_fails_the_check_until_somebody_adopts_it(lake:
     operate(objects, "apply")
     with lake.catalog.load_table("ops.runs").update_schema() as update:
         update.add_column("theirs", StringType())
-    with pytest.raises(AirflowFailException, match="theirs was added by hand"):
+    with pytest.raises(AirflowFailException, match="ops.runs was changed by hand: column theirs was added"):
         operate(objects, "check")
     (objects / "ops.yaml").write_text(RUNS % "bigint")
     adopt = {"drift": "adopt"}
@@ -98,7 +98,7 @@ def test_what_stops_a_plan_fails_the_task_without_a_retry(lake: Lake, objects: P
     operate(objects, "apply")
     (objects / "ops.yaml").write_text(RUNS % "string")
     for action in ("plan", "apply"):
-        with pytest.raises(AirflowFailException, match=r"ops\.runs.*no migration from"):
+        with pytest.raises(AirflowFailException, match=r"ops\.runs.*id: int -> string needs values"):
             operate(objects, action)
     with pytest.raises(AirflowFailException, match="not as declared"):
         operate(objects, "check")
@@ -209,11 +209,20 @@ def test_the_examples_of_the_documentation_are_read(tmp_path: Path) -> None:
     assert names["SinkOperator"] is SinkOperator
 
 
-def test_a_sink_that_is_deprecated_sends_until_it_is_removed(lake: Lake, objects: Path, tmp_path: Path) -> None:
-    """And its source may be written in another case, as in every query."""
+def test_a_sink_writes_the_name_of_its_source_in_any_case(lake: Lake, objects: Path, tmp_path: Path) -> None:
+    """As every query does."""
     out = SINK % ("files", f"{{path: {tmp_path}/out, format: jsonl}}")
-    deprecated = 'removed: {deprecated_since: "1.0", removed_in: "2.0"}\n'
-    (objects / "ops.yaml").write_text(RUNS % "int" + out.replace("source: ops.runs", "source: OPS.Runs") + deprecated)
+    (objects / "ops.yaml").write_text(RUNS % "int" + out.replace("source: ops.runs", "source: OPS.Runs"))
     operate(objects, "apply")
     write(lake, 1, 2)
     assert export(objects)["ops.runs_out"]["rows"] == 2
+
+
+def test_what_may_be_lost_and_what_may_break_are_lists_of_names(lake: Lake, objects: Path) -> None:
+    """As the ready DAG's form gives them."""
+    operate(objects, "apply")
+    (objects / "ops.yaml").write_text("kind: table\nname: ops.runs\ncolumns: [{name: number, type: int}]\n")
+    with pytest.raises(AirflowFailException, match=r"column id would be lost: .*accept_data_loss: ops\.runs\.id"):
+        operate(objects, "apply")
+    done = operate(objects, "apply", policies={"accept_data_loss": ["ops.runs.id"], "break_views": []})
+    assert done["steps"] == 1

@@ -10,28 +10,22 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Stability, Strategy
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import SinkHeldError
 from airflow_provider_rfr.sinks.registry import release_sink
 from airflow_provider_rfr.sinks.run import SinkRun, run_sink
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink
-from tests.unit.builtins.catalogs import contract, migration, mview, sink, spec, table
+from tests.unit.builtins.catalogs import column, made, mview, sink, spec, table
 from tests.unit.builtins.execution.crashing import Worlds, before_each_effect
 from tests.unit.builtins.execution.places import Place
 
 OLD, NEW = ("id bigint", "n int"), ("id bigint", "n string")
 
 
-def changed(how: Strategy, **expressions: str) -> BuiltinObject:
-    way = migration(contract(*OLD), contract(*NEW), how, **expressions)
-    return table("ops.t", *NEW, exportable=True, migrations=(way,))
-
-
-T = table("ops.t", *OLD, exportable=True)
-EVOLVED = table("ops.t", *OLD, "more string", exportable=True)
-LOSS = {"accept_data_loss": frozenset({"ops.t"})}
-EMPTY = changed(Strategy.REPLACE_EMPTY)
-CAST = {"n": "CAST(n AS string)"}
+T = table("ops.t", *OLD, exportable=True, keep=False)
+EVOLVED = replace(T, columns=(*T.columns, column("more string")))
+REWRITTEN = replace(T, columns=(T.columns[0], made("n string", "CAST(n AS string)", type="int")))
+EMPTY = table("ops.t", *NEW, exportable=True, keep=False)
 
 
 @dataclass
@@ -49,7 +43,7 @@ class Deployed:
 
     def sink(self) -> BuiltinObject:
         settings = {"path": str(self.out), "batch_size": 2, **self.settings}
-        return sink("ops.k", self.source, *self.columns, settings=settings, stability=Stability.UNSTABLE)
+        return sink("ops.k", self.source, *self.columns, settings=settings, keep=False)
 
     def deploy(self, version: str, *objects: BuiltinObject, **policies: Any) -> CatalogSpec:
         wanted = spec(version, *objects, self.sink())
@@ -101,7 +95,7 @@ def deployed(tmp_path: Path) -> Iterator[Deployed]:
     ("wanted", "last"),
     [
         (EVOLVED, 60),
-        (changed(Strategy.REWRITE, **CAST), "60"),
+        (REWRITTEN, "60"),
         (replace(EVOLVED, name="ops.renamed"), 60),
     ],
 )
@@ -119,9 +113,8 @@ def test_a_sink_goes_on_across_the_mechanism(deployed: Deployed, wanted: Builtin
 @pytest.mark.parametrize("retyped", [False, True])
 def test_a_sink_goes_on_across_a_rename(deployed: Deployed, columns: tuple[str, ...], name: str, retyped: bool) -> None:
     """One row was not sent before; a new type is another column to Iceberg."""
-    kind = "string" if retyped else "int"
-    way = migration(contract(*OLD), contract("id bigint", f"m {kind}"), Strategy.REWRITE, m="CAST(n AS string)")
-    wanted = table("ops.t", "id bigint", f"m {kind} < n", exportable=True, migrations=(way,) if retyped else ())
+    m = made("m string", "CAST(n AS string)", name="n") if retyped else column("m int < n")
+    wanted = table("ops.t", "id bigint", m, exportable=True)
     deployed.columns = columns
     deployed.deploy("2.0", wanted)
     deployed.place.append("ops.t", {"id": 6, "m": "60" if retyped else 60})
@@ -139,22 +132,22 @@ def test_a_sink_that_runs_during_the_migration_sends_each_row_once(deployed: Dep
         deployed.add((5, 50))
 
     deployed.place.engine.during = meanwhile
-    deployed.deploy("2.0", changed(Strategy.REWRITE, **CAST))
+    deployed.deploy("2.0", REWRITTEN)
     deployed.add((6, "60"))
     deployed.run()
     assert deployed.sent() == [(1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, "60")]
 
 
 @pytest.mark.parametrize(
-    ("how", "policies"),
+    ("wanted", "policies"),
     [
-        (Strategy.REWRITE, {}),
-        (Strategy.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resume_from_new"}}),
-        (Strategy.REPLACE_EMPTY, {**LOSS, "sinks": {"ops.k": "resend"}}),
+        (REWRITTEN, {}),
+        (EMPTY, {"sinks": {"ops.k": "resume_from_new"}}),
+        (EMPTY, {"sinks": {"ops.k": "resend"}}),
     ],
 )
 def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
-    deployed: Deployed, how: Strategy, policies: Any
+    deployed: Deployed, wanted: BuiltinObject, policies: Any
 ) -> None:
     begun, running = False, False
 
@@ -166,7 +159,6 @@ def test_runs_before_each_effect_of_a_deploy_send_each_row_once(
             deployed.run()
             running = False
 
-    wanted = changed(how, **({} if how is Strategy.REPLACE_EMPTY else CAST))
     with before_each_effect(deployed.place, run):
         deployed.place.deploy(spec("2.0", wanted, deployed.sink()), **policies)
     deployed.add((6, "60"))
@@ -203,7 +195,7 @@ def test_a_materialized_view_that_is_computed_anew_sends_what_is_other(tmp_path:
     ("choice", "later"), [("resume_from_new", [(5, "50"), (6, "60")]), ("resend", [(5, "50"), (6, "60")])]
 )
 def test_an_emptied_source_does_what_the_policy_says(deployed: Deployed, choice: str, later: Any) -> None:
-    deployed.deploy("2.0", EMPTY, sinks={"ops.k": choice}, **LOSS)
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": choice})
     deployed.add((5, "50"))
     deployed.run()
     deployed.add((6, "60"))
@@ -214,7 +206,7 @@ def test_an_emptied_source_does_what_the_policy_says(deployed: Deployed, choice:
 @pytest.mark.parametrize("choice", ["resume_from_new", "resend"])
 def test_a_sink_that_is_held_waits_for_its_owner(deployed: Deployed, choice: str) -> None:
     """Row 53."""
-    deployed.deploy("2.0", EMPTY, sinks={"ops.k": "hold"}, **LOSS)
+    deployed.deploy("2.0", EMPTY, sinks={"ops.k": "hold"})
     deployed.add((5, "50"))
     with pytest.raises(SinkHeldError, match="ops.t is emptied; decide what becomes of it"):
         deployed.run()
@@ -229,7 +221,7 @@ def test_what_was_decided_of_a_sink_is_done_once_though_the_deploy_that_emptied_
     tmp_path: Path, choice: str
 ) -> None:
     """Rows come in before the next deploy; where the first one got as far as the sink, that sends them before, too."""
-    worlds, policies = Worlds(tmp_path), {**LOSS, "sinks": {"ops.k": choice}}
+    worlds, policies = Worlds(tmp_path), {"sinks": {"ops.k": choice}}
     made = Deployed(worlds.open())
     made.deploy("1.0", T)
     made.add((1, 10), (2, 20), (3, 30))

@@ -26,9 +26,22 @@ def written(folder: Path, **fields: Any) -> Path:
     return path
 
 
+KEPT = """
+kind: table
+name: shop.orders
+keep: billing, seven years
+columns: [{name: rows, type: bigint, was: [n, {name: row_count, type: string, using: CAST(row_count AS bigint)}]}]
+---
+kind: removed
+name: shop.orders.note
+"""
+
+
 def test_a_document_says_everything_of_a_deploy(tmp_path: Path) -> None:
-    spec = load_objects(project="shop", version="2.0", entry_points=True)
-    wanted = plan(spec, RegistryState(), ActualState(), policies=Policies(user_views="warn"))
+    (tmp_path / "shop.yaml").write_text(KEPT)
+    spec = load_objects(tmp_path / "shop.yaml", project="shop", version="2.0", entry_points=True)
+    policies = Policies(break_views=frozenset({"bob.v"}), accept_data_loss=frozenset({"shop.orders.at"}))
+    wanted = plan(spec, RegistryState(), ActualState(), policies=policies)
     supervisor = {"pid": 7, "started": 8, "host": "h"}
     document = read_document(
         written(
