@@ -165,7 +165,8 @@ def _flaw(model: type[Document], node: Node, error: ErrorDetails) -> Flaw:
     if kind == "missing" or (location and there.value is None):
         return Flaw(there.line, f"{path} is missing")
     if kind == "extra_forbidden":
-        holder = next((_INSIDE[part] for part in reversed(location[:-1]) if part in _INSIDE), model)
+        around = map(str, reversed(location[:-1]))
+        holder: type[_Part] = next((_INSIDE[part] for part in around if part in _INSIDE), model)
         return Flaw(there.line, f"{path} is not a field", nearest(str(location[-1]), holder.model_fields, show=12))
     if kind == "literal_error":
         return Flaw(
@@ -236,7 +237,6 @@ def object_of(document: ObjectDocument, place: Place, project: str) -> BuiltinOb
         Column(each.name, each.type, each.required, each.comment, tuple(Was(**dict(was)) for was in each.was))
         for each in document.columns
     )
-    sink = document.sink
     return BuiltinObject(
         kind=Kind(document.kind),
         name=document.name,
@@ -254,17 +254,16 @@ def object_of(document: ObjectDocument, place: Place, project: str) -> BuiltinOb
         per_instance=document.per_instance,
         source=_frozen(document.source),
         refresh=_frozen(document.refresh),
-        sink=sink
-        and SinkSpec(
-            sink.source,
-            sink.to,
-            _frozen(sink.settings),
-            tuple(sink.columns),
-            sink.follow_schema,
-            sink.on_replace,
-        ),
+        sink=_sink_of(document.sink),
         place=place,
     )
+
+
+def _sink_of(sink: _Sink | None) -> SinkSpec | None:
+    if sink is None:
+        return None
+    columns, settings = tuple(sink.columns), _frozen(sink.settings)
+    return SinkSpec(sink.source, sink.to, settings, columns, sink.follow_schema, sink.on_replace)
 
 
 def _frozen(value: Any) -> Any:
