@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 log = logging.getLogger(__name__)
-_APPEND_TRIES = 12
+_TRIES = 12
 
 
 class CommitConflictError(LedgerError):
@@ -189,9 +189,9 @@ def append_once(
         return len(new)
 
     try:
-        return retry_conflicts(_APPEND_TRIES)(append) if rows else 0
+        return retry_conflicts(_TRIES)(append) if rows else 0
     except CommitConflictError as error:
-        raise LedgerError(f"{name}: other commits came first each of {_APPEND_TRIES} times") from error
+        raise LedgerError(f"{name}: other commits came first each of {_TRIES} times") from error
 
 
 def summary_of(snapshot: Snapshot | None) -> Mapping[str, str]:
@@ -307,7 +307,7 @@ def write_table_properties(catalog: Catalog, table_name: str, values: Mapping[st
                 transaction.remove_properties(*unwanted)
 
     try:
-        retry_conflicts(6)(write)
+        retry_conflicts(_TRIES)(write)
     except Exception as error:  # noqa: BLE001 - each catalog refuses in its own way
         log.warning(
             "%s: the properties %s can't be written (%s). Work continues without them; but a control store that was"

@@ -105,7 +105,7 @@ def test_whoever_is_always_too_late_says_so(settings: LakeSettings, monkeypatch:
         monkeypatch.setattr(commits, "load_table", load_before_another_writes)
         return found
 
-    monkeypatch.setattr(commits, "_APPEND_TRIES", 2)
+    monkeypatch.setattr(commits, "_TRIES", 2)
     monkeypatch.setattr(commits, "load_table", load_before_another_writes)
     with pytest.raises(LedgerError, match="other commits came first each of 2 times"):
         tell(settings, 1)
