@@ -94,15 +94,14 @@ def _failure_of(error: Mapping[str, Any], more: int = 0) -> Exception:
         problem += f" (and {more} more)"
     final = next((each for each in (kind, cause) if not each.retryable), None)
     if final is not None:
-        return AirflowFailException(_sentence(problem, str(error.get("remedy") or final.advice)))
-    sentence = _sentence(problem, str(error.get("remedy") or ""))
+        return AirflowFailException(_sentence(problem, final.advice))
     if RateLimitedError in (kind, cause):
-        return RateLimitedError(sentence, retry_after=float(error.get("retry_after") or 0.0))
+        return RateLimitedError(problem, retry_after=float(error.get("retry_after") or 0.0))
     # Its own class where that takes a bare message, so that retry policies can tell errors apart.
     try:
-        return RefreshFailedError(sentence) if kind is RfrError else kind(sentence)
+        return RefreshFailedError(problem) if kind is RfrError else kind(problem)
     except TypeError:
-        return RefreshFailedError(sentence)
+        return RefreshFailedError(problem)
 
 
 def _class_named(name: Any) -> type[RfrError]:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_rfr.lake.schemas import is_json_text
-from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loses_digits, read_number
+from airflow_provider_rfr.streams.json_numbers import LongNumber, dumps, exact, loads, loses_digits
 
 _MAX_BLOCK = 2**31 - 1
 _FIRST_DAY = -719162  # 0001-01-01: years before it, or of five digits, most engines can't show
@@ -59,9 +59,10 @@ class BlockReader:
         if self._doubles and loses_digits(block):
             raise BlockMismatchError("a number that a double can't hold")
         if (write := self._write_texts) is not None:
-            # Values of a wrong shape stay as they are: Arrow's reader refuses them.
+            # Values of a wrong shape stay as they are: Arrow's reader refuses them. An integer of more than 64 bits
+            # stays one, which orjson refuses: as a text it would have quotes in a column of JSON texts.
             try:
-                block = b"\n".join([dumps(write(_exact_value(line))) for line in block.split(b"\n")])
+                block = b"\n".join([dumps(write(loads(line, parse_int=int))) for line in block.split(b"\n")])
             except (orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
                 raise BlockMismatchError(str(error)) from error
         table = read_columns(block, rows, self._schema)
@@ -175,13 +176,6 @@ def _instants(text: pa.Array) -> pa.Array:
     text = pc.replace_substring_regex(text, pattern=_DATE_ONLY, replacement=r"\1T00:00:00Z")
     text = pc.replace_substring_regex(text, pattern=_PARTS, replacement=r"\1T\2\3\5")
     return pc.cast(pc.replace_substring_regex(text, pattern=_ZONELESS, replacement=r"\1Z"), utc)
-
-
-def _exact_value(line: bytes) -> Any:
-    """The JSON value of a line. An integer of more than 64 bits stays one, which orjson refuses to write: as the text
-    that sources make of it, it would have quotes in a column of JSON texts."""
-    value = orjson.loads(line)
-    return json.loads(line, parse_float=read_number) if loses_digits(line) else value
 
 
 _Write = Callable[[Any], Any]

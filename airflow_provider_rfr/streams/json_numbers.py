@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -40,15 +41,16 @@ class LongNumber(float):
         return LongNumber, (self.text,)
 
 
-def loads(text: bytes) -> Any:
+def loads(text: bytes, *, parse_int: Callable[[str], Any] | None = None) -> Any:
     """The JSON value.
 
+    :param parse_int: makes an integer of digits, where a number is long; None: :func:`read_integer`
     :raises orjson.JSONDecodeError: it is not JSON
     """
     value = orjson.loads(text)
     if not loses_digits(text):
         return value
-    return json.loads(text, parse_float=read_number, parse_int=read_integer)
+    return json.loads(text, parse_float=read_number, parse_int=parse_int or read_integer)
 
 
 def dumps(value: Any, option: int = 0) -> bytes:

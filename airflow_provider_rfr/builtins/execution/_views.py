@@ -16,11 +16,11 @@ def probe_view(work: Work, step: Step) -> bool | None:
 
     :raises StepError: a view that is not ours has the name
     """
-    if step.user or work.views() is None:
-        return None
-    view = work.view(step.name)
-    if view is None or work.is_marked(view.properties, step):
-        return view is not None
+    view = None if step.user else work.view(step.name)
+    if view is None:
+        return None if step.user or work.views() is None else False
+    if work.is_marked(view.properties, step):
+        return True
     marker = view.properties.get(MARKER)
     if marker != str(step.uuid) and not (marker is None and step.how is Action.ADOPT):
         raise StepError(step.name, step.how.value, "a view that is not ours has the name", "plan again")
@@ -91,10 +91,10 @@ def probe_drop(work: Work, step: Step) -> bool | None:
 
     :raises StepError: a view that is not ours has the name
     """
-    if work.views() is None:
-        return None
     view = work.view(step.name)
-    if view is None or work.is_marked(view.properties, step):
+    if view is None:
+        return None if work.views() is None else True
+    if work.is_marked(view.properties, step):
         return True
     if view.properties.get(MARKER) != str(step.uuid):
         raise StepError(step.name, step.how.value, "a view that is not ours has the name", "plan again")
