@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.execution.deploy import apply
     from airflow_provider_rfr.builtins.execution.maintenance import gc
     from airflow_provider_rfr.builtins.execution.observe import observe
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed, refresh
     from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Collected
     from airflow_provider_rfr.builtins.planning.plan import (
         Plan,
@@ -26,38 +27,32 @@ if TYPE_CHECKING:
         BuiltinObject,
         CatalogSpec,
         Column,
-        Contents,
         Instance,
         Kind,
-        Migration,
         Place,
-        Removal,
-        SinkSpec,
-        Stability,
-        Strategy,
+        Removed,
+        Was,
         stable_id,
     )
     from airflow_provider_rfr.builtins.state import ActualState, RegistryState
+    from airflow_provider_rfr.sinks.spec import SinkSpec
 
 __all__ = [
     "BuiltinObject",
     "CatalogSpec",
     "Column",
-    "Contents",
-    "Strategy",
     "Instance",
     "Kind",
-    "Migration",
     "Place",
-    "Removal",
+    "Removed",
     "SinkSpec",
-    "Stability",
     "Applied",
     "AppliedStep",
     "Collected",
     "ActualState",
     "Plan",
     "Policies",
+    "Refreshed",
     "RegistryState",
     "Step",
     "apply",
@@ -68,7 +63,9 @@ __all__ = [
     "load_plan",
     "observe",
     "plan",
+    "refresh",
     "save_plan",
+    "Was",
     "stable_id",
 ]
 
@@ -81,19 +78,16 @@ __getattr__ = lazy_exports(
         "CatalogSpec": "spec",
         "Collected": "execution.work",
         "Column": "spec",
-        "Contents": "spec",
-        "Strategy": "spec",
         "Instance": "spec",
         "Kind": "spec",
         "ActualState": "state",
-        "Migration": "spec",
         "Place": "spec",
         "Plan": "planning.plan",
         "Policies": "planning.plan",
+        "Refreshed": "execution.refresh",
         "RegistryState": "state",
-        "Removal": "spec",
+        "Removed": "spec",
         "SinkSpec": "spec",
-        "Stability": "spec",
         "Step": "planning.plan",
         "apply": "execution.deploy",
         "ensure_current": "planning.plan",
@@ -103,7 +97,9 @@ __getattr__ = lazy_exports(
         "load_plan": "planning.plan",
         "observe": "execution.observe",
         "plan": "planning.planner",
+        "refresh": "execution.refresh",
         "save_plan": "planning.plan",
+        "Was": "spec",
         "stable_id": "spec",
     },
 )

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid5
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
+from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
     STORED,
@@ -134,9 +135,15 @@ class DesiredObject:
         return self.obj.kind
 
     @property
-    def protect(self) -> str | None:
-        """Why it must not be emptied. That it no longer says so counts from the next deploy on."""
-        return self.obj.protect or (self.recorded.protect if self.recorded is not None else None)
+    def keeps_rows(self) -> bool:
+        """Whether a loss has to be accepted. That its rows may be made again counts from the next deploy on."""
+        return self.obj.keep is not False or (self.recorded is not None and self.recorded.keep is not False)
+
+    @property
+    def keep_reason(self) -> str | None:
+        """Why no loss can be accepted. That it no longer says so counts from the next deploy on, too."""
+        said = (self.obj.keep, self.recorded.keep if self.recorded is not None else None)
+        return next((each for each in said if isinstance(each, str)), None)
 
 
 @dataclass(frozen=True)
@@ -145,16 +152,14 @@ class DesiredState:
 
     :ivar objects: by id, what is read before its readers
     :ivar graph: of what is read now
-    :ivar removed: tombstones by id
-    :ivar problems: sentences, by id
+    :ivar problems: by id
     :ivar kept: ids that are recorded and not declared, and not to be touched
     :ivar unlisted: templates whose instances are not listed
     """
 
     objects: Mapping[UUID, DesiredObject]
     graph: Graph[UUID]
-    removed: Mapping[UUID, BuiltinObject] = field(default_factory=dict)
-    problems: Mapping[UUID, Sequence[str]] = field(default_factory=dict)
+    problems: Mapping[UUID, Sequence[Reason]] = field(default_factory=dict)
     kept: frozenset[UUID] = frozenset()
     unlisted: tuple[BuiltinObject, ...] = ()
 
@@ -180,11 +185,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def is_gone(obj: BuiltinObject, version: str) -> bool:
-    """Whether the object is a tombstone in this version."""
-    return obj.removed is not None and release(obj.removed.removed_in) <= release(version)
-
-
 _NUMBER = 8
 """Characters that a number and the sign between may take."""
 
@@ -197,7 +197,7 @@ def instance_id(template: UUID, instance: str) -> UUID:
 class Generator:
     """Makes the objects of one plan.
 
-    :param declared: those that are not gone
+    :param declared: all objects
     """
 
     def __init__(

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, nearest
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
-from airflow_provider_rfr.exceptions import ConfigurationError, Problem
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Was, nearest
+from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql, check_expression
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_transform, parse_type, quoted
 
@@ -144,9 +144,8 @@ def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
 
 
 def _meta(obj: BuiltinObject) -> Iterator[str]:
-    yield f"stability: {obj.stability.value}"
-    yield f"contents: {obj.contents.value}"
-    for name in ("protect", "comment", "owner"):
+    yield f"keep: {_json(obj.keep)}"
+    for name in ("comment", "owner"):
         if getattr(obj, name) is not None:
             yield f"{name}: {_json(getattr(obj, name))}"
     if obj.exportable:
@@ -193,12 +192,32 @@ def column_findings(columns: Sequence[Column]) -> Iterator[Problem]:
             parse_type(column.type)
         except ConfigurationError as error:
             yield Problem(f"{path}.type", f"{name}: {error.problem}", error.remedy)
-        if column.renamed_from is None:
-            continue
-        if column.renamed_from.casefold() == name.casefold():
-            yield Problem(f"{path}.renamed_from", f"{name} was always called so", "leave renamed_from out")
-        if before.setdefault(column.renamed_from.casefold(), number) != number:
-            yield Problem(f"{path}.renamed_from", f"two columns were called {column.renamed_from}")
+        yield from _was_findings(path, column, before)
+
+
+def _was_findings(path: str, column: Column, before: dict[str, int]) -> Iterator[Problem]:
+    """Problems of what a column was.
+
+    :param before: old names that were given to columns so far, with the columns' numbers
+    """
+    number = int(path.rpartition(".")[2])
+    for at, was in enumerate(column.was):
+        here = f"{path}.was.{at}"
+        if was == Was():
+            yield Problem(here, f"{column.name}: was says nothing", "give name, type or using")
+        if was.name is not None and was.name.casefold() == column.name.casefold() and not (was.type or was.using):
+            yield Problem(here, f"{column.name} was always called so", "leave was out")
+        if was.name is not None and before.setdefault(was.name.casefold(), number) != number:
+            yield Problem(here, f"two columns were called {was.name}")
+        try:
+            if was.type is not None:
+                parse_type(was.type)
+            if was.using is not None:
+                check_expression(was.using)
+        except QueryError as error:
+            yield Problem(here, f"{column.name}: using: {error.problem}", error.remedy)
+        except ConfigurationError as error:
+            yield Problem(here, f"{column.name}: {error.problem}", error.remedy)
 
 
 def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:

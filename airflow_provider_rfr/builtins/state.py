@@ -13,7 +13,8 @@ from uuid import UUID
 import orjson
 
 from airflow_provider_rfr.builtins.fingerprint import Fingerprints
-from airflow_provider_rfr.builtins.spec import Column, Contents, Dependency, Kind, Named, Stability, no_entries
+from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
+from airflow_provider_rfr.sinks.spec import SinkState
 
 Value = TypeVar("Value")
 _SORTED = orjson.OPT_SORT_KEYS
@@ -71,9 +72,20 @@ STEP: Final = "rfr.step"
 """Property: ``<deploy>/<seq>`` of the step that changed it last, written in the same commit as the change."""
 DONE: Final = "rfr.done"
 """Property: what the object was brought to, see :func:`done_mark`: after a deploy that died, nothing is done twice."""
+BRIDGED: Final = "rfr.bridged"
+"""Property of a user's view with its own text, which it gets back. It counts as long as the view has that text within
+casts: a view that is replaced keeps its properties."""
+BROKEN: Final = "rfr.broken"
+"""Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text: a view
+that is replaced keeps its properties."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
+
+
+def broken_mark(query: str, why: str) -> str:
+    """The value of :data:`BROKEN` for a view with this text."""
+    return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
 
 def done_mark(
@@ -112,34 +124,16 @@ class RecordedObject(Named):
     raw_sql: str | None = None
     columns: tuple[Column, ...] = ()
     deps: tuple[Dependency, ...] = ()
-    stability: Stability = Stability.STABLE
+    keep: bool | str = True
     revision: int = 0
     deploy_id: str = ""
     sql: str | None = None
-    contents: Contents = Contents.HISTORY
-    protect: str | None = None
     partitioning: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=no_entries)
     comment: str | None = None
     owner: str | None = None
     instance: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """How far an export is.
-
-    :ivar source: id of the object that it exports
-    :ivar cursor: snapshot up to which everything was sent; None before the first batch
-    :ivar on_replace: what to do when its source is emptied; None: undecided
-    """
-
-    uuid: UUID
-    name: str
-    source: UUID
-    cursor: int | None = None
-    on_replace: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,11 +203,17 @@ class UserView(Named):
     """A view of a user.
 
     :ivar reads: None when its text can't be read: it may read anything
+    :ivar broken: why it broke, if somebody let it break
+    :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
+    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star
     """
 
     name: str
     query: str
     reads: tuple[Dependency, ...] | None = ()
+    broken: str | None = None
+    bridged: bool = False
+    pinned: str | None = None
 
 
 @dataclass(frozen=True)

@@ -21,19 +21,23 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_provider_rfr.builtins.execution.deploy import apply
-from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, observe
+from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, observe
 from airflow_provider_rfr.builtins.execution.work import Applied, SqlEngine
+from airflow_provider_rfr.builtins.fingerprint import Fingerprint
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.state import RegistryState
 from airflow_provider_rfr.exceptions import StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
+from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
+from airflow_provider_rfr.store.leases import acquire
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -67,6 +71,10 @@ class World:
         recorded, live = observe(self.catalog, self.store, project=spec.project, views=self._views)
         return make_plan(spec, recorded, live, policies=policies)
 
+    def recorded(self, spec: CatalogSpec) -> RegistryState:
+        """What the last deploy left."""
+        return observe(self.catalog, self.store, project=spec.project, views=self._views)[0]
+
     def deploy(self, spec: CatalogSpec, policies: Policies | None = None) -> Applied:
         """Plan and apply.
 
@@ -86,6 +94,33 @@ class World:
             patience=_PATIENCE,
             lease_seconds=_LEASE_SECONDS,
         )
+
+    def force(self, spec: CatalogSpec) -> Applied:
+        """Deploy as if everything had been another way before: every object has a step."""
+        recorded, other = self.recorded(spec), Fingerprint.of("x1", "another way")
+        changed = (replace(each.fingerprints, logic=other, meta=other) for each in recorded.objects)
+        objects = [
+            replace(each, fingerprints=prints, raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
+            for each, prints in zip(recorded.objects, changed, strict=True)
+        ]
+        with acquire(self.store, spec.project, seconds=_LEASE_SECONDS, patience=_PATIENCE) as lease:
+            lease.write(
+                lambda connection, now: write_registry(
+                    connection,
+                    spec.project,
+                    base_revision=recorded.revision,
+                    version=recorded.version,
+                    deploy_id=read_registry(connection, spec.project).deploy_id,
+                    entries=list(map(entry_of, objects)),
+                    forgotten=(),
+                    now=now,
+                )
+            )
+        plan = self.plan(spec)
+        declared = {each.key for each in spec.objects if each.per_instance is None}
+        if left := declared - {each.name.casefold() for each in plan.steps}:
+            raise AssertionError(f"no step was forced for {', '.join(sorted(left))}")
+        return self.apply(plan, spec, self.store)
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows, by the names of the columns as they are now."""
@@ -148,6 +183,14 @@ class _Stage:
             self.world.apply(plan, spec, cast(ControlStore, mortal))
         except _Death:
             return
+
+    def force(self) -> None:
+        """Every object is migrated though nothing changed; ids, rows and what users made stay."""
+        before = {each.uuid for each in self.world.recorded(self.versions[-1]).objects}
+        self.world.force(self.versions[-1])
+        if before != {each.uuid for each in self.world.recorded(self.versions[-1]).objects}:
+            raise AssertionError("a forced migration gave an object another id")
+        self.validate()
 
     def together(self, spec: CatalogSpec) -> None:
         """Two deploys of the same version at once; one of them may find that the other was faster."""
@@ -248,6 +291,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario("abandoned deploy, then another version", _between(2, _crashed(1), _upgraded())),
     Scenario("crashes at random steps", _between(1, *[_crashed()] * 3, _upgraded())),
+    Scenario("everything by force", _between(0, lambda stage: stage.force())),
     Scenario("two deploys at once", _between(1, lambda stage: stage.together(stage.back(0)))),
 )
 

@@ -32,6 +32,7 @@ ENDPOINTS: Final = Table(
     Column("trigger", String(255), nullable=False),
     Column("block", String(255), nullable=False, default=""),
     Column("address", String(16)),
+    Column("conn_id", String(250)),
     Column("places", Text),
     Column("table_uuid", String(36)),
     Column("since", BigInteger),

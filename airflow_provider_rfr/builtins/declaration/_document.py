@@ -1,291 +1,207 @@
-"""Declarations in YAML: documents with the line of everything in them, their fields, and the objects they make.
-
-Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
-everything itself, and a few lines can't expand without bounds. Nothing here recurses while it parses."""
+"""What a document may say, as pydantic models, and the values that it makes."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node
 from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     Column,
-    Contents,
     Kind,
-    Migration,
     Place,
-    Removal,
-    SinkSpec,
-    Stability,
-    Strategy,
+    Was,
     nearest,
     stable_id,
 )
-from airflow_provider_rfr.documents import plain_value
 from airflow_provider_rfr.exceptions import Problem
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
-_DEEPEST = 32
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PREFIX = "tag:yaml.org,2002:"
-
-
-@dataclass(slots=True)
-class Node:
-    """A value and its place.
-
-    :ivar line: from 1
-    :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
-    :ivar text: a plain value as it was written
-    """
-
-    line: int
-    value: Any
-    text: str | None = None
+Model = TypeVar("Model", bound="Document")
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """Something wrong in a text."""
+class _Part(BaseModel):
+    """Types are strict: a number is no text. A field without a value is as good as left out."""
 
-    line: int
-    problem: str
-    remedy: str = ""
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-
-class YamlProblem(Exception):
-    """The rest of a text can't be read."""
-
-    def __init__(self, line: int, problem: str, remedy: str = "") -> None:
-        super().__init__(problem)
-        self.flaw = Flaw(line, problem, remedy)
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
-@dataclass(slots=True)
-class _Open:
-    """A list or a mapping whose end has not come yet."""
-
-    node: Node
-    key: str | None = None
-    lines: dict[str, int] = field(default_factory=dict)
+class _Was(_Part):
+    name: str | None = None
+    type: str | None = None
+    using: str | None = None
 
 
-def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
-    """The documents of a text with what is wrong in them, empty ones left out.
+class _Column(_Part):
+    name: str
+    type: str
+    required: bool = False
+    comment: str | None = None
+    was: list[_Was] = []
 
-    :raises YamlProblem: after the documents before it
-    """
-    composer = _Composer()
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            done = composer.take(event)
-            if done is not None:
-                flaws, composer.flaws = composer.flaws, []
-                if done.value is not None or flaws:
-                    yield done, flaws
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark is not None else 1
-        near = "".join(text.splitlines()[max(line - 2, 0) : line])
-        remedy = "indent with spaces: YAML takes no tabs" if "\t" in near else ""
-        raise YamlProblem(line, str(error.problem or error.context), remedy) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
-    except yaml.YAMLError:
-        raise YamlProblem(1, "the file is not YAML") from None
+    @field_validator("was", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> list[Any]:
+        """A name, a mapping, or a list of these."""
+        return [{"name": each} if isinstance(each, str) else each for each in (value if _is_list(value) else [value])]
 
 
-class _Composer:
-    def __init__(self) -> None:
-        self.flaws: list[Flaw] = []
-        self._open: list[_Open] = []
-
-    def take(self, event: Any) -> Node | None:
-        """The document, when this event ends it."""
-        kind = type(event)
-        if kind is yaml.ScalarEvent:
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "str")
-            is_text = not event.implicit[0] or event.tag == _PREFIX + "str"
-            return self._put(Node(line, event.value if is_text else plain_value(event.value), event.value))
-        if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
-            return self._put(self._open.pop().node)
-        if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "map", "seq")
-            if len(self._open) == _DEEPEST:
-                raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
-            self._open.append(_Open(Node(line, {} if kind is yaml.MappingStartEvent else [])))
-        elif kind is yaml.AliasEvent:
-            line = event.start_mark.line + 1
-            self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
-            return self._put(Node(line, None))
-        return None
-
-    def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
-        self.flaws.append(Flaw(line, problem, remedy))
-
-    def _check_tag(self, event: Any, line: int, *known: str) -> None:
-        if event.tag is not None and event.tag not in ("!", *(_PREFIX + each for each in known)):
-            self._flaw(line, f"the tag {event.tag} is not known")
-
-    def _put(self, node: Node) -> Node | None:
-        if not self._open:
-            return node
-        holder = self._open[-1]
-        if isinstance(holder.node.value, list):
-            holder.node.value.append(node)
-        elif holder.key is not None:
-            holder.node.value.setdefault(holder.key, node)
-            holder.key = None
-        elif not isinstance(node.value, str):
-            self._flaw(node.line, f"the key {node.text or 'here'} is not text", "put it in quotes")
-            holder.key = ""
-        else:
-            holder.key = node.value
-            if holder.key == "<<":
-                self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
-            elif holder.key in holder.lines:
-                line = holder.lines[holder.key]
-                self._flaw(node.line, f"duplicate key {holder.key!r}", f"it is in line {line} too")
-            holder.lines.setdefault(holder.key, node.line)
-        return None
+class _Sink(_Part):
+    source: str
+    to: str
+    settings: dict[str, Any] = {}
+    columns: list[str] = []
+    follow_schema: bool = False
+    on_replace: str = "hold"
 
 
-Choice = TypeVar("Choice", bound=Enum)
-_SHOWN = 40
+class Document(_Part):
+    """One of several kinds."""
+
+    name: str
 
 
-class Fields:
-    """The fields of one mapping."""
+class InstancesDocument(Document):
+    """For which instances objects are made: names by ids."""
 
-    def __init__(self, node: Node, flaws: list[Flaw], path: str = "") -> None:
-        self.line = node.line
-        self._flaws = flaws
-        self._path = path
-        self._nodes: dict[str, Node] = {}
-        if isinstance(node.value, dict):
-            self._nodes = node.value
-        elif node.value is not None:
-            self._refuse(node, path.rstrip(".") or "the document", "a mapping")
+    kind: Literal["instances"]
+    instances: dict[str, str]
 
-    def only(self, known: Collection[str]) -> None:
-        for name, node in self._nodes.items():
-            if name not in known:
-                self._flaws.append(Flaw(node.line, f"{self._path}{name} is not a field", nearest(name, known, show=12)))
 
-    def wrong(self, name: str, problem: str, remedy: str = "") -> None:
-        self._flaws.append(Flaw(self._nodes[name].line, f"{self._path}{name} {problem}", remedy))
+class RemovedDocument(Document):
+    """Something goes, with its rows."""
 
-    def needs(self, *names: str) -> bool:
-        """Note the fields that are missing; whether none is."""
-        missing = [name for name in names if name not in self._nodes or self._nodes[name].value is None]
-        for name in missing:
-            self._flaws.append(Flaw(self.line, f"{self._path}{name} is missing"))
-        return not missing
+    kind: Literal["removed"]
 
-    def text(self, name: str) -> str | None:
-        """A text; numbers and booleans are none."""
-        node = self._get(name)
-        if node is None or isinstance(node.value, str):
-            return None if node is None else node.value
-        self._refuse(node, f"{self._path}{name}", "a text", "put it in quotes" if node.text is not None else "")
-        return None
 
-    def written(self, name: str) -> str | None:
-        """A plain value as it was written, so that version 1.10 is not 1.1."""
-        node = self._get(name)
-        if node is not None and node.text is None:
-            self._refuse(node, f"{self._path}{name}", "a text")
-        return None if node is None else node.text
+class ObjectDocument(Document):
+    """An object; see :class:`~airflow_provider_rfr.builtins.spec.BuiltinObject`."""
 
-    def flag(self, name: str) -> bool:
-        """A boolean, false where it is not given."""
-        node = self._get(name)
-        if node is not None and not isinstance(node.value, bool):
-            self._refuse(node, f"{self._path}{name}", "true or false")
-        return node is not None and node.value is True
+    kind: Literal["table", "view", "materialized_view", "source", "sink", "log"]
+    id: str | None = None
+    comment: str | None = None
+    owner: str | None = None
+    keep: Any = True
+    exportable: bool = False
+    per_instance: str | None = None
+    columns: list[_Column] = []
+    keys: list[str] = []
+    partitioning: list[str] = []
+    properties: dict[str, str] = {}
+    query: str | None = None
+    depends_on: list[str] = []
+    source: dict[str, Any] | None = None
+    refresh: dict[str, Any] | None = None
+    sink: _Sink | None = None
 
-    def choice(self, name: str, kinds: type[Choice], default: Choice) -> Choice:
-        text = self.text(name)
-        if text is None:
-            return default
+    @field_validator("keep")
+    @classmethod
+    def _flag_or_text(cls, value: Any) -> bool | str:
+        if isinstance(value, (bool, str)):
+            return value
+        raise PydanticCustomError("wanted", "true, false or a text")
+
+    @field_validator("id")
+    @classmethod
+    def _uuid(cls, value: str) -> str:
         try:
-            return kinds(text)
+            return str(uuid.UUID(value))
         except ValueError:
-            values = [str(each.value) for each in kinds]
-            self.wrong(name, f"{text!r} is unknown", nearest(text, values))
-            return default
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        found = []
-        for number, node in self._list(name):
-            if isinstance(node.value, str):
-                found.append(node.value)
-            else:
-                self._refuse(node, f"{self._path}{name}.{number}", "a text", "put it in quotes" if node.text else "")
-        return tuple(found)
-
-    def each(self, name: str) -> Iterator[Fields]:
-        for number, node in self._list(name):
-            yield Fields(node, self._flaws, f"{self._path}{name}.{number}.")
-
-    def inside(self, name: str) -> Fields | None:
-        node = self._get(name)
-        return None if node is None else Fields(node, self._flaws, f"{self._path}{name}.")
-
-    def mapping(self, name: str) -> Mapping[str, str]:
-        """Texts by key; plain values as they were written."""
-        inside = self.inside(name)
-        found = {key: inside.written(key) for key in inside._nodes} if inside is not None else {}
-        return MappingProxyType({key: value for key, value in found.items() if value is not None})
-
-    def anything(self, name: str) -> Mapping[str, Any] | None:
-        """Any values by key."""
-        inside = self.inside(name)
-        return None if inside is None else MappingProxyType({key: _plain(node) for key, node in inside._nodes.items()})
-
-    def _get(self, name: str) -> Node | None:
-        node = self._nodes.get(name)
-        return None if node is None or node.value is None else node
-
-    def _list(self, name: str) -> Iterator[tuple[int, Node]]:
-        node = self._get(name)
-        if node is not None and not isinstance(node.value, list):
-            self._refuse(node, f"{self._path}{name}", "a list")
-        elif node is not None:
-            yield from enumerate(node.value)
-
-    def _refuse(self, node: Node, path: str, wanted: str, remedy: str = "") -> None:
-        found = node.text or "nothing"
-        if isinstance(node.value, (dict, list)):
-            found = "a mapping" if isinstance(node.value, dict) else "a list"
-        shown = found if len(found) <= _SHOWN else found[:_SHOWN] + "..."
-        self._flaws.append(Flaw(node.line, f"{path} is {shown}, not {wanted}", remedy))
+            raise ValueError(f"{value!r} is not a UUID; leave it out to have one made from the name") from None
 
 
-def _plain(node: Node) -> Any:
+_AS_WRITTEN: Final = ("properties", "instances")
+"""Fields whose plain values are texts, as they were written."""
+_INSIDE: Final[Mapping[str, type[_Part]]] = {"columns": _Column, "was": _Was, "sink": _Sink}
+_WANTED: Final = {
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
+_SHOWN: Final = 40
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _plain(node: Node, *, written: bool = False) -> Any:
     if isinstance(node.value, dict):
-        return MappingProxyType({key: _plain(each) for key, each in node.value.items()})
-    return tuple(map(_plain, node.value)) if isinstance(node.value, list) else node.value
+        return {key: _plain(each, written=written or key in _AS_WRITTEN) for key, each in node.value.items()}
+    if isinstance(node.value, list):
+        return [_plain(each) for each in node.value]
+    return node.text if written and node.value is not None else node.value
 
 
-_FIELDS = (
-    *("kind", "name", "id", "comment", "owner", "stability", "contents", "protect", "exportable", "per_instance"),
-    *("columns", "keys", "partitioning", "properties", "query", "depends_on", "source", "refresh"),
-    *("sink", "migrations", "removed"),
-)
-_TEXTS = ("protect", "comment", "owner", "query", "per_instance")
-_LISTS = ("keys", "partitioning", "depends_on")
-_UNKNOWN = "?"
-_COLUMN = ("name", "type", "required", "comment", "renamed_from")
+def read(model: type[Model], node: Node, flaws: list[Flaw]) -> Model | None:
+    """The document of a node; None if it is wrong.
+
+    :param flaws: takes what is wrong
+    """
+    try:
+        return model.model_validate(_plain(node))
+    except ValidationError as error:
+        flaws += [_flaw(model, node, each) for each in error.errors(include_url=False)]
+    return None
+
+
+def _flaw(model: type[Document], node: Node, error: ErrorDetails) -> Flaw:
+    location, kind = error["loc"], error["type"]
+    path, there = _inside(node, location)
+    if kind == "missing" or (location and there.value is None):
+        return Flaw(there.line, f"{path} is missing")
+    if kind == "extra_forbidden":
+        around = map(str, reversed(location[:-1]))
+        holder: type[_Part] = next((_INSIDE[part] for part in around if part in _INSIDE), model)
+        return Flaw(there.line, f"{path} is not a field", nearest(str(location[-1]), holder.model_fields, show=12))
+    if kind == "literal_error":
+        return Flaw(
+            there.line, f"{path} {there.text!r} is unknown", nearest(str(there.text), [each.value for each in Kind])
+        )
+    if kind == "value_error":
+        problem, _, remedy = str(error["ctx"]["error"]).partition("; ")
+        return Flaw(there.line, f"{path} {problem}", remedy)
+    wanted = error["msg"] if kind == "wanted" else _WANTED.get(kind, kind.replace("_", " "))
+    if kind == "model_type" and "was" in location:
+        wanted = "a text or a mapping"
+    quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
+    return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
+
+
+def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
+    """The path as it is in the document, and the value there, or the nearest one around it."""
+    path: list[str] = []
+    for part in location:
+        if isinstance(part, int) and not isinstance(node.value, list):
+            # One that was taken for a list of one.
+            continue
+        path.append(str(part))
+        if isinstance(node.value, dict):
+            node = node.value.get(part, node)
+        elif isinstance(node.value, list) and str(part).isdigit() and int(part) < len(node.value):
+            node = node.value[int(part)]
+    return ".".join(path), node
+
+
+def _shown(node: Node) -> str:
+    if isinstance(node.value, (dict, list)):
+        return "a mapping" if isinstance(node.value, dict) else "a list"
+    text = node.text or "nothing"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,112 +216,60 @@ class Declared:
     node: Node | None = None
     ours: bool = False
 
-    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
-        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
-        place, node = self.obj.place, self.node
-        for part in path.split("."):
-            value = node.value if node is not None else None
-            found: Node | None = None
-            if isinstance(value, dict):
-                found = value.get(part)
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-                found = value[int(part)]
-            if found is None:
-                break
-            node = found
-        place = place if node is None else Place(place.file, node.line)
-        return Problem(self.obj.name, problem, remedy, str(place))
+    def problem(self, path: str, problem: str, remedy: str = "", at: tuple[int, int] | None = None) -> Problem:
+        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place.
+
+        :param at: line and column in the text at that path
+        """
+        place, column = self.obj.place, None
+        if self.node is not None:
+            _, there = _inside(self.node, path.split("."))
+            line, column = (there.line, None) if at is None else there.place_in(*at)
+            place = Place(place.file, line)
+        if at is not None and column is None:
+            problem = f"line {at[0]}, column {at[1]}: {problem}"
+        return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")
 
 
-def declared(node: Node, flaws: list[Flaw], *, file: str, project: str, ours: bool) -> Declared | None:
-    """The object that a document declares; None if that is not known.
-
-    :param flaws: takes what is wrong
-    """
-    fields = Fields(node, flaws)
-    fields.only(_FIELDS)
-    if not isinstance(node.value, dict) or not fields.needs("kind", "name"):
-        return None
-    before = len(flaws)
-    name = fields.text("name")
-    kind = fields.choice("kind", Kind, Kind.TABLE)
-    if name is None or len(flaws) > before:
-        return None
-    obj = BuiltinObject(
-        kind=kind,
-        name=name,
-        id=_id(fields) or stable_id(project, name),
-        columns=_columns(fields),
-        stability=fields.choice("stability", Stability, Stability.STABLE),
-        contents=fields.choice("contents", Contents, Contents.HISTORY),
-        properties=fields.mapping("properties"),
-        exportable=fields.flag("exportable"),
-        source=fields.anything("source"),
-        refresh=fields.anything("refresh"),
-        sink=_sink(fields),
-        migrations=tuple(found for each in fields.each("migrations") if (found := _migration(each)) is not None),
-        removed=_removal(fields),
-        place=Place(file, node.line),
+def object_of(document: ObjectDocument, place: Place, project: str) -> BuiltinObject:
+    """The object that a document declares."""
+    columns = (
+        Column(each.name, each.type, each.required, each.comment, tuple(Was(**dict(was)) for was in each.was))
+        for each in document.columns
     )
-    texts: dict[str, Any] = {each: fields.text(each) for each in _TEXTS}
-    lists: dict[str, Any] = {each: fields.texts(each) for each in _LISTS}
-    return Declared(replace(obj, **texts, **lists), node, ours)
-
-
-def _id(fields: Fields) -> uuid.UUID | None:
-    text = fields.text("id")
-    try:
-        return None if text is None else uuid.UUID(text)
-    except ValueError:
-        fields.wrong("id", f"{text!r} is not a UUID", "leave it out to have one made from the name")
-        return None
-
-
-def _columns(fields: Fields) -> tuple[Column, ...]:
-    found = []
-    for each in fields.each("columns"):
-        each.only(_COLUMN)
-        each.needs("name", "type")
-        name, kind = each.text("name"), each.text("type")
-        if name is not None and kind is not None:
-            comment, before = each.text("comment"), each.text("renamed_from")
-            found.append(Column(name, kind, each.flag("required"), comment, before))
-    return tuple(found)
-
-
-def _sink(fields: Fields) -> SinkSpec | None:
-    inside = fields.inside("sink")
-    if inside is None:
-        return None
-    inside.only(("source", "to", "settings", "columns", "follow_schema", "on_replace"))
-    inside.needs("source", "to")
-    return SinkSpec(
-        inside.text("source") or "",
-        inside.text("to") or "",
-        inside.anything("settings") or {},
-        inside.texts("columns"),
-        inside.flag("follow_schema"),
-        inside.text("on_replace") or "hold",
+    return BuiltinObject(
+        kind=Kind(document.kind),
+        name=document.name,
+        id=uuid.UUID(document.id) if document.id is not None else stable_id(project, document.name),
+        columns=tuple(columns),
+        keep=document.keep,
+        partitioning=tuple(document.partitioning),
+        keys=tuple(document.keys),
+        properties=MappingProxyType(document.properties),
+        comment=document.comment,
+        owner=document.owner,
+        query=document.query,
+        depends_on=tuple(document.depends_on),
+        exportable=document.exportable,
+        per_instance=document.per_instance,
+        source=_frozen(document.source),
+        refresh=_frozen(document.refresh),
+        sink=_sink_of(document.sink),
+        place=place,
     )
 
 
-def _migration(each: Fields) -> Migration | None:
-    each.only(("from", "to", "how", "expressions", "note"))
-    complete = each.needs("from", "to", "how")
-    before, after = each.written("from"), each.written("to")
-    how = each.choice("how", Strategy, Strategy.EVOLVE)
-    if not complete or before is None or after is None:
+def _sink_of(sink: _Sink | None) -> SinkSpec | None:
+    if sink is None:
         return None
-    return Migration(before, after, how, each.mapping("expressions"), each.text("note"))
+    columns, settings = tuple(sink.columns), _frozen(sink.settings)
+    return SinkSpec(sink.source, sink.to, settings, columns, sink.follow_schema, sink.on_replace)
 
 
-def _removal(fields: Fields) -> Removal | None:
-    inside = fields.inside("removed")
-    if inside is None:
-        return None
-    inside.only(("deprecated_since", "removed_in"))
-    inside.needs("deprecated_since", "removed_in")
-    return Removal(inside.written("deprecated_since") or _UNKNOWN, inside.written("removed_in") or _UNKNOWN)
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return MappingProxyType({key: _frozen(each) for key, each in value.items()})
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[Problem]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,51 +11,46 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.declaration._document import Declared
-from airflow_provider_rfr.builtins.desired import CycleError, Graph, is_gone, release
+from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from airflow_provider_rfr.builtins.fingerprint import (
     canonical_transform,
     column_findings,
-    contract_of,
     name_findings,
     partition_findings,
 )
-from airflow_provider_rfr.builtins.planning import instructions
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
     STORED,
     BuiltinObject,
-    Contents,
     Dependency,
     Kind,
-    Migration,
-    SinkSpec,
-    Stability,
-    Strategy,
+    Removed,
     name_problem,
     namespace_of,
     nearest,
+    present_names,
 )
 from airflow_provider_rfr.builtins.sql.facts import (
     declared_columns,
     expand_stars,
     object_reads,
     output_columns,
-    unknown_columns,
+    query_problems,
     unqualified,
 )
-from airflow_provider_rfr.builtins.sql.parse import check_expression
 from airflow_provider_rfr.builtins.sql.scopes import ColumnsOf
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain, parse_type
+from airflow_provider_rfr.sinks.spec import findings as sink_findings
 
 _QUERY = ("query", "depends_on")
 _SOURCE = ("source", "refresh")
-_STORAGE = ("partitioning", "keys", "migrations", "exportable", "protect")
+_STORAGE = ("partitioning", "keys", "exportable")
 _STRANGE: dict[Kind, Sequence[str]] = {
     Kind.TABLE: (*_QUERY, *_SOURCE, "sink"),
     Kind.LOG: (*_QUERY, *_SOURCE, "sink"),
     Kind.SOURCE: (*_QUERY, "sink"),
-    Kind.MATERIALIZED_VIEW: (*_SOURCE, "sink"),
+    Kind.MATERIALIZED_VIEW: ("source", "sink"),
     Kind.VIEW: (*_STORAGE, *_SOURCE, "sink"),
     Kind.SINK: (*_QUERY, *_STORAGE, *_SOURCE, "columns", "properties"),
 }
@@ -69,13 +62,8 @@ _NEEDED: dict[Kind, Sequence[str]] = {
     Kind.VIEW: ("query",),
     Kind.SINK: ("sink",),
 }
-_INSTRUCTIONS = (Strategy.EVOLVE, Strategy.REWRITE, Strategy.RECOMPUTE, Strategy.REPLACE_EMPTY)
-"""Mechanisms that can lead from one contract to another."""
-_ON_REPLACE = ("hold", "resume_from_new", "resend")
-_TARGETS = {"files": ("path",), "http": ("connection",)}
-_EMITS = ("rows", "diff")
-_FORMATS = ("jsonl", "parquet")
-_DIGEST = re.compile(r"c1:[0-9a-f]{8,64}[.…]*")
+_KEPT = STORED - QUERIED
+"""Kinds whose rows come from elsewhere than a query."""
 
 
 def canonical(obj: BuiltinObject) -> BuiltinObject:
@@ -83,10 +71,8 @@ def canonical(obj: BuiltinObject) -> BuiltinObject:
     columns, partitioning = [], []
     # What names no type or no transform is left as it is, and is a finding.
     for column in obj.columns:
-        try:
-            columns.append(replace(column, type=str(parse_type(column.type))))
-        except ConfigurationError:
-            columns.append(column)
+        was = tuple(replace(each, type=_canonical_type(each.type)) for each in column.was)
+        columns.append(replace(column, type=_canonical_type(column.type), was=was))
     for text in obj.partitioning:
         try:
             partitioning.append(canonical_transform(text, columns))
@@ -98,36 +84,33 @@ def canonical(obj: BuiltinObject) -> BuiltinObject:
         partitioning=tuple(partitioning),
         keys=tuple(obj.keys),
         depends_on=tuple(obj.depends_on),
-        migrations=tuple(obj.migrations),
+        # What a query says can always be computed again.
+        keep=False if obj.kind is Kind.MATERIALIZED_VIEW and obj.keep is True else obj.keep,
         properties=MappingProxyType(dict(obj.properties)),
         source=_frozen(obj.source),
         refresh=_frozen(obj.refresh),
     )
 
 
+def _canonical_type(text: Any) -> Any:
+    try:
+        return str(parse_type(text)) if isinstance(text, str) else text
+    except ConfigurationError:
+        return text
+
+
 def _frozen(given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return None if given is None else MappingProxyType(dict(given))
 
 
-def findings(obj: BuiltinObject, version: str) -> Iterator[Problem]:
-    """What is wrong with one object.
-
-    :param version: of the project; a removed object needs nothing but its name
-    """
+def findings(obj: BuiltinObject) -> Iterator[Problem]:
+    """What is wrong with one object."""
     if problem := name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
-    if obj.removed is not None:
-        if not obj.removed.deprecated_since.strip() or not obj.removed.removed_in.strip():
-            yield Problem("removed", "a removal says deprecated_since and removed_in, two versions")
-        elif release(obj.removed.deprecated_since) > release(obj.removed.removed_in):
-            yield Problem(
-                "removed", f"it is removed in {obj.removed.removed_in}, before {obj.removed.deprecated_since}"
-            )
-    if not is_gone(obj, version):
-        yield from _shape(obj)
-        yield from column_findings(obj.columns)
-        yield from _storage(obj) if obj.kind in STORED else ()
-        yield from _sink(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
+    yield from _shape(obj)
+    yield from column_findings(obj.columns)
+    yield from _storage(obj) if obj.kind in STORED else ()
+    yield from sink_findings(obj.sink) if obj.kind is Kind.SINK and obj.sink is not None else ()
 
 
 def _shape(obj: BuiltinObject) -> Iterator[Problem]:
@@ -137,6 +120,7 @@ def _shape(obj: BuiltinObject) -> Iterator[Problem]:
     for name in _NEEDED[obj.kind]:
         if not getattr(obj, name):
             yield Problem(name, f"a {obj.kind.value} has {name}", "none is given")
+    yield from _kept(obj)
     for name in obj.properties:
         if name.casefold().startswith("rfr."):
             yield Problem(f"properties.{name}", f"{name} is one of the marks that a deploy writes", "take another name")
@@ -144,87 +128,30 @@ def _shape(obj: BuiltinObject) -> Iterator[Problem]:
         yield Problem("per_instance", f"{obj.per_instance!r} is not a name")
 
 
+def _kept(obj: BuiltinObject) -> Iterator[Problem]:
+    if isinstance(obj.keep, str) and not obj.keep.strip():
+        yield Problem("keep", "keep says why no rows may be lost, and nothing is said", "give a reason, or true")
+    if isinstance(obj.keep, str) and obj.kind not in _KEPT:
+        yield Problem("keep", f"a {obj.kind.value} has no rows of its own to keep", "leave it out, or write false")
+    for column in obj.columns if obj.kind not in _KEPT else ():
+        if column.was:
+            yield Problem("columns", f"{column.name}: a {obj.kind.value} has no was", "its query says what it is")
+
+
 def _storage(obj: BuiltinObject) -> Iterator[Problem]:
-    if obj.protect is not None and not obj.protect.strip():
-        yield Problem("protect", "protect says why, and nothing is said")
     if obj.columns:
         yield from name_findings(obj.keys, (c.name for c in obj.columns), "keys")
         yield from partition_findings(obj.partitioning, obj.columns)
-    seen = dict[tuple[str, str], int]()
-    for number, each in enumerate(obj.migrations):
-        for found in _migration(each, obj):
-            yield Problem(f"migrations.{number}.{found.field}", found.problem, found.remedy)
-        if seen.setdefault((each.before, each.after), number) != number:
-            yield Problem(f"migrations.{number}", f"two instructions lead from {each.before} to {each.after}")
-
-
-def _migration(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
-    for path, digest in (("from", each.before), ("to", each.after)):
-        if not _DIGEST.fullmatch(digest):
-            yield Problem(path, f"{digest!r} is not a contract fingerprint", "write c1: and at least 8 of its digits")
-    if each.before == each.after:
-        yield Problem("to", f"it leads from {each.before} to itself")
-    if each.how not in _INSTRUCTIONS:
-        allowed = ", ".join(how.value for how in _INSTRUCTIONS)
-        yield Problem("how", f"{each.how.value} changes no columns", f"allowed: {allowed}")
-    if each.how is Strategy.REPLACE_EMPTY and obj.protect is not None:
-        yield Problem("how", f"replace_empty would lose its rows, and it is protected: {obj.protect}", "write rewrite")
-    if each.how is Strategy.RECOMPUTE and obj.kind not in QUERIED and obj.contents is not Contents.DERIVABLE:
-        yield Problem("how", "recompute needs a query, or contents: derivable", "write rewrite")
-    yield from _expressions(each, obj)
-
-
-def _expressions(each: Migration, obj: BuiltinObject) -> Iterator[Problem]:
-    if each.expressions and each.how is not Strategy.REWRITE:
-        yield Problem("expressions", f"{each.how.value} computes nothing", "write rewrite")
-    names = {column.name.casefold() for column in obj.columns}
-    last = False
-    if _DIGEST.fullmatch(each.after):
-        # Columns with a mistake have no contract; the mistake is a finding of its own.
-        with suppress(ConfigurationError):
-            last = instructions.names(each.after, contract_of(obj.columns).digest)
-    for name, expression in each.expressions.items():
-        if last and name.casefold() not in names:
-            known = nearest(name, (column.name for column in obj.columns))
-            yield Problem(f"expressions.{name}", f"there is no column {name}", known)
-        try:
-            check_expression(expression)
-        except QueryError as error:
-            yield Problem(f"expressions.{name}", f"{name}: {error.problem}", error.remedy)
-
-
-def _sink(sink: SinkSpec) -> Iterator[Problem]:
-    if sink.on_replace not in _ON_REPLACE:
-        yield Problem("sink.on_replace", f"{sink.on_replace!r} is unknown", nearest(sink.on_replace, _ON_REPLACE))
-    if sink.to not in _TARGETS:
-        yield Problem("sink.to", f"{sink.to!r} is not a target", nearest(sink.to, _TARGETS))
-    for name in _TARGETS.get(sink.to, ()):
-        if not isinstance(sink.settings.get(name), str) or not sink.settings[name]:
-            yield Problem("sink.settings", f"a sink to {sink.to} has settings.{name}, a text")
-    form = sink.settings.get("format", "jsonl")
-    if sink.to == "files" and form not in _FORMATS:
-        yield Problem("sink.settings.format", f"{form!r} is not a format", nearest(str(form), _FORMATS))
-    emit = sink.settings.get("emit", "rows")
-    if emit not in _EMITS:
-        yield Problem("sink.settings.emit", f"{emit!r} is unknown", nearest(str(emit), _EMITS))
-    keys = sink.settings.get("keys", [])
-    if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
-        yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
-    size = sink.settings.get("batch_size", 1)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows")
 
 
 @dataclass(frozen=True)
 class _Known:
     """Everything that is declared.
 
-    :ivar alive: by name, as it is compared; tombstones are left out
-    :ivar all: tombstones too
+    :ivar all: by name, as it is compared
     :ivar whole: a name that is not there is not declared
     """
 
-    alive: Mapping[str, Declared]
     all: Mapping[str, Declared]
     whole: bool
 
@@ -241,28 +168,27 @@ def _read_problems(reader: Declared, reads: Sequence[Dependency], known: _Known)
         remedy = f"write {namespace_of(obj.name)}.{name}"
         yield reader.problem(path, f"{name} has no namespace, and Spark's own may be any", remedy)
     for each in reads:
-        found = known.alive.get(each.name)
+        found = known.all.get(each.name)
         problem = _missing(reader, each.name, known) if found is None else _refused(obj, found.obj)
         if problem is not None:
             yield reader.problem(path, *problem)
-    if obj.sink is not None and obj.sink.source.casefold() in known.alive:
-        source = known.alive[obj.sink.source.casefold()].obj
-        for finding in name_findings(obj.sink.columns, (c.name for c in source.columns), "sink.columns"):
+    if obj.sink is not None and obj.sink.source.casefold() in known.all:
+        columns = known.all[obj.sink.source.casefold()].obj.columns
+        names = present_names(obj.sink.columns, columns)
+        # A source's columns may come with its refreshes.
+        for finding in name_findings(names, (c.name for c in columns), "sink.columns") if columns else ():
             yield reader.problem(finding.field, finding.problem, finding.remedy)
 
 
 def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | None:
-    if name in known.all:
-        removed = known.all[name].obj.removed
-        return f"it reads {name}, which is removed in {removed.removed_in if removed else '?'}", "read something else"
     if name in (each.casefold() for each in reader.obj.depends_on):
         return None
     _, _, inside = name.partition(".")
-    if inside in known.alive:
+    if inside in known.all:
         return f"it reads {name} with a catalog's name before it", f"write {inside}: each lake has a catalog of its own"
     if not known.whole or not (namespace_of(name) in known.namespaces or reader.obj.sink is not None):
         return None
-    siblings = [each.rpartition(".")[2] for each in known.alive if namespace_of(each) == namespace_of(name)]
+    siblings = [each.rpartition(".")[2] for each in known.all if namespace_of(each) == namespace_of(name)]
     close = nearest(name.rpartition(".")[2], siblings, show=0)
     hint = "declare it, or name it in depends_on if it is not a built-in object"
     if reader.obj.sink is not None:
@@ -271,14 +197,12 @@ def _missing(reader: Declared, name: str, known: _Known) -> tuple[str, str] | No
 
 
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
-    """Why the one may not read the other. Who shares a namespace may build on what is unstable."""
+    """Why the one may not read the other."""
     stranger = namespace_of(reader.key) != namespace_of(found.key)
     if found.kind is Kind.SINK:
         return f"it reads {found.name}, which is a sink", "read what that one reads"
     if found.per_instance is not None:
         return f"it reads {found.name}, which is one object for each {found.per_instance}", "read a single object"
-    if stranger and found.stability is Stability.UNSTABLE:
-        return f"it reads {found.name}, which is unstable: it may change or go at any time", "read something stable"
     if reader.kind is not Kind.SINK:
         return None
     if found.kind not in STORED:
@@ -296,8 +220,8 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
         return
     namespace = namespace_of(obj.name)
     try:
-        for problem, remedy in unknown_columns(obj.query, columns_of, namespace):
-            yield each.problem("query", problem, remedy)
+        for found in query_problems(obj.query, columns_of, namespace):
+            yield each.problem("query", found.problem, found.remedy, (found.line, found.column))
         starred = expand_stars(obj.query, columns_of, namespace) != obj.query
         names = output_columns(obj.query, columns_of, namespace)
     except UnreadableQueryError:
@@ -305,15 +229,15 @@ def _query_problems(each: Declared, columns_of: ColumnsOf) -> Iterator[Problem]:
     except QueryError as error:
         yield each.problem("query", error.problem, error.remedy)
         return
-    found = [name.casefold() for name in names]
-    for name, count in Counter(found).items():
+    given = [name.casefold() for name in names]
+    for name, count in Counter(given).items():
         if count > 1:
             yield each.problem("query", f"two of its columns are called {name}", "give one another name: ... AS name")
     columns = [column.name for column in each.obj.columns]
-    declared, rest = [name.casefold() for name in columns], iter(found)
+    declared, rest = [name.casefold() for name in columns], iter(given)
     if starred and all(name in rest for name in declared):
         return
-    if columns and declared != found:
+    if columns and declared != given:
         problem = f"its columns are {', '.join(columns)}, and its query gives {', '.join(names)}"
         yield each.problem("columns", problem, "write them alike, in the same order")
 
@@ -323,17 +247,15 @@ _OURS = "rfr_system"
 _MOST_CIRCLES = 20
 
 
-def catalog_problems(
-    declared: Sequence[Declared], version: str, *, flawed: frozenset[str], whole: bool
-) -> Iterator[Problem]:
+def catalog_problems(declared: Sequence[Declared], *, flawed: frozenset[str], whole: bool) -> Iterator[Problem]:
     """All that is wrong among objects.
 
     :param flawed: names, as they are compared, of objects that are not what their author meant
     :param whole: whether every document became an object; otherwise a name that is missing may be in one that did not
     """
     yield from _name_problems(declared)
-    alive = {each.obj.key: each for each in declared if not is_gone(each.obj, version)}
-    known = _Known(alive, {each.obj.key: each for each in declared}, whole)
+    alive = {each.obj.key: each for each in declared}
+    known = _Known(alive, whole)
     reads: dict[str, Sequence[Dependency]] = {}
     for key, each in alive.items():
         try:
@@ -356,6 +278,16 @@ def catalog_problems(
         each = alive[key]
         if each.obj.kind in QUERIED and key not in hidden and not any(read.name in hidden for read in reads[key]):
             yield from _query_problems(each, columns_of)
+
+
+def removal_problems(removed: Sequence[Removed]) -> Iterator[Problem]:
+    """What is wrong with the documents which say that something goes."""
+    seen: dict[str, Removed] = {}
+    for each in removed:
+        if problem := name_problem(each.name):
+            yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
+        if (first := seen.setdefault(each.key, each)) is not each:
+            yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
 
 
 def _reads(obj: BuiltinObject) -> bool:

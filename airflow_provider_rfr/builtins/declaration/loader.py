@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -13,34 +14,18 @@ from typing import Any, Final
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.builtins.declaration._document import (
     Declared,
-    Fields,
-    Flaw,
-    Node,
-    YamlProblem,
-    declared,
-    documents,
+    InstancesDocument,
+    ObjectDocument,
+    RemovedDocument,
+    object_of,
     problems_in,
+    read,
 )
-from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place
+from airflow_provider_rfr.builtins.declaration._rules import canonical, catalog_problems, findings, removal_problems
+from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
 from airflow_provider_rfr.lake.types import is_plain
-
-_KIND = "instances"
-"""Of the documents that hold a list."""
-
-
-def _listed(node: Node, flaws: list[Flaw]) -> tuple[str, Mapping[str, str]] | None:
-    """What a document lists: the name that ``per_instance`` gives them, and theirs by their ids."""
-    fields = Fields(node, flaws)
-    fields.only(("kind", "name", _KIND))
-    name, inside = fields.text("name"), fields.inside(_KIND)
-    if not fields.needs("name", _KIND) or name is None or inside is None:
-        return None
-    node = node.value[_KIND]
-    inside.needs(*(node.value if isinstance(node.value, dict) else ()))
-    return name, fields.mapping(_KIND)
-
 
 GROUP = "airflow_provider_rfr.builtins"
 """Entry points of packages that declare objects: a package whose folder holds YAML files, objects, or a function that
@@ -60,6 +45,7 @@ class Collected:
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
         self.instances: dict[str, tuple[Instance, ...]] = {}
+        self.removed: list[Removed] = []
         self.problems: list[Problem] = []
         self.flawed: set[str] = set()
         self.whole = True
@@ -70,6 +56,8 @@ class Collected:
     def add(self, source: Any, depth: int = 0) -> None:
         if isinstance(source, BuiltinObject):
             self.declared.append(Declared(source))
+        elif isinstance(source, Removed):
+            self.removed.append(source)
         elif isinstance(source, (str, Path)):
             path = Path(source)
             found = [path]
@@ -145,24 +133,24 @@ class Collected:
         try:
             for node, given in documents(text):
                 kind, flaws = node.value.get("kind") if isinstance(node.value, dict) else None, [*given]
-                if kind is None or kind.value != _KIND:
-                    self._object(node, flaws, file, ours=ours)
-                    continue
-                found = _listed(node, flaws) if not flaws else None
-                self.problems += problems_in(flaws, file, _name(node.value))
-                if found is not None and not flaws:
-                    self.add_instances(*found, Place(file, node.line))
+                self._document(node, flaws, kind.value if kind is not None else None, file, ours=ours)
         except YamlProblem as problem:
             self.whole = False
             self.problems += problems_in([problem.flaw], file, "")
 
-    def _object(self, node: Node, flaws: list[Flaw], file: str, *, ours: bool) -> None:
-        obj = declared(node, flaws, file=file, project=self._project, ours=ours) if not flaws else None
-        name = obj.obj.name if obj is not None else _name(node.value)
-        self.problems += problems_in(flaws, file, name)
-        if obj is not None:
-            self.declared.append(obj)
-            self.flawed.update([obj.obj.key] if flaws else ())
+    def _document(self, node: Node, flaws: list[Flaw], kind: Any, file: str, *, ours: bool) -> None:
+        place = Place(file, node.line)
+        found: Any = None
+        if not flaws:
+            model = {"instances": InstancesDocument, "removed": RemovedDocument}.get(kind, ObjectDocument)
+            found = read(model, node, flaws)
+        self.problems += problems_in(flaws, file, _name(node.value))
+        if isinstance(found, ObjectDocument):
+            self.declared.append(Declared(object_of(found, place, self._project), node, ours))
+        elif isinstance(found, RemovedDocument):
+            self.removed.append(Removed(found.name, place))
+        elif isinstance(found, InstancesDocument):
+            self.add_instances(found.name, found.instances, place)
         else:
             self.whole = False
 
@@ -177,7 +165,7 @@ def _name(value: Any) -> str:
 
 
 _OWN_PROJECT: Final = "rfr"
-Source = Path | str | BuiltinObject | Iterable["Source"]
+Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 
 
 def load_objects(
@@ -210,16 +198,23 @@ def load_objects(
     declared = [replace(each, obj=canonical(each.obj)) for each in collected.declared]
     problems, flawed = [*collected.problems], set(collected.flawed)
     for one in declared:
-        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj, version)]
+        own = [one.problem(found.field, found.problem, found.remedy) for found in findings(one.obj)]
         problems += own
         flawed.update([one.obj.key] if own else ())
-    problems += catalog_problems(declared, version, flawed=frozenset(flawed), whole=collected.whole)
+    problems += catalog_problems(declared, flawed=frozenset(flawed), whole=collected.whole)
+    problems += removal_problems(collected.removed)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
     objects = tuple(sorted((each.obj for each in declared), key=lambda each: each.key))
-    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances))
+    gone = tuple(sorted(collected.removed, key=lambda each: each.key))
+    return CatalogSpec(project, version, objects, MappingProxyType(collected.instances), gone)
 
 
-def _by_place(problem: Problem) -> tuple[str, int, str]:
-    file, _, line = problem.place.rpartition(":")
-    return (file, int(line), problem.field) if line.isdigit() else (problem.place, 0, problem.field)
+_PLACE: Final = re.compile(r"(.*?):(\d+)(?::(\d+))?")
+
+
+def _by_place(problem: Problem) -> tuple[str, int, int, str]:
+    found = _PLACE.fullmatch(problem.place)
+    return (
+        (found[1], int(found[2]), int(found[3] or 0), problem.field) if found else (problem.place, 0, 0, problem.field)
+    )

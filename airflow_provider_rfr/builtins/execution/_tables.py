@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Connection
 
+from airflow_provider_rfr.builtins.execution.refresh import inputs_summary
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Work, change_of, rewriting_query
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
+from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, STEP
 from airflow_provider_rfr.exceptions import LeaseLostError, StepError
 from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
@@ -138,11 +140,12 @@ def create_filled(work: Work, step: Step) -> None:
     record = work.record(step)
     definition = table_definition(record.columns, record.partitioning, record.keys, work.properties(step))
     new = NewTable(work.catalog, step.name, definition)
+    inputs = _inputs(work, step)
     target = new.target(_family(step, f"create {work.work_id(step)}"))
     files = _computed(work, step, target)
     _refuse_nulls(step, nulls_in_files(files, target, [each.name for each in record.columns if each.required]))
     work.lease.ensure()
-    new.commit(files, {MIGRATION_TAG: work.work_id(step)})
+    new.commit(files, {MIGRATION_TAG: work.work_id(step), **inputs})
     _undo_if_late(work, existing(work, step))
 
 
@@ -152,17 +155,29 @@ def replace_rows(work: Work, step: Step) -> None:
     table, change = existing(work, step), change_of(work, step)
     target = table.coming(change, _family(step, table.properties.get(STEP, "")))
     files: Sequence[StoredFile] = ()
+    inputs: dict[str, str] = {}
     if step.how is Action.RECOMPUTE:
+        inputs = _inputs(work, step)
         files = _computed(work, step, target)
     elif step.how is Action.REWRITE and table.snapshot_id is not None:
         files = _rewritten(work, step, table, target)
     _refuse_nulls(step, nulls_in_files(files, target, [str(each["column"]) for each in change.tighten]))
     work.lease.ensure()
-    table.replace_rows(change, files, target, {MIGRATION_TAG: work.work_id(step)})
+    # Of a materialized view there is a snapshot in any case, so that a refresh at the same time can't commit as well.
+    always = step.kind is Kind.MATERIALIZED_VIEW
+    table.replace_rows(change, files, target, {MIGRATION_TAG: work.work_id(step), **inputs}, always=always)
     try:
         target.collect(files)
     except OSError as error:
         log.warning("files of earlier runs could not be collected: %s", error)
+
+
+def _inputs(work: Work, step: Step) -> dict[str, str]:
+    """What the commit says of the tables that a materialized view reads, for the next refresh."""
+    if step.kind is not Kind.MATERIALIZED_VIEW:
+        return {}
+    objects = {each.key: each for each in (*work.recorded.objects, *work.records.values())}
+    return inputs_summary(work.record(step), objects, work.catalog, work.views)
 
 
 def _computed(work: Work, step: Step, target: FileTarget) -> Sequence[StoredFile]:
@@ -194,7 +209,7 @@ def _rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget)
     return files
 
 
-_SAME = ("name", "physical", "protect", "comment", "owner", "instance", "revision")
+_SAME = ("name", "physical", "comment", "owner", "instance", "revision")
 _DIGESTS = ("contract", "constraints", "logic", "meta")
 _OF_COLUMN = ("name", "type", "required", "comment")
 
@@ -211,7 +226,8 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
         rows.append(
             {
                 **{name: getattr(obj, name) for name in _SAME},
-                **{name: getattr(obj, name).value for name in ("kind", "stability", "contents")},
+                "kind": obj.kind.value,
+                "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
                 **{name: getattr(obj.fingerprints, name).digest for name in _DIGESTS},
                 "id": str(obj.uuid),
                 "project": work.plan.project,
@@ -224,7 +240,6 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
                 "executed_query": obj.sql,
                 "version": work.spec.version,
                 "deploy_id": work.deploy_id if obj.uuid in stepped else obj.deploy_id,
-                "deprecated_since": said.removed.deprecated_since if said is not None and said.removed else None,
             }
         )
     return rows

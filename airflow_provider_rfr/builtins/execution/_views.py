@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.builtins.state import BRIDGED, BROKEN, MARKER, broken_mark
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import COMMENT
+from airflow_provider_rfr.lake.types import quoted
 
 
 def probe_view(work: Work, step: Step) -> bool | None:
@@ -57,7 +58,8 @@ def rebind_users(work: Work, step: Step) -> None:
     view = work.view(step.name)
     if view is not None and view.properties.get(MARKER) is not None:
         raise StepError(step.name, step.how.value, "it is not a user's view any more", "plan again")
-    said = dict(view.properties) if view is not None else {}
+    marks = (BRIDGED, BROKEN)
+    said = {name: value for name, value in view.properties.items() if name not in marks} if view is not None else {}
     work.engine(step).create_view(
         step.name,
         str(step.details["sql"]),
@@ -66,6 +68,39 @@ def rebind_users(work: Work, step: Step) -> None:
         columns=(),
         replace=True,
     )
+
+
+def bridge(work: Work, step: Step) -> None:
+    """Give the view the types that its columns are going to have: its text is the same but for casts of its outputs,
+    and can be read before and after the change. A user's own text is kept in a property."""
+    view, outputs = work.view(step.name), work.bridged.get(step.name.casefold())
+    if view is None:
+        return
+    if outputs is None:
+        # Its present text can't be run over what it is going to read, so nothing would hold before and after.
+        if not step.user:
+            work.engine(step).set_view_properties(step.name, work.marks(step), view.comment)
+        return
+    text = str(step.details["sql"])
+    casts = ", ".join(f"CAST({quoted(name)} AS {type}) AS {quoted(name)}" for name, type in outputs)
+    properties = {name: value for name, value in view.properties.items() if name != COMMENT}
+    work.engine(step).create_view(
+        step.name,
+        f"SELECT {casts} FROM (\n{text}\n)",
+        properties={**properties, **({BRIDGED: text} if step.user else work.marks(step))},
+        comment=view.comment,
+        columns=(),
+        replace=True,
+    )
+
+
+def mark_broken(work: Work, step: Step) -> None:
+    """Write into a user's view why it is broken; nothing else of it is touched."""
+    view = work.view(step.name)
+    if view is not None:
+        comment = view.properties.get(COMMENT)
+        mark = broken_mark(view.query, str(step.details["broken"]))
+        work.engine(step).set_view_properties(step.name, {BROKEN: mark}, comment)
 
 
 def probe_rename(work: Work, step: Step) -> bool | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_provider_rfr.builtins.desired import release
+from airflow_provider_rfr.builtins.execution.analysis import analyse
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import Mechanism, mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, fence, observe
@@ -35,7 +36,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChanged
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import DeployState, Opening, StepState, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -93,6 +94,14 @@ def _do(work: Work, step: Step, mechanism: Mechanism) -> None:
                 raise StepError(step.name, step.how.value, problem, "run it when fewer write") from error
 
 
+def _check_applicable(plan: Plan) -> None:
+    if not plan.applicable:
+        found = [f"{each.name}: {'; '.join(map(str, each.problems))}" for each in plan.blocked]
+        drift = [each for each in plan.drift if each.blocking]
+        found += [f"{each.name}: {'; '.join(map(str, each.problems))} (drift)" for each in drift]
+        raise BlockedPlanError(found)
+
+
 def apply(
     plan: Plan,
     *,
@@ -102,8 +111,9 @@ def apply(
     sql: SqlEngine | None = None,
     actor: str = "",
     views: ViewsOf = catalog_views,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
     lease_seconds: float = SECONDS,
+    replan: bool = False,
 ) -> Applied:
     """Do what the plan says, if the present state gives the very same plan.
 
@@ -113,6 +123,7 @@ def apply(
     :param actor: who or what deploys, for the journal
     :param patience: seconds to wait for another deploy
     :param lease_seconds: after this time without renewal, another deploy may take over
+    :param replan: nobody has approved the plan: if another deploy came first, do what is left by a plan of now
     :raises BlockedPlanError: something stops the plan; nothing was done
     :raises StalePlanError: the present state gives another plan; nothing was done
     :raises DeployBusyError: another deploy holds the lease
@@ -122,13 +133,10 @@ def apply(
     if (plan.project, plan.version) != (spec.project, spec.version):
         ours, declared = f"{plan.project} {plan.version}", f"{spec.project} {spec.version}"
         raise StalePlanError(f"the plan is for {ours}, what is declared is {declared}; plan again")
-    if not plan.applicable:
-        found = [f"{each.name}: {'; '.join(each.problems)}" for each in plan.blocked]
-        found += [f"{each.name}: {'; '.join(each.problems)} (drift)" for each in plan.drift if each.blocking]
-        raise BlockedPlanError(found)
+    _check_applicable(plan)
     opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, plan.project, seconds=lease_seconds, patience=patience) as lease:
-        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan)
+        applied = _Deploy(opened, store, spec, lease, sql, actor, views).run(plan, replan=replan)
     if applied.state == DeployState.DONE.value:
         record_deploys(opened, store, plan.project)
     return applied
@@ -146,14 +154,15 @@ class _Deploy:
     actor: str
     views: ViewsOf
 
-    def run(self, approved: Plan) -> Applied:
+    def run(self, approved: Plan, *, replan: bool) -> Applied:
         """Do the plan, if what is there now gives the very same one; nothing is touched before that is known."""
         recorded, live = observe(self.catalog, self.store, project=approved.project, views=self.views)
         fresh = make_plan(self.spec, recorded, live, policies=approved.policies)
         if fresh.plan_hash != approved.plan_hash and (done := self._done_already(approved, fresh)) is not None:
             return done
-        plan = ensure_current(approved, fresh)
-        run, views, token = uuid4().hex, lambda: self.views(self.catalog), self.lease.token
+        plan = fresh if replan else ensure_current(approved, fresh)
+        _check_applicable(plan)
+        run, views = uuid4().hex, lambda: self.views(self.catalog)
         opening = self._opening(plan, run)
         # That an older version found nothing to do is not recorded.
         newer = recorded.version is None or release(plan.version) > release(recorded.version)
@@ -161,15 +170,26 @@ class _Deploy:
             self.lease.write(lambda connection, now: deploys.record_nothing(connection, opening, now=now))
             return Applied(run, plan.plan_hash, DeployState.NOTHING.value, (), recorded.revision)
         work = Work(run, plan, self.spec, recorded, self.catalog, self.lease, self.sql, views)
-        # Checked before anything is done, not half way.
-        needing = [each.name for each in plan.steps if takes_sql(each)]
+        self._prepare(work, replan=replan)
+        return self._do(work, opening)
+
+    def _prepare(self, work: Work, *, replan: bool) -> None:
+        """What can be checked before anything is done, and not half way."""
+        needing = [each.name for each in work.plan.steps if takes_sql(each)]
+        if self.sql is None and needing and replan:
+            raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
         if self.sql is None and needing:
             more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
             raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
+        if needing:
+            work.bridged.update(analyse(work))
+
+    def _do(self, work: Work, opening: Opening) -> Applied:
         fence(self.catalog, self.store, self.lease)
+        token = self.lease.token
         self.lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=token, now=now))
         try:
-            steps = tuple(self._step(work, step) for step in plan.steps)
+            steps = tuple(self._step(work, step) for step in work.plan.steps)
             revision = self.lease.write(lambda connection, now: self._close(connection, now, work))
         except Exception as error:
             message = _message(error)
@@ -179,7 +199,7 @@ class _Deploy:
                 )
             )
             raise
-        return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, steps, revision)
+        return Applied(work.deploy_id, work.plan.plan_hash, DeployState.DONE.value, steps, revision)
 
     def _step(self, work: Work, step: Step) -> AppliedStep:
         try:

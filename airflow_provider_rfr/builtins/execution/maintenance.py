@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
 from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
-from airflow_provider_rfr.builtins.sinks import needed_physicals
 from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
@@ -26,10 +25,11 @@ from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Garbage, read_registry, unfinished_ids, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -40,7 +40,7 @@ def gc(
     project: str,
     catalog: LakeSettings | Catalog,
     store: ControlStore,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
     lease_seconds: float = SECONDS,
 ) -> Collected:
     """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
@@ -118,7 +118,7 @@ def forget_objects(
     catalog: LakeSettings | Catalog,
     store: ControlStore,
     sql: SqlEngine | None = None,
-    patience: float = 60.0,
+    patience: float = PATIENCE,
 ) -> tuple[str, ...]:
     """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
 

@@ -13,9 +13,10 @@ from airflow_provider_rfr.builtins.desired import instance_id
 from airflow_provider_rfr.builtins.execution import _tables, _views
 from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
-from airflow_provider_rfr.builtins.sinks import apply_sink_step, release_snapshots
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.exceptions import StepError
+from airflow_provider_rfr.sinks.registry import decide_sink, register_sink, release_snapshots
+from airflow_provider_rfr.store.sinks import delete_sink
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def mechanism_of(step: Step) -> Mechanism:
     if step.kind is Kind.SINK:
         return _SINK
     if step.user:
-        return replace(_VIEW, do=_views.rebind_users)
+        return replace(_VIEW, do=_OF_USERS.get(step.how, _views.rebind_users))
     found = (_VIEWS if step.kind is Kind.VIEW else _TABLES).get(step.how)
     if found is None:
         raise StepError(step.name, step.how.value, f"a {step.kind.value} has no such step", "plan again")
@@ -68,12 +69,22 @@ def _let_go(work: Work, step: Step) -> None:
 
 def _settle_sink(connection: Connection, now: int, work: Work, step: Step) -> None:
     """Write the sink's row, by its declaration or by that of the template which it was made from."""
+    assert step.uuid is not None
+    if step.how is Action.REMOVE:
+        delete_sink(connection, step.uuid)
+        return
+    if step.how not in (Action.CREATE, Action.METADATA):
+        about = str(step.details.get("since", work.deploy_id))
+        decide_sink(connection, step.uuid, step.how.value, step.reason, now, about=about)
+        return
     obj = next((each for each in work.spec.objects if each.id == step.uuid), None)
-    record = work.records.get(step.uuid) if isinstance(step.uuid, UUID) else None
+    record = work.records.get(step.uuid)
     if obj is None and record is not None and (instance := record.instance) is not None:
-        template = next((each for each in work.spec.objects if instance_id(each.id, instance) == step.uuid), None)
-        obj = None if template is None else replace(template, id=record.uuid, name=record.name)
-    apply_sink_step(connection, step, obj, now, deploy_id=work.deploy_id)
+        obj = next((each for each in work.spec.objects if instance_id(each.id, instance) == step.uuid), None)
+    if obj is None or obj.sink is None:
+        raise StepError(step.name, step.how.value, "its declaration is missing", "plan again")
+    source, columns, renamed = UUID(step.details["source"]), step.details["columns"], step.details.get("renamed", {})
+    register_sink(connection, step.uuid, step.name, obj.sink, source, columns, renamed, now)
 
 
 _SINK = Mechanism(lambda work, step: None, _let_go, settle=_settle_sink)
@@ -95,11 +106,13 @@ _TABLES: dict[Action, Mechanism] = {
     Action.REMOVE: _RETIRE,
 }
 _VIEW = Mechanism(_views.probe_view, _views.define)
+_OF_USERS = {Action.BRIDGE: _views.bridge, Action.MARK_BROKEN: _views.mark_broken}
 _DROP = Mechanism(_views.probe_drop, _views.drop)
 _VIEWS: dict[Action, Mechanism] = {
     Action.CREATE: _VIEW,
     Action.REPLACE: _VIEW,
     Action.REBIND: _VIEW,
+    Action.BRIDGE: replace(_VIEW, do=_views.bridge),
     Action.METADATA: replace(_VIEW, do=_views.describe),
     Action.ADOPT: replace(_VIEW, do=_views.describe),
     Action.RENAME: Mechanism(_views.probe_rename, _views.rename, lambda work, step: {"to": step.details["to"]}),

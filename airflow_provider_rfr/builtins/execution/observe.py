@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
-from airflow_provider_rfr.builtins.sinks import sink_states
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
-from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
 from airflow_provider_rfr.builtins.state import (
+    BRIDGED,
+    BROKEN,
     MARKER,
     STAMP,
     ActualState,
@@ -25,6 +26,7 @@ from airflow_provider_rfr.builtins.state import (
     RecordedObject,
     RegistryState,
     UserView,
+    broken_mark,
     decode,
     dumps,
 )
@@ -33,6 +35,7 @@ from airflow_provider_rfr.lake.commits import CommitConflictError
 from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
+from airflow_provider_rfr.sinks.registry import sink_states
 from airflow_provider_rfr.store.deploys import Entry, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
@@ -87,11 +90,7 @@ def observe(
             if relation(each.kind) is LiveKind.VIEW
         ]
     found |= {each.key: each for each in listed if each.key not in found}
-    users = tuple(
-        UserView(each.name, each.query, _reads(each, catalog.name, found))
-        for each in there or ()
-        if _marker_of(each.properties) is None
-    )
+    users = tuple(_user_view(each, catalog.name, found) for each in there or () if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
@@ -142,6 +141,30 @@ def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> t
     except QueryError:
         return None
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
+
+
+def _user_view(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> UserView:
+    own = entry.properties.get(BRIDGED, "")
+    bridged = own != "" and own != entry.query and own in entry.query
+    mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
+    broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
+    pinned = None if bridged else _pinned(entry, found)
+    return UserView(entry.name, own if bridged else entry.query, _reads(entry, catalog, found), broken, bridged, pinned)
+
+
+def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
+    """A user's view with its stars written out, so that it shows the same columns when it is issued again."""
+    if "*" not in entry.query:
+        return None
+
+    def columns_of(name: str) -> tuple[str, ...] | None:
+        there = found.get(name.casefold())
+        return tuple(each.name for each in there.columns) if there is not None and there.columns else None
+
+    try:
+        return expand_stars(entry.query, columns_of, entry.namespace or namespace_of(entry.name))
+    except QueryError:
+        return None
 
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:

@@ -36,6 +36,27 @@ if TYPE_CHECKING:
     from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
 
 
+Outputs = tuple[tuple[str, str], ...]
+"""Names and types of a query's columns, the types in Spark's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedQuery:
+    """A query that is analysed and not run.
+
+    :ivar name: of the object that it is for; names without a namespace are looked for in its namespace
+    :ivar columns: names that are declared: of a view by position, of a table in any order; empty: those of the query
+    :ivar is_view: queries that come later read this one under its name
+    :ivar optional: that it can't be run is a result, and no error
+    """
+
+    name: str
+    sql: str
+    columns: tuple[str, ...] = ()
+    is_view: bool = False
+    optional: bool = False
+
+
 class SqlEngine(Protocol):
     """SQL on the lake's own catalog. Names are ``namespace.name`` without the catalog.
 
@@ -56,6 +77,17 @@ class SqlEngine(Protocol):
         """Make the view with its properties and comment in one statement; with ``replace``, also over another text.
 
         :param columns: as declared, for their names and comments; empty where the query's own names are taken
+        """
+
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
+    ) -> Sequence[Outputs | None]:
+        """The outputs of each query over empty tables with these columns; nothing is read or changed.
+
+        Other names that a query reads are those of the catalog.
+
+        :returns: None for an optional query that can't be run
+        :raises RfrError: a query can't be run, or does not give the columns that are declared
         """
 
     def drop_view(self, name: str) -> None:
@@ -99,6 +131,7 @@ class Work:
 
     :ivar recorded: as it was before
     :ivar views: lists the catalog's views; returns None if the catalog can't hold any
+    :ivar bridged: outputs that a view under a change is going to have, by its name as it is compared
     """
 
     deploy_id: str
@@ -109,6 +142,7 @@ class Work:
     lease: Lease
     sql: SqlEngine | None
     views: Callable[[], Sequence[ViewEntry] | None]
+    bridged: dict[str, Outputs] = field(default_factory=dict)
 
     @cached_property
     def records(self) -> dict[UUID, RecordedObject]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject
 from airflow_provider_rfr.builtins.fingerprint import same_logic
-from airflow_provider_rfr.builtins.planning.diff import (
+from airflow_provider_rfr.builtins.planning.columns import (
     EVERYTHING,
     NO_EFFECTS,
     ColumnSet,
@@ -19,8 +19,11 @@ from airflow_provider_rfr.builtins.planning.diff import (
     gone_of,
     pending_renames,
     shape_of,
+    widened_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
 
 
@@ -37,6 +40,21 @@ class Difference(Enum):
     METADATA = "metadata"
 
 
+@dataclass(frozen=True)
+class Accepted:
+    """Losses that somebody accepted: names of objects, or of columns behind them, as they are compared.
+
+    :ivar removed: by reviewed documents
+    :ivar once: for this deploy alone
+    """
+
+    removed: frozenset[str] = frozenset()
+    once: frozenset[str] = frozenset()
+
+    def __contains__(self, name: str) -> bool:
+        return name.casefold() in self.removed or name.casefold() in self.once
+
+
 @dataclass(slots=True)
 class Decision:
     """One object's part of a plan, while it is made.
@@ -45,28 +63,28 @@ class Decision:
     :ivar differences: from its record, each with its sentence; those are among ``reasons``, too
     :ivar words: changes field by field, for display
     :ivar leaves: its table or view is dropped before it is created as another kind
-    :ivar instructed: an instruction leads from what is recorded to what is declared
-    :ivar invents_values: a change of its columns needs values that no row has
+    :ivar was_used: columns of which a ``was`` met what is live
+    :ivar loses: names that have to be accepted; ``losses`` says what they stand for
     :ivar input_reasons: reasons that come from what it reads, by the id of that
     :ivar done: a deploy that did not finish has done it
     """
 
     desired: DesiredObject
     how: Action | None = None
-    differences: Mapping[Difference, str] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    differences: Mapping[Difference, Reason] = field(default_factory=dict)
+    reasons: list[Reason] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     loses: tuple[str, ...] = ()
-    problems: list[str] = field(default_factory=list)
-    paste: str | None = None
+    losses: tuple[str, ...] = ()
+    problems: list[Reason] = field(default_factory=list)
+    paste: list[str] = field(default_factory=list)
     effects: Effects = NO_EFFECTS
     leaves: bool = False
     renamed: bool = False
-    instructed: bool = False
-    invents_values: bool = False
-    drift: tuple[str, ...] = ()
-    input_reasons: dict[UUID, str] = field(default_factory=dict)
+    was_used: Set[str] = frozenset()
+    drift: tuple[Reason, ...] = ()
+    input_reasons: dict[UUID, Reason] = field(default_factory=dict)
     done: bool = False
 
     def note_differences(self) -> None:
@@ -74,26 +92,27 @@ class Decision:
         desired, known = self.desired, self.desired.recorded
         if known is None:
             return
-        found: dict[Difference, str] = {}
+        found: dict[Difference, Reason] = {}
         ours, theirs = desired.fingerprints, known.fingerprints
         if desired.kind is not known.kind:
-            found[Difference.KIND] = f"kind: {known.kind.value} -> {desired.kind.value}"
+            found[Difference.KIND] = because(Why.KIND_CHANGED, known.kind.value, desired.kind.value)
         if desired.key != known.key:
-            found[Difference.NAME] = f"renamed from {known.name}"
+            found[Difference.NAME] = because(Why.RENAMED, known.name)
         # Full texts are compared, not hashes. Those of two canonicalizers differ for equal queries.
         if ours.contract.text != theirs.contract.text:
-            found[Difference.CONTRACT] = "contract changed"
+            found[Difference.CONTRACT] = because(Why.COLUMNS_CHANGED)
         if ours.constraints.text != theirs.constraints.text:
-            found[Difference.CONSTRAINTS] = "constraints changed"
+            found[Difference.CONSTRAINTS] = because(Why.CONSTRAINTS_CHANGED)
         has_query, both = desired.obj.query is not None, None not in (desired.sql, known.sql)
         same = same_logic(desired.obj, known) if has_query else ours.logic.text == theirs.logic.text
-        if not same:
-            what, word = (Difference.LOGIC, "query") if has_query else (Difference.DEFINITION, "definition")
-            found[what] = f"{word} changed"
+        if not same and has_query:
+            found[Difference.LOGIC] = because(Why.QUERY_CHANGED)
+        elif not same:
+            found[Difference.DEFINITION] = because(Why.DEFINITION_CHANGED)
         elif both and desired.sql != known.sql and desired.obj.query == known.raw_sql:
-            found[Difference.STAR] = "star expanded again"
+            found[Difference.STAR] = because(Why.STAR_CHANGED)
         if ours.meta.text != theirs.meta.text:
-            found[Difference.METADATA] = "metadata changed"
+            found[Difference.METADATA] = because(Why.METADATA_CHANGED)
         self.differences = found
         self.reasons += found.values()
 
@@ -105,9 +124,23 @@ class Decision:
             if gone := sorted(set(known.properties) - set(self.desired.obj.properties)):
                 self.details["unset"] = gone
 
+    def lose(self, losses: Mapping[str, str], accepted: Accepted) -> None:
+        """Note what would be lost, and what stops that.
+
+        :param losses: names to accept, and what they stand for
+        """
+        reason = self.desired.keep_reason
+        for name, what in losses.items():
+            if reason is not None:
+                self.problems.append(because(Why.KEPT, what, reason))
+            elif name not in accepted:
+                self.problems.append(because(Why.WOULD_LOSE, what, name, name))
+        self.loses = (*self.loses, *losses)
+        self.losses = (*self.losses, *losses.values())
+
     def nothing_left(self) -> None:
         """Everything that was decided has been done already; its effects on readers stay."""
-        self.how, self.details, self.words, self.loses, self.input_reasons = None, {}, [], (), {}
+        self.how, self.details, self.words, self.loses, self.losses, self.input_reasons = None, {}, [], (), (), {}
         self.done = True
 
     @property
@@ -122,14 +155,14 @@ Decisions = Mapping[UUID, Decision]
 class Inputs:
     """What an object notices of the changes of what it reads.
 
-    :ivar shape: id -> words, of inputs of which it reads a column that has another type or name
+    :ivar shape: id -> reason, of inputs of which it reads a column that has another type or name
     :ivar contents: likewise, of which it reads rows that may be others
-    :ivar gone: what it reads and won't find, as text
+    :ivar gone: what it reads and won't find
     """
 
-    shape: dict[UUID, str] = field(default_factory=dict)
-    contents: dict[UUID, str] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    shape: dict[UUID, Reason] = field(default_factory=dict)
+    contents: dict[UUID, Reason] = field(default_factory=dict)
+    gone: list[Reason] = field(default_factory=list)
 
 
 def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
@@ -142,7 +175,7 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
             continue
         name = read.desired.obj.name
         if before.get(each.name) not in (None, each.uuid):
-            found.shape[each.uuid] = found.contents[each.uuid] = f"reads {name}, which is another object now"
+            found.shape[each.uuid] = found.contents[each.uuid] = because(Why.READS_ANOTHER, name)
             continue
         if read.effects is NO_EFFECTS:
             continue
@@ -150,15 +183,26 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
             found.shape[each.uuid] = reads(name, columns)
         if columns := read.effects.contents.intersection(each.columns):
             found.contents[each.uuid] = reads(name, columns)
-        for old, now in read.effects.gone:
-            if old in (each.columns or ()):
-                found.gone.append(f"reads {name}.{old}, which is {f'called {now}' if now else 'gone'} now")
+        # A sink knows columns by their ids: a new name stops nothing.
+        is_sink = desired.kind is Kind.SINK
+        gone = ((old, now) for old, now in read.effects.gone if old in (each.columns or ()) and not (now and is_sink))
+        found.gone += [lost_column(name, old, now) for old, now in gone]
     return found
 
 
-def reads(name: str, columns: list[str]) -> str:
-    """The sentence that says which columns are read."""
-    return f"reads {name}" if columns == ["*"] else f"reads {', '.join(f'{name}.{each}' for each in columns)}"
+def reads(name: str, columns: list[str]) -> Reason:
+    """Which columns are read."""
+    return because(Why.READS, name if columns == ["*"] else ", ".join(f"{name}.{each}" for each in columns))
+
+
+def lost_column(name: str, column: str, now: str) -> Reason:
+    """A column is read that is not there any more.
+
+    :param now: what it is called; empty for a dropped one
+    """
+    if now:
+        return because(Why.READS_RENAMED_COLUMN, f"{name}.{column}", now)
+    return because(Why.READS_DROPPED_COLUMN, f"{name}.{column}")
 
 
 def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet = EVERYTHING) -> Effects:
@@ -167,7 +211,8 @@ def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet =
         return Effects(EVERYTHING, contents)
     renames = pending_renames(known.columns, desired.obj.columns)
     changes = diff_columns(known.columns, desired.obj.columns, renames)
-    return Effects(shape_of(changes), contents, gone_of(known.columns, desired.obj.columns, changes))
+    gone = gone_of(known.columns, desired.obj.columns, changes)
+    return Effects(shape_of(changes), contents, gone, widened_of(changes))
 
 
 def metadata_words(desired: DesiredObject, known: RecordedObject) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The order of a plan's steps: removals, renames, and what happens to users' views.
+"""The order of a plan's steps: removals and renames.
 
 What leaves goes readers first, by the reads in the registry. What is created or changed goes inputs first, by the
 reads of now. A deploy needs both orders, because an edge may have turned round. What leaves for good waits until the
@@ -6,25 +6,25 @@ end, so that nothing loses an input too early, unless something else needs its n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, DesiredState, Graph, relation
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, reads
-from airflow_provider_rfr.builtins.planning._drift import whose
-from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Contents, Kind, Stability, is_retired
+from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision, Decisions
+from airflow_provider_rfr.builtins.planning._origin import whose
+from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Policies, Step
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     ActualState,
     LiveKind,
     LiveObject,
     RecordedObject,
     RegistryState,
-    SinkState,
-    UserView,
 )
 from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.sinks.spec import SinkState
 
 
 @dataclass
@@ -33,20 +33,25 @@ class Removals:
 
     :ivar leaving: by id; all of them are forgotten
     :ivar there: what of these is in the catalog, so that there is something to do
+    :ivar lossy: ids of those whose rows are lost
     :ivar leftovers: by name, what an unfinished deploy left that belongs to nothing; ``leftover_sinks`` likewise
     """
 
     leaving: dict[UUID, RecordedObject] = field(default_factory=dict)
-    reasons: dict[UUID, str] = field(default_factory=dict)
+    reasons: dict[UUID, Reason] = field(default_factory=dict)
     there: dict[UUID, LiveObject] = field(default_factory=dict)
+    lossy: set[UUID] = field(default_factory=set)
     leftovers: dict[str, LiveObject] = field(default_factory=dict)
     leftover_sinks: tuple[SinkState, ...] = ()
     blocked: list[Blocked] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
 
 
 def removals(
-    desired_state: DesiredState, recorded: RegistryState, live: ActualState, version: str, downgrade: str | None
+    desired_state: DesiredState,
+    recorded: RegistryState,
+    live: ActualState,
+    accepted: Accepted,
+    downgrade: Reason | None,
 ) -> Removals:
     """What leaves for good.
 
@@ -55,24 +60,23 @@ def removals(
     found = Removals()
     known_ids = recorded.by_uuid.keys() | desired_state.objects.keys() | live.unfinished
     sinks = [each for each in recorded.sinks if each.uuid in desired_state.objects or each.uuid not in known_ids]
+    coming = [each for each in desired_state.objects.values() if each.recorded is None]
     for known in sorted(recorded.objects, key=lambda each: each.key):
         if known.uuid in desired_state.objects or known.uuid in desired_state.kept:
             continue
-        worthless = known.stability is Stability.UNSTABLE or known.contents is Contents.DERIVABLE
-        if known.instance is not None and (known.protect is not None or not worthless):
-            found.warnings.append(f"{known.name}: its instance is gone; it stays, for its rows are history")
-            continue
         there = _there(known, live, known_ids)
-        exported = [each.name for each in sinks if each.source == known.uuid]
-        tombstone = desired_state.removed.get(known.uuid)
-        blocked = Blocked(known.name, known.kind, (downgrade,), known.uuid) if downgrade is not None else None
-        if blocked is None:
-            blocked = _blocked(known, tombstone, there, exported, version)
-        if blocked is not None:
-            found.blocked.append(blocked)
+        problems, paste = ([downgrade], ()) if downgrade is not None else _against(known, accepted, coming)
+        if there is not None and there.marker != known.uuid and downgrade is None:
+            problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
+        if downgrade is None:
+            problems += [because(Why.EXPORTED, each.name) for each in sinks if each.source == known.uuid]
+        if problems:
+            found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             continue
         found.leaving[known.uuid] = known
-        found.reasons[known.uuid] = _reason(known, tombstone)
+        found.reasons[known.uuid] = _reason(known)
+        if known.kind in STORED and known.keep is not False:
+            found.lossy.add(known.uuid)
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
@@ -110,30 +114,41 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
     return ours[0] if len(ours) == 1 else None
 
 
-def _blocked(
-    known: RecordedObject, tombstone: BuiltinObject | None, there: LiveObject | None, exported: list[str], version: str
-) -> Blocked | None:
-    """What stops the removal of an object; None: nothing does."""
-    problems, instruction = [], None
-    if known.stability is Stability.STABLE and tombstone is None and known.instance is None:
-        why = "it is stable, and users may build on it"
-        problems.append(f"removal must be declared (deprecated_since, removed_in): {why}")
-        instruction = f'removed: {{deprecated_since: "{version}", removed_in: "{version}"}}'
-    protect = known.protect or (tombstone.protect if tombstone is not None else None)
-    if protect is not None:
-        problems.append(f"protected: {protect}; it is not removed. Forget it, and its rows stay where they are")
-    if there is not None and there.marker != known.uuid:
-        problems.append(f"it is not dropped: {whose(there, known.uuid)}. Forget {known.name} ({known.uuid}) instead")
-    problems += [f"the sink {name} exports it" for name in exported]
-    if not problems:
-        return None
-    return Blocked(known.name, known.kind, tuple(problems), known.uuid, instruction=instruction)
+def _against(
+    known: RecordedObject, accepted: Accepted, coming: Iterable[DesiredObject]
+) -> tuple[list[Reason], tuple[str, ...]]:
+    """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
+    that lets it go."""
+    if known.keep is False or (known.keep is True and known.name in accepted):
+        return [], ()
+    rows = f"all rows of {known.name}" if known.kind in STORED else known.name
+    paste: tuple[str, ...] = (f"{{kind: removed, name: {known.name}}}",)
+    if isinstance(known.keep, str):
+        problems, paste = [because(Why.KEPT, rows, known.keep)], ()
+    elif known.kind in STORED:
+        problems = [because(Why.WOULD_LOSE, rows, known.name, known.name)]
+    else:
+        problems = [because(Why.WOULD_GO, known.name, known.name)]
+    like = [each.obj.name for each in coming if _is_like(known, each)]
+    problems += [because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like]
+    return problems, tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like) or paste
 
 
-def _reason(known: RecordedObject, tombstone: BuiltinObject | None) -> str:
-    if tombstone is not None and tombstone.removed is not None:
-        return f"deprecated since {tombstone.removed.deprecated_since}, removed in {tombstone.removed.removed_in}"
-    return f"{known.stability.value}, no longer declared" if known.instance is None else "its instance is gone"
+def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
+    """Whether the new object may be the known one under another name: half of the columns are the same."""
+    if known.kind is not desired.kind:
+        return False
+    before = {(each.name.casefold(), each.type) for each in known.columns}
+    now = {(each.name.casefold(), each.type) for each in desired.obj.columns}
+    if before or now:
+        return 2 * len(before & now) >= max(len(before), len(now))
+    return known.fingerprints.logic.text == desired.fingerprints.logic.text
+
+
+def _reason(known: RecordedObject) -> Reason:
+    if known.instance is not None:
+        return because(Why.INSTANCE_GONE)
+    return because(Why.NOT_DECLARED if known.keep is False else Why.REMOVED)
 
 
 @dataclass(frozen=True)
@@ -194,7 +209,7 @@ def renames(decisions: Iterable[Decision]) -> list[Step]:
     last: list[Step] = []
 
     def rename(desired: DesiredObject, name: str, to: str) -> Step:
-        return Step(0, desired.uuid, name, desired.kind, Action.RENAME, "declared name", (), {"to": to})
+        return Step(0, desired.uuid, name, desired.kind, Action.RENAME, (because(Why.DECLARED_NAME),), (), {"to": to})
 
     while waiting:
         key = next((key for key, each in waiting.items() if each.key not in waiting), None)
@@ -207,96 +222,3 @@ def renames(decisions: Iterable[Decision]) -> list[Step]:
             to = between
         found.append(rename(desired, name, to))
     return found + last
-
-
-_Reasons = dict[UUID, str]
-"""By the id of what is read."""
-
-
-class UserViews:
-    """What the changes mean for users' views, those over other users' views too.
-
-    :ivar steps: rebinds, in the order in which to do them
-    """
-
-    def __init__(
-        self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
-    ) -> None:
-        self.steps: list[Step] = []
-        self.dependents: list[Dependent] = []
-        self.blocked: list[Blocked] = []
-        self.warnings: list[str] = []
-        self._decisions = decisions
-        self._removed = removed
-        self._policies = policies
-        self._views = {each.key: each for each in live.user_views}
-        self._ours = {each.key: identity for identity, each in removed.items()}
-        for identity, decision in decisions.items():
-            self._ours[(decision.desired.recorded or decision.desired).key] = identity
-        self._noticed: dict[str, tuple[_Reasons, _Reasons]] = {}
-
-    def decide(self) -> UserViews:
-        """Decide about each view, after those that it reads."""
-        graph = Graph({key: {each.name for each in view.reads or ()} for key, view in self._views.items()})
-        try:
-            order = graph.order(lambda key: key)
-        except CycleError:
-            order = tuple(sorted(self._views))
-        policy = self._policies.user_views
-        for key in order:
-            view = self._views[key]
-            broken, changed = self._noticed[key] = self._notice(view)
-            why = [*broken.values(), *changed.values()]
-            if not why:
-                continue
-            how = "warn" if policy == "warn" else "blocked" if broken or policy == "fail" else "rebind"
-            words = "; ".join(why)
-            for identity, reason in {**changed, **broken}.items():
-                self.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
-            if how == "warn":
-                self.warnings.append(f"view {view.name} (user) {words}: it may fail from now on")
-            elif how == "blocked":
-                remedy = f"user_views: {policy}; change the view, or let it break with user_views: warn"
-                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, remedy)))
-            else:
-                details = {"sql": view.query}
-                self.steps.append(Step(0, None, view.name, Kind.VIEW, Action.REBIND, words, (), details, user=True))
-        return self
-
-    def _notice(self, view: UserView) -> tuple[_Reasons, _Reasons]:
-        """Reads of the view that break, and reads whose columns change."""
-        broken, changed = _Reasons(), _Reasons()
-        if view.reads is None:
-            # A view that can't be read may read anything.
-            for identity, gone in self._removed.items():
-                broken[identity] = f"can't be read, so it may read {gone.name}, which is removed"
-            for identity, decision in self._decisions.items():
-                if decision.effects.gone or decision.renamed:
-                    name = (decision.desired.recorded or decision.desired.obj).name
-                    broken[identity] = f"can't be read, so it may read {name} as it was"
-                elif decision.effects.shape:
-                    changed[identity] = f"can't be read, so it may read {decision.desired.obj.name}"
-        for each in view.reads or ():
-            if each.name in self._noticed:
-                theirs_broken, theirs_changed = self._noticed[each.name]
-                reason = f"reads {self._views[each.name].name}"
-                broken.update(dict.fromkeys(theirs_broken, reason))
-                changed.update({on: reason for on in theirs_changed if not theirs_broken})
-            ours = self._ours.get(each.name)
-            if ours is not None and ours in self._removed:
-                broken[ours] = f"reads {self._removed[ours].name}, which is removed"
-            elif ours is not None:
-                _notice_change(self._decisions[ours], each.columns, broken, changed)
-        return broken, changed
-
-
-def _notice_change(decision: Decision, columns: tuple[str, ...] | None, broken: _Reasons, changed: _Reasons) -> None:
-    identity, name = decision.desired.uuid, (decision.desired.recorded or decision.desired.obj).name
-    if decision.renamed:
-        broken[identity] = f"reads {name}, which is called {decision.desired.obj.name} now"
-    for old, now in decision.effects.gone:
-        if columns is None or old in columns:
-            may = "may read" if columns is None else "reads"
-            broken[identity] = f"{may} {name}.{old}, which is {f'called {now}' if now else 'gone'} now"
-    if identity not in broken and (met := decision.effects.shape.intersection(columns)):
-        changed[identity] = reads(name, met)

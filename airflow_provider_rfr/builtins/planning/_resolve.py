@@ -13,24 +13,25 @@ from airflow_provider_rfr.builtins.desired import (
     DesiredState,
     Generator,
     Graph,
-    is_gone,
     rank,
     relation,
 )
 from airflow_provider_rfr.builtins.fingerprint import fingerprints
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
     BuiltinObject,
     CatalogSpec,
     Dependency,
-    SinkSpec,
     is_retired,
     namespace_of,
+    present_names,
 )
 from airflow_provider_rfr.builtins.sql.facts import expand_stars, object_reads, output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import ActualState, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError, RfrError
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 
 class Resolver:
@@ -40,7 +41,7 @@ class Resolver:
         self._spec = spec
         self._recorded = recorded
         self._live = live
-        self._problems: dict[UUID, list[str]] = defaultdict(list)
+        self._problems: dict[UUID, list[Reason]] = defaultdict(list)
         self._resolved: dict[UUID, DesiredObject] = {}
         self._objects: dict[str, BuiltinObject] = {}
         self._templates: dict[str, BuiltinObject] = {}
@@ -52,12 +53,12 @@ class Resolver:
 
         :raises PlanError: objects read each other in a cycle
         """
-        present = [each for each in self._spec.objects if not is_gone(each, self._spec.version)]
-        self._templates = {each.key: each for each in present if each.per_instance is not None}
-        generator = Generator(self._spec, present, self._recorded, self._live)
+        declared = self._spec.objects
+        self._templates = {each.key: each for each in declared if each.per_instance is not None}
+        generator = Generator(self._spec, declared, self._recorded, self._live)
         unlisted = tuple(each for each in self._templates.values() if each.per_instance not in self._spec.instances)
         objects: list[tuple[BuiltinObject, str | None]] = []
-        for each in present:
+        for each in declared:
             objects += [(each, None)] if each.per_instance is None else generator.objects(each)
         objects = [(self._spelled(obj), instance) for obj, instance in objects]
         self._objects = {obj.key: obj for obj, _ in objects}
@@ -73,11 +74,13 @@ class Resolver:
         return DesiredState(
             {identity: self._finished(identity) for identity in order},
             graph,
-            {each.id: each for each in self._spec.objects if is_gone(each, self._spec.version)},
             {identity: tuple(problems) for identity, problems in self._problems.items()},
             generator.kept(unlisted),
             unlisted,
         )
+
+    def _problem(self, identity: UUID, problem: str) -> None:
+        self._problems[identity].append(because(Why.TEXT, problem))
 
     def _spelled(self, obj: BuiltinObject) -> BuiltinObject:
         """A name is compared without case, but most catalogs find it only as it was written first."""
@@ -138,19 +141,22 @@ class Resolver:
         try:
             return object_reads(obj, known=self._names)
         except (RfrError, ValueError) as error:
-            self._problems[obj.id].append(f"its query can't be read ({error}); list what it reads in depends_on")
+            self._problem(obj.id, f"its query can't be read ({error}); list what it reads in depends_on")
             return tuple(Dependency(name.casefold()) for name in obj.depends_on)
 
     def _sink_reads(self, sink: SinkSpec, known: RecordedObject | None) -> Dependency:
-        """The columns that are sent: as declared, else those that the source had when the sink was registered."""
+        """The sent columns, in order, as the source calls them: the declared ones, else those that it had when the
+        sink was registered, as it called them then."""
         name = sink.source.casefold()
+        source = self._objects.get(name)
+        columns = source.columns if source is not None else ()
         if sink.follow_schema or sink.columns:
-            return Dependency(name, None, None if sink.follow_schema else _folded(sink.columns))
+            declared = _folded(present_names(sink.columns, columns))
+            return Dependency(name, None, None if sink.follow_schema else declared)
         before = next((each for each in known.deps if each.name == name), None) if known is not None else None
         if before is not None:
             return before
-        source = self._objects.get(name)
-        return Dependency(name, None, _folded([each.name for each in source.columns]) if source is not None else None)
+        return Dependency(name, None, _folded([each.name for each in columns]) if source is not None else None)
 
     def _own(self, obj: BuiltinObject, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """With the ids of what is ours."""
@@ -159,7 +165,7 @@ class Resolver:
             if each.name in self._templates:
                 template = self._templates[each.name]
                 problem = f"reads {template.name}, which is not one object but one for each {template.per_instance}"
-                self._problems[obj.id].append(problem)
+                self._problem(obj.id, problem)
             read = self._objects.get(each.name)
             identity = read.id if read is not None else None
             found.append(each if each.uuid == identity else Dependency(each.name, identity, each.columns))
@@ -206,7 +212,7 @@ class Resolver:
             if _folded(self._outputs(desired, text)) == _folded(declared):
                 return text
         problem = f"its columns are {', '.join(declared)}, and its query gives {', '.join(given)}"
-        self._problems[desired.uuid].append(f"{problem}; write them alike, in the same order")
+        self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
 
     def _expanded(self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None] | None = None) -> str:
@@ -229,13 +235,15 @@ class Resolver:
                 return now
             obj = self._objects.get(name.casefold())
             columns = obj.columns if obj is not None else ()
-            old = {each.name.casefold() for each in columns if (each.renamed_from or "").casefold() in before}
+            old = {
+                each.name.casefold() for each in columns for was in each.was if (was.name or "").casefold() in before
+            }
             return tuple(each for each in now if each.casefold() in before or each.casefold() in old)
 
         try:
             return expand_stars(query, columns_of, namespace_of(desired.obj.name))
         except (RfrError, ValueError) as error:
-            self._problems[desired.uuid].append(str(error))
+            self._problem(desired.uuid, str(error))
             return query
 
     def _columns(self, name: str) -> tuple[str, ...] | None:

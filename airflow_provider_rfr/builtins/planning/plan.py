@@ -14,11 +14,11 @@ from uuid import UUID
 
 import orjson
 
+from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import Kind
 from airflow_provider_rfr.builtins.state import RecordedObject, decode, dumps, encode
 from airflow_provider_rfr.exceptions import ConfigurationError, PlanError, RfrError, StalePlanError
 
-_USER_VIEWS: Final = ("rebind", "fail", "warn")
 _DRIFT: Final = ("fail", "adopt", "repair")
 SINKS: Final = ("hold", "resume_from_new", "resend")
 _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
@@ -28,17 +28,18 @@ _ALL: Final = frozenset({"*", "all", "any", "true", "yes", "everything"})
 class Policies:
     """Decisions for one deploy.
 
-    :ivar user_views: what to do with users' views over a changed column: ``rebind``, ``fail``, ``warn``
+    :ivar break_views: names of users' views that may break
     :ivar drift: what to do about changes made by hand: ``fail``, ``adopt`` (the catalog is right), ``repair`` (the
         declaration is right)
-    :ivar accept_data_loss: names or ids of the objects that may be emptied; all of them can't be named at once
+    :ivar accept_data_loss: what may be lost: names of objects, or of columns behind them (``ops.runs.note``); there is
+        no word for all
     :ivar adopt: names of live objects without our marker that may become ours if they are what is declared
     :ivar sinks: by name of a sink, what to do when its source is emptied: ``hold``, ``resume_from_new``, ``resend``
     :ivar replace_views: the catalog has CREATE OR REPLACE VIEW; without it, views are dropped and created
     :ivar keep_days: how long garbage is kept, for display
     """
 
-    user_views: str = "rebind"
+    break_views: frozenset[str] = frozenset()
     drift: str = "fail"
     accept_data_loss: frozenset[str] = frozenset()
     adopt: frozenset[str] = frozenset()
@@ -47,11 +48,10 @@ class Policies:
     keep_days: int = 7
 
     def __post_init__(self) -> None:
-        _one_of("user_views", self.user_views, _USER_VIEWS)
         _one_of("drift", self.drift, _DRIFT)
         for name, choice in self.sinks.items():
             _one_of(f"sinks.{name}", choice, SINKS)
-        for name in ("accept_data_loss", "adopt"):
+        for name in ("accept_data_loss", "adopt", "break_views"):
             names = getattr(self, name)
             if isinstance(names, str):
                 raise ConfigurationError(name, "is one text", "give a list of names")
@@ -61,9 +61,6 @@ class Policies:
             object.__setattr__(self, name, folded)
         object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
 
-    def accepts_loss(self, name: str, identity: UUID) -> bool:
-        return name.casefold() in self.accept_data_loss or str(identity) in self.accept_data_loss
-
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
@@ -71,7 +68,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 class Action(str, Enum):
-    """What a step does. The first seven are the mechanisms by which an object changes, :class:`Strategy`."""
+    """What a step does."""
 
     CREATE = "create"
     ADOPT = "adopt"
@@ -85,6 +82,10 @@ class Action(str, Enum):
     REBIND = "rebind"
     """A view gets its own text once more, so that it sees its inputs' types as they are now."""
     RENAME = "rename"
+    BRIDGE = "bridge"
+    """A view gets a text that gives the same before and after a column under it is widened."""
+    MARK_BROKEN = "mark_broken"
+    """A user's view that may break is marked, so that it is shown until somebody mends it."""
     DROP = "drop"
     """What holds the object leaves, and the object comes back as something else in the same deploy."""
     REMOVE = "remove"
@@ -106,7 +107,8 @@ class Load(str, Enum):
 
 
 _ADDS: Final = frozenset({Action.CREATE, Action.ADOPT})
-_CHANGES: Final = frozenset(Action) - _ADDS - {Action.REMOVE, Action.DROP, Action.REBIND}
+_UNCOUNTED: Final = {Action.REMOVE, Action.DROP, Action.REBIND, Action.MARK_BROKEN, Action.BRIDGE}
+_CHANGES: Final = frozenset(Action) - _ADDS - _UNCOUNTED
 _FORMAT: Final = 1
 """Of the JSON; goes up when a reader of the one before would be misled."""
 
@@ -120,7 +122,7 @@ class Step:
     :ivar name: at the time of the step; a rename's details say the new one
     :ivar changes: field by field, for people
     :ivar details: what the step needs to know, as JSON
-    :ivar loses: what is lost, as text; empty for nothing
+    :ivar loses: names of what is lost: the object, or columns behind its name; ``losses`` says what they stand for
     :ivar rows: how many there were when the plan was made; not part of what the plan promises
     """
 
@@ -129,18 +131,19 @@ class Step:
     name: str
     kind: Kind
     how: Action
-    reason: str
+    reasons: tuple[Reason, ...] = ()
     changes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     loses: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     user: bool = False
     rows: int | None = field(default=None, compare=False)
     bytes: int | None = field(default=None, compare=False)
 
     @property
-    def lossless(self) -> bool:
-        """Whether every value is still there afterwards."""
-        return not self.loses
+    def reason(self) -> str:
+        """The reasons in words."""
+        return "; ".join(dict.fromkeys(map(str, self.reasons)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +151,15 @@ class Dependent:
     """What a step means for a reader of the object.
 
     :ivar on: id of the object
-    :ivar how: ``rebind``, ``replace``, ``recompute``, ``warn``, or of a sink ``continue``, ``hold``, ...
+    :ivar how: ``rebind``, ``replace``, ``recompute``; of a user's view also ``break`` and ``blocked``; of a sink
+        ``continue``, ``hold``, ...
     """
 
     on: UUID
     name: str
     kind: Kind
     how: str
-    reason: str
+    reason: Reason
     uuid: UUID | None = None
     user: bool = False
 
@@ -167,7 +171,7 @@ class Drift:
     uuid: UUID
     name: str
     kind: Kind
-    problems: tuple[str, ...]
+    problems: tuple[Reason, ...]
     policy: str
 
     @property
@@ -179,16 +183,16 @@ class Drift:
 class Blocked:
     """An object that stops the deploy.
 
-    :ivar instruction: text to paste into the declaration, if that helps
+    :ivar paste: lines of YAML for the declaration, if they help
     :ivar place: where the object is declared
     """
 
     name: str
     kind: Kind
-    problems: tuple[str, ...]
+    problems: tuple[Reason, ...]
     uuid: UUID | None = None
     changes: tuple[str, ...] = ()
-    instruction: str | None = None
+    paste: tuple[str, ...] = ()
     place: str | None = None
 
 
@@ -207,6 +211,7 @@ class Plan:
         written into the object's properties as well; the others keep theirs
     :ivar forgotten: ids that the registry holds no longer
     :ivar warnings: what is worth a look and stops nothing
+    :ivar stale: columns whose ``was``, and names whose removal, met nothing here any more
     :ivar unchanged: how many objects are as they should be
     :ivar done: how many of them an unfinished deploy brought there, so that it is only to be written down
     :ivar plan_hash: of all of this but display
@@ -223,6 +228,7 @@ class Plan:
     drift: tuple[Drift, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     warnings: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
     drop_order: tuple[UUID, ...] = ()
     create_order: tuple[UUID, ...] = ()
     records: tuple[RecordedObject, ...] = ()
@@ -245,7 +251,7 @@ class Plan:
     def digest(self) -> str:
         """Of everything that is done and of the base, without what is only shown."""
         steps = [
-            (each.uuid, each.name, each.kind, each.how, each.reason, each.changes, each.details, each.loses, each.user)
+            (each.uuid, each.name, each.kind, each.how, each.reasons, each.changes, each.details, each.loses, each.user)
             for each in self.steps
         ]
         base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
@@ -294,7 +300,7 @@ def summary(plan: Plan) -> dict[str, int]:
         "blocked": len(plan.blocked),
         "drift": len(plan.drift),
         "unchanged": plan.unchanged,
-        "data_loss": sum(not each.lossless for each in plan.steps),
+        "data_loss": sum(len(each.loses) for each in plan.steps),
     }
 
 

@@ -9,19 +9,20 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredState, relation, release
-from airflow_provider_rfr.builtins.planning import instructions
-from airflow_provider_rfr.builtins.planning._decide import Decider, Exports, exports
-from airflow_provider_rfr.builtins.planning._decision import Decision
-from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, UserViews, leaving, removals, renames
+from airflow_provider_rfr.builtins.planning._bridges import Bridges
+from airflow_provider_rfr.builtins.planning._decide import Decider
+from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision
+from airflow_provider_rfr.builtins.planning._exports import Exports, exports
+from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, leaving, removals, renames
 from airflow_provider_rfr.builtins.planning._resolve import Resolver
-from airflow_provider_rfr.builtins.planning.diff import short
+from airflow_provider_rfr.builtins.planning._user_views import UserViews
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
-from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Contents, Kind, Stability
+from airflow_provider_rfr.builtins.reasons import Reason, Why, because
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Kind
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
 from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
-_LEFT = "left by an unfinished deploy"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class _Outcome:
     removed: Removals
     leaving: Leaving
     user_views: UserViews
+    bridges: Bridges
     exports: Exports
     policies: Policies
 
@@ -39,6 +41,13 @@ class _Outcome:
     def _going(self) -> dict[UUID, Decision]:
         """Decisions that nothing stops."""
         return {uuid: each for uuid, each in self.decisions.items() if not each.problems}
+
+    @cached_property
+    def lost(self) -> frozenset[str]:
+        """Names, as they are compared, of what goes or would go."""
+        found = {each.casefold() for decision in self.decisions.values() for each in decision.loses}
+        going = {each.key for each in self.removed.leaving.values()}
+        return frozenset(found | going | {each.name.casefold() for each in self.removed.blocked})
 
     def steps(self) -> tuple[Step, ...]:
         """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
@@ -49,6 +58,7 @@ class _Outcome:
         parts = (
             self._removed_sinks(),
             (each for each in sinks if each.how is Action.HOLD),
+            self._bridges(),
             self._leftovers(leaving.leftovers[0]),
             self._drops(leaving.early),
             renames(each for uuid, each in self._going.items() if uuid not in leaving.early),
@@ -74,51 +84,70 @@ class _Outcome:
                 obj.name,
                 obj.kind,
                 decision.how,
-                "; ".join(dict.fromkeys(decision.reasons)),
+                tuple(dict.fromkeys(decision.reasons)),
                 tuple(decision.words),
                 details,
-                decision.loses,
+                () if decision.leaves else decision.loses,
+                () if decision.leaves else decision.losses,
                 rows=live.rows if live is not None else None,
                 bytes=live.bytes if live is not None else None,
             )
+
+    def _bridges(self) -> Iterator[Step]:
+        """Of views that get their own text again later in this plan; what can't be replaced is dropped instead."""
+        if self.policies.replace_views:
+            yield from (step for step in self.bridges.steps if step.user or step.uuid in self._going)
 
     def _drops(self, identities: tuple[UUID, ...]) -> Iterator[Step]:
         for identity in identities:
             decision = self._going.get(identity)
             if identity in self.removed.there:
                 removed = self.removed
-                kind, reason = removed.leaving[identity].kind, removed.reasons[identity]
-                yield self._gone(identity, kind, Action.REMOVE, reason, removed.there[identity])
+                known = removed.leaving[identity]
+                loses = (known.name,) if identity in removed.lossy else ()
+                there, why = removed.there[identity], (removed.reasons[identity],)
+                yield self._gone(identity, known.kind, Action.REMOVE, why, there, loses)
             elif decision is not None and decision.desired.live is not None:
                 there = decision.desired.live
-                known = decision.desired.recorded
+                recorded = decision.desired.recorded
                 # An unfinished deploy may have made something else of it than what is recorded.
-                is_recorded = known is not None and relation(known.kind) is there.kind
-                kind = known.kind if known is not None and is_recorded else _live_kind(there)
-                reason = "; ".join(dict.fromkeys(decision.reasons)) or "to be created again"
-                yield self._gone(identity, kind, Action.DROP, reason, there)
+                is_recorded = recorded is not None and relation(recorded.kind) is there.kind
+                kind = recorded.kind if recorded is not None and is_recorded else _live_kind(there)
+                reasons = tuple(dict.fromkeys(decision.reasons)) or (because(Why.CREATED_AGAIN),)
+                yield self._gone(identity, kind, Action.DROP, reasons, there, decision.loses)
 
     def _removed_sinks(self) -> Iterator[Step]:
         """Nothing in the catalog, but a cursor that ends; before its source goes."""
         removed = self.removed
         for known in sorted(removed.leaving.values(), key=lambda each: each.key):
             if known.kind is Kind.SINK:
-                yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, removed.reasons[known.uuid])
+                yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, (removed.reasons[known.uuid],))
         for left in removed.leftover_sinks:
-            yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, _LEFT)
+            yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, (because(Why.LEFTOVER),))
 
     def _leftovers(self, keys: tuple[str, ...]) -> Iterator[Step]:
         for key in keys:
             there = self.removed.leftovers[key]
             if there.marker is not None:
-                yield self._gone(there.marker, _live_kind(there), Action.REMOVE, _LEFT, there)
+                yield self._gone(there.marker, _live_kind(there), Action.REMOVE, (because(Why.LEFTOVER),), there, ())
 
-    def _gone(self, identity: UUID, kind: Kind, how: Action, reason: str, live: LiveObject) -> Step:
+    def _gone(
+        self,
+        identity: UUID,
+        kind: Kind,
+        how: Action,
+        reasons: tuple[Reason, ...],
+        live: LiveObject,
+        loses: tuple[str, ...],
+    ) -> Step:
         """The step that retires a table, to be collected later, or drops a view."""
         details: dict[str, Any] = {"physical": live.name}
         if kind in STORED:
             details["keep_days"] = self.policies.keep_days
-        return Step(0, identity, live.name, kind, how, reason, (), details, rows=live.rows, bytes=live.bytes)
+        losses = ("all rows",) * len(loses)
+        return Step(
+            0, identity, live.name, kind, how, reasons, (), details, loses, losses, rows=live.rows, bytes=live.bytes
+        )
 
     def dependents(self) -> tuple[Dependent, ...]:
         """Views and sinks that the steps touch, in the order of what they depend on."""
@@ -155,7 +184,7 @@ class _Outcome:
                 tuple(dict.fromkeys(each.problems)),
                 each.desired.uuid,
                 tuple(each.words),
-                each.paste,
+                tuple(each.paste),
                 str(each.desired.obj.place),
             )
             for each in self.decisions.values()
@@ -163,6 +192,15 @@ class _Outcome:
         ]
         every = (*found, *self.exports.blocked.values(), *self.removed.blocked, *self.user_views.blocked)
         return tuple(sorted(every, key=lambda each: (each.name.casefold(), str(each.uuid))))
+
+    def stale(self, spec: CatalogSpec) -> Iterator[str]:
+        """What the declarations say about the past, and is met by nothing in this lake any more."""
+        for decision in self.decisions.values():
+            obj = decision.desired.obj
+            for column in obj.columns:
+                if column.was and column.name not in decision.was_used:
+                    yield f"{obj.name}.{column.name}"
+        yield from (each.name for each in spec.removed if each.key not in self.lost)
 
     def plan(self, spec: CatalogSpec, recorded: RegistryState, warnings: tuple[str, ...]) -> Plan:
         """The plan, with the records of objects that are not blocked."""
@@ -187,6 +225,7 @@ class _Outcome:
             drift=self.drift(),
             blocked=blocked,
             warnings=warnings,
+            stale=tuple(sorted(set(self.stale(spec)))),
             drop_order=tuple(each for each in leaving if each in self.removed.there or each in self._going),
             create_order=tuple(identity for identity, each in self._going.items() if each.how is not None),
             records=tuple(each for each in records if each is not None),
@@ -201,7 +240,7 @@ def _live_kind(there: LiveObject) -> Kind:
     return Kind.TABLE if there.kind is LiveKind.TABLE else Kind.VIEW
 
 
-_SAID = ("name", "kind", "columns", "stability", "contents", "protect", "partitioning", "keys", "comment", "owner")
+_SAID = ("name", "kind", "columns", "keep", "partitioning", "keys", "comment", "owner")
 """What a record has from the declaration as it is."""
 
 
@@ -239,8 +278,6 @@ def _warnings(
 ) -> tuple[str, ...]:
     """What is worth a look in the plan and stops nothing."""
     found = [*_unneeded_permissions(outcome), *_outside_readers(desired_state, recorded, live)]
-    for decision in outcome.decisions.values():
-        found += _object_warnings(decision, outcome.policies.keep_days)
     for each in desired_state.unlisted:
         problem = f"{each.name} is one object for each {each.per_instance}, and nothing says which there are"
         found.append(f"{problem}: none is made; declare a document of kind instances")
@@ -251,37 +288,19 @@ def _warnings(
         count = sum(each in others for each in writers)
         before = ", ".join(sorted(others))
         found.append(f"{count} queries are recorded again by {CANONICALIZER}, before by {before}")
-    return tuple(dict.fromkeys((*sorted(found), *outcome.removed.warnings, *outcome.user_views.warnings)))
-
-
-def _object_warnings(decision: Decision, keep_days: int) -> Iterator[str]:
-    desired, known, there = decision.desired, decision.desired.recorded, decision.desired.live
-    target = desired.fingerprints.contract.digest
-    for each in instructions.unused(desired.obj.migrations, target):
-        path = f"from {short(each.before)} to {short(each.after)}"
-        yield f"{desired.obj.name}: the instruction {path} is unused: it does not lead to {short(target)}"
-    if decision.how is Action.REPLACE_EMPTY and not decision.invents_values:
-        enough = "evolve" if decision.details.get("updates") else "nothing"
-        yield f"{desired.obj.name} is emptied, though {enough} would do"
-    if not decision.leaves or known is None or known.kind not in STORED or known.contents is Contents.DERIVABLE:
-        return
-    if there is not None and there.snapshot_id is not None and there.rows != 0:
-        # The deploy itself loses nothing; the garbage collection after it does.
-        yield f"{known.name}: its rows ({known.contents.value}) are retired, and deleted by gc after {keep_days} days"
+    return tuple(dict.fromkeys((*sorted(found), *outcome.bridges.warnings, *outcome.user_views.warnings)))
 
 
 def _unneeded_permissions(outcome: _Outcome) -> Iterator[str]:
     """A permission that nothing needs today would be in force on the day that something does."""
-    lossy, adopted = set[str](), set[str]()
-    for decision in outcome.decisions.values():
-        if decision.loses:
-            lossy |= {decision.desired.key, str(decision.desired.uuid)}
-        if decision.how is Action.ADOPT:
-            adopted.add(decision.desired.key)
-    for name in sorted(outcome.policies.accept_data_loss - lossy):
+    adopted = {each.desired.key for each in outcome.decisions.values() if each.how is Action.ADOPT}
+    for name in sorted(outcome.policies.accept_data_loss - outcome.lost):
         yield f"accept_data_loss names {name}, which loses nothing"
     for name in sorted(outcome.policies.adopt - adopted):
         yield f"adopt names {name}, which is not there to be adopted"
+    broken = {each.name.casefold() for each in outcome.user_views.steps if each.how is Action.MARK_BROKEN}
+    for name in sorted(outcome.policies.break_views - broken):
+        yield f"break_views names {name}, which does not break"
 
 
 def _outside_readers(desired_state: DesiredState, recorded: RegistryState, live: ActualState) -> Iterator[str]:
@@ -290,17 +309,36 @@ def _outside_readers(desired_state: DesiredState, recorded: RegistryState, live:
         source = desired_state.objects.get(state.source)
         if source is None or state.uuid in desired_state.objects:
             continue
-        if source.obj.stability is Stability.UNSTABLE:
-            yield f"sink {state.name} (user): {source.obj.name} is unstable: it may change or go at any time"
+        if source.obj.keep is False and source.kind is not Kind.MATERIALIZED_VIEW:
+            yield f"sink {state.name} (user): {source.obj.name} is not kept: it may change or go at any time"
         elif not source.obj.exportable:
             remedy = "make a materialized view over it and export that"
             yield f"sink {state.name} (user): {source.obj.name} is not exportable; {remedy}"
     by_key = {each.key: each.obj for each in desired_state.objects.values()}
     for view in live.user_views:
         for each in view.reads or ():
-            if each.name in by_key and by_key[each.name].stability is Stability.UNSTABLE:
-                name = by_key[each.name].name
-                yield f"view {view.name} (user): {name} is unstable: it may change or go at any time"
+            obj = by_key.get(each.name)
+            if obj is not None and obj.keep is False and obj.kind is not Kind.MATERIALIZED_VIEW:
+                yield f"view {view.name} (user): {obj.name} is not kept: it may change or go at any time"
+
+
+_COST = {Action.REWRITE: 2, Action.REPLACE_EMPTY: 2, Action.RECOMPUTE: 3}
+
+
+def _in_order(decisions: dict[UUID, Decision], desired_state: DesiredState) -> dict[UUID, Decision]:
+    """What is read before its readers; of what could come next, views first, and what takes long last, so that a view
+    has its text right after its table has its columns."""
+
+    def rank(identity: UUID) -> tuple[int, str]:
+        decision = decisions[identity]
+        kind = decision.desired.kind
+        if kind in (Kind.VIEW, Kind.SINK):
+            return (0 if kind is Kind.VIEW else 4, decision.desired.key)
+        filled = decision.how is Action.CREATE and "sql" in decision.details
+        cost = 3 if filled else _COST.get(decision.how, 1) if decision.how is not None else 1
+        return (cost, decision.desired.key)
+
+    return {identity: decisions[identity] for identity in desired_state.graph.order(rank)}
 
 
 def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:
@@ -313,19 +351,23 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     desired_state = Resolver(spec, recorded, live).resolve()
     downgrade = None
     if recorded.version is not None and release(spec.version) < release(recorded.version):
-        downgrade = f"downgrade not supported: recorded by {recorded.version}, this is {spec.version}"
-    removed = removals(desired_state, recorded, live, spec.version, downgrade)
+        downgrade = because(Why.DOWNGRADE, recorded.version, spec.version)
+    accepted = Accepted(frozenset(each.key for each in spec.removed), policies.accept_data_loss)
+    removed = removals(desired_state, recorded, live, accepted, downgrade)
     # Objects that give up their present names.
     names = {each.marker for each in removed.leftovers.values() if each.marker is not None} | removed.leaving.keys()
     for each in desired_state.objects.values():
         if each.live is not None and each.live.marker == each.uuid and each.live.key != each.key:
             names.add(each.uuid)
-    decisions = Decider(desired_state, recorded, live, policies, leaving=names, downgrade=downgrade).decide()
+    decider = Decider(desired_state, recorded, live, policies, accepted=accepted, leaving=names, downgrade=downgrade)
+    decisions = _in_order(decider.decide(), desired_state)
+    user_views = UserViews(decisions, removed.leaving, live, policies).decide()
     outcome = _Outcome(
         decisions,
         removed,
         leaving(decisions, removed, recorded, policies),
-        UserViews(decisions, removed.leaving, live, policies).decide(),
+        user_views,
+        Bridges(decisions, live, {each.name.casefold() for each in user_views.steps if each.how is Action.REBIND}),
         exports(decisions, recorded, policies, removed.leftover_sinks),
         policies,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Plan, Step, summary
+from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import STORED, Kind
 
 _SIGNS: Final = {
@@ -22,7 +23,7 @@ _SIGNS: Final = {
 _HINTS: Final = {
     Action.REWRITE: "in place, history kept",
     Action.RECOMPUTE: "from its query, in place",
-    Action.REPLACE_EMPTY: "ALL ROWS ARE LOST",
+    Action.REPLACE_EMPTY: "emptied: its rows may be made again",
 }
 _REASON_FIRST: Final = frozenset(
     {Action.CREATE, Action.ADOPT, Action.REMOVE, Action.DROP, Action.RENAME, Action.REPLACE, Action.REBIND}
@@ -31,6 +32,7 @@ _REASON_FIRST: Final = frozenset(
 _KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
 _DEEPER: Final = 4
 """By so many characters a dependent's name begins further to the right."""
+_SHOWN_STALE: Final = 5
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -45,8 +47,8 @@ def _text(plan: Plan) -> Iterator[str]:
     nested: dict[UUID, list[Dependent]] = defaultdict(list)
     for dependent in plan.dependents:
         nested[dependent.on].append(dependent)
-    rebound = {(each.uuid, each.name) for each in plan.dependents if each.how == "rebind"}
-    steps = [each for each in plan.steps if not _said_elsewhere(each, rebound)]
+    said = {(each.uuid, each.name) for each in plan.dependents if each.how in ("rebind", "break")}
+    steps = [each for each in plan.steps if not _said_elsewhere(each, said)]
     own = {each.uuid for each in steps}
     names = [len(_name(each)) for each in steps] + [len(each.name) for each in plan.blocked]
     width = max((24, *names, *(len(_name(each)) + _DEEPER for each in plan.dependents)))
@@ -63,9 +65,21 @@ def _text(plan: Plan) -> Iterator[str]:
         yield from _below(blocked.uuid, nested, own, width)
     for on in list(nested):
         yield from _below(on, nested, own, width)
-    yield from (f"  # drift  {each.name}: {'; '.join(each.problems)}  (policy: {each.policy})" for each in plan.drift)
-    yield from (f"  # note   {warning}" for warning in plan.warnings)
+    yield from (f"  # drift  {each.name}: {_joined(each.problems)}  (policy: {each.policy})" for each in plan.drift)
+    yield from (f"  # note   {note}" for note in _notes(plan))
     yield _last_line(plan)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    yield from plan.warnings
+    if plan.stale:
+        more = f" and {len(plan.stale) - _SHOWN_STALE} more" if len(plan.stale) > _SHOWN_STALE else ""
+        names = f"{', '.join(plan.stale[:_SHOWN_STALE])}{more}"
+        yield f"`was` and `removed` meet nothing here any more: {names}; delete them once no lake needs them"
+
+
+def _joined(problems: Iterable[Reason]) -> str:
+    return "; ".join(map(str, problems))
 
 
 def _last_line(plan: Plan) -> str:
@@ -103,11 +117,13 @@ def _below(
             yield from _below(each.uuid, nested, own, width)
 
 
-def _said_elsewhere(step: Step, rebound: Container[tuple[UUID | None, str]]) -> bool:
+def _said_elsewhere(step: Step, said: Container[tuple[UUID | None, str]]) -> bool:
     """Whether a step is a line below the object that is its cause."""
+    if step.how is Action.BRIDGE:
+        return True
     if step.kind is Kind.SINK and step.how in (Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND):
         return True
-    return step.how is Action.REBIND and (step.uuid, step.name) in rebound
+    return step.how in (Action.REBIND, Action.MARK_BROKEN) and (step.uuid, step.name) in said
 
 
 def _reason(step: Step) -> str:
@@ -123,7 +139,7 @@ def _hints(step: Step) -> Iterator[str]:
         yield f"= {column}: {expression}"
     if step.how in _HINTS:
         yield f"{_HINTS[step.how]}{_size(step)}"
-    for lost in step.loses if step.how is not Action.REPLACE_EMPTY else ():
+    for lost in step.losses:
         yield f"LOST: {lost}"
 
 
@@ -148,12 +164,12 @@ def _dependent(each: Dependent, width: int = 0) -> str:
 
 
 def _blocked(blocked: Blocked, width: int) -> Iterator[str]:
-    first, *rest = blocked.problems
+    first, *rest = map(str, blocked.problems)
     start = f"  ! {_kind(blocked.kind):<6} {blocked.name:<{width}} {'BLOCKED':<15} "
     yield f"{start}{first}"
     yield from (f"{'':<{len(start)}}{line}" for line in (*rest, *blocked.changes))
-    if blocked.instruction:
-        yield f"        add:  {blocked.instruction}{f'    # {blocked.place}' if blocked.place else ''}"
+    for line in blocked.paste:
+        yield f"        write:  {line}{f'    # {blocked.place}' if blocked.place else ''}"
 
 
 def _markdown(plan: Plan) -> Iterator[str]:
@@ -166,7 +182,7 @@ def _markdown(plan: Plan) -> Iterator[str]:
         for step in plan.steps:
             name = f"`{step.name}`{' (user)' if step.user else ''}"
             why = "<br>".join(_escaped(each) for each in (_reason(step), *step.changes) if each)
-            lost = _escaped(", ".join(step.loses)) or "nothing"
+            lost = _escaped(", ".join(step.losses)) or "nothing"
             yield f"| {_SIGNS.get(step.how, '~')} | {step.kind.value} {name} | {step.how.value} | {why} | {lost} |"
     lines = [_dependent(each) for each in plan.dependents]
     if lines:
@@ -181,12 +197,12 @@ def _markdown(plan: Plan) -> Iterator[str]:
         )
     for blocked in plan.blocked:
         yield from ("", f"**Blocked: {_escaped(blocked.name)}**", "")
-        yield from (f"- {_escaped(each)}" for each in (*blocked.problems, *blocked.changes))
-        if blocked.instruction:
-            yield from ("", "```yaml", "migrations:", f"  {blocked.instruction}", "```")
-    notes = [f"drift: {each.name}: {'; '.join(each.problems)} ({each.policy})" for each in plan.drift]
-    if notes or plan.warnings:
-        yield from ("", *(f"- {_escaped(each)}" for each in (*notes, *plan.warnings)))
+        yield from (f"- {_escaped(str(each))}" for each in (*blocked.problems, *blocked.changes))
+        if blocked.paste:
+            yield from ("", "```yaml", *blocked.paste, "```")
+    notes = [f"drift: {each.name}: {_joined(each.problems)} ({each.policy})" for each in plan.drift]
+    if notes := [*notes, *_notes(plan)]:
+        yield from ("", *(f"- {_escaped(each)}" for each in notes))
 
 
 def _escaped(text: str) -> str:

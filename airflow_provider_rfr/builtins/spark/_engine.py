@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
+from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.spark._compute import Job, compute
 from airflow_provider_rfr.builtins.spark._session import (
     SparkSettings,
@@ -34,7 +35,8 @@ from airflow_provider_rfr.builtins.spark._session import (
 from airflow_provider_rfr.builtins.spec import Column, Named, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
-from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError
+from airflow_provider_rfr.builtins.state import MARKER
+from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, ViewEntry, find_view, holds_views, view_names
@@ -135,7 +137,7 @@ def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, Regi
     """The query with whole names: those of registered views, and of tables of the catalog."""
 
     def whole(table: NamedTable) -> str:
-        view = known.get(table.name)
+        view = known.get(table.name.removeprefix(f"{catalog.casefold()}."))
         if view is None:
             if len(table.parts) == 1:
                 return f"{table_name(namespace, catalog)}.{table.written}"
@@ -218,7 +220,8 @@ class SparkSqlEngine:
 
     def _define(self, made: _ViewText, there: ViewEntry | None, replace: bool) -> None:
         session, catalog, namespace = self._session, self._lake.name, namespace_of(made.name)
-        same = there if there is not None and there.query.split() == made.sql.split() else None
+        users = there is not None and MARKER not in there.properties
+        same = there if there is not None and (users or there.query.split() == made.sql.split()) else None
         if same is not None:
             # The same view once more. It may be a user's, made where another namespace was the current one.
             catalog, namespace = same.catalog or catalog, same.namespace or namespace
@@ -237,6 +240,52 @@ class SparkSqlEngine:
             session.sql(create_view(made, self._lake.name, replace=replace))
         finally:
             session.sql(f"USE {identifier(self._lake.name)}")
+
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
+    ) -> Sequence[Outputs | None]:
+        """See :meth:`SqlEngine.analyse`.
+
+        :raises SchemaError: a query does not give the columns that are declared
+        :raises SparkJobError: a query can't be run
+        """
+        known: dict[str, RegisteredView] = {}
+        try:
+            for name, columns in tables.items():
+                nulls = ", ".join(f"CAST(NULL AS {each.type}) AS {identifier(each.name)}" for each in columns)
+                self._analysed(known, name, f"SELECT {nulls} WHERE false")
+            return [self._outputs(known, each) for each in queries]
+        finally:
+            for view in known.values():
+                self._session.catalog.dropTempView(view.name)
+
+    def _outputs(self, known: dict[str, RegisteredView], query: AnalysedQuery) -> Outputs | None:
+        try:
+            with spark_errors(query.name, self._secrets):
+                text = _resolved(query.sql, namespace_of(query.name), self._lake.name, known)
+                found = self._session.sql(as_subquery(text)).schema
+        except QueryError:
+            # sqlglot can't say which tables it reads; Spark meets it in its own step.
+            return None
+        except SparkJobError:
+            if query.optional:
+                return None
+            raise
+        names = [each.name.casefold() for each in found]
+        declared = [each.casefold() for each in query.columns]
+        if declared and sorted(names) != sorted(declared):
+            problem = f"its query gives {', '.join(names)}; declared are {', '.join(query.columns)}"
+            raise SchemaError(f"{query.name}: {problem}")
+        if query.is_view:
+            self._analysed(known, query.name, text)
+        return tuple((each.name, each.dataType.simpleString()) for each in found)
+
+    def _analysed(self, known: dict[str, RegisteredView], name: str, text: str) -> None:
+        """Make what is analysed known under another name than that of anything real."""
+        view = RegisteredView(f"rfr_analysed.{name}", text)
+        with spark_errors(name, self._secrets):
+            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {identifier(view.name)} AS {text}")
+        known[name.casefold()] = view
 
     def drop_view(self, name: str) -> None:
         if not self._persistent:

@@ -1,4 +1,6 @@
-"""The Spark application of a migration: one deploy by a document, and one line of figures.
+"""The Spark application of built-in objects: one deploy, or one refresh of materialized views, by a document.
+
+It ends with one line of figures.
 
 The operator ships the document in a private file; a user may write one."""
 
@@ -9,12 +11,14 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from airflow_provider_rfr.builtins.spark._engine import RegisteredView
+from airflow_provider_rfr.builtins.spark._engine import RegisteredView, SparkSqlEngine
 from airflow_provider_rfr.builtins.spark._session import SparkSettings, without
 from airflow_provider_rfr.builtins.spec import Kind, nearest
 from airflow_provider_rfr.builtins.state import decode
@@ -25,24 +29,38 @@ from airflow_provider_rfr.lake.catalog import LakeSettings
 from airflow_provider_rfr.lake.inventory import holds_views
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from airflow_provider_rfr.builtins.execution.refresh import Refreshed
     from airflow_provider_rfr.builtins.execution.work import Applied
     from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
     from airflow_provider_rfr.builtins.spec import CatalogSpec
     from airflow_provider_rfr.builtins.state import RegistryState
+    from airflow_provider_rfr.store.engine import ControlStore
+
+_T = TypeVar("_T")
+
+_OF_DEPLOY: Final = ("version", "objects", "spec", "policies", "plan", "actor")
+_FIELDS: Final = ("lake", "store", "project", *_OF_DEPLOY, "refresh", "jars", "spark", "run")
 
 
-_FIELDS: Final = ("lake", "store", "project", "version", "objects", "spec", "policies", "plan")
-_MORE_FIELDS: Final = ("actor", "jars", "spark", "run")
+@dataclass(frozen=True, slots=True)
+class _RefreshRequest:
+    """Which materialized views to refresh; see :func:`airflow_provider_rfr.builtins.execution.refresh.refresh`."""
+
+    names: tuple[str, ...] = ()
+    force: bool = False
 
 
 @dataclass(frozen=True)
 class _MigrationDocument:
-    """One deploy.
+    """One deploy, or one refresh.
 
     :ivar store: address of the control store; it may hold a password
     :ivar objects: YAML files and folders of declarations; what the package and entry points declare comes besides
     :ivar spec: what is declared, in the place of ``objects``, where the files are not on the driver's machine
     :ivar plan: what to do; None: what a plan of now says
+    :ivar refresh: refresh these, and deploy nothing; None: deploy
     :ivar supervisor: process, its start and its host, without which the driver is to end
     """
 
@@ -54,6 +72,7 @@ class _MigrationDocument:
     spec: CatalogSpec | None = None
     policies: Policies | None = None
     plan: Plan | None = None
+    refresh: _RefreshRequest | None = None
     actor: str = ""
     spark: SparkSettings = field(default_factory=SparkSettings)
     supervisor: tuple[int, int, str] | None = None
@@ -85,8 +104,8 @@ def read_document(path: Path) -> _MigrationDocument:
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
     given = _mapping("config", said)
-    if unknown := sorted(given.keys() - {*_FIELDS, *_MORE_FIELDS}):
-        raise ConfigurationError(str(unknown[0]), "is not a field", nearest(str(unknown[0]), [*_FIELDS, *_MORE_FIELDS]))
+    if unknown := sorted(given.keys() - set(_FIELDS)):
+        raise ConfigurationError(str(unknown[0]), "is not a field", nearest(str(unknown[0]), _FIELDS))
     if given.get("spec") is not None and given.get("objects"):
         raise ConfigurationError("spec", "can't be combined with objects", "give one of the two")
     jars = tuple(map(str, _list("jars", given.get("jars"))))
@@ -102,10 +121,21 @@ def read_document(path: Path) -> _MigrationDocument:
         None if given.get("spec") is None else _decoded("spec", CatalogSpec, given["spec"]),
         None if given.get("policies") is None else _decoded("policies", Policies, given["policies"]),
         None if given.get("plan") is None else Plan.from_json(_mapping("plan", given["plan"])),
+        _refresh_of(given),
         str(given.get("actor") or ""),
         SparkSettings(spark, jars),
         _supervisor(_mapping("run", given.get("run") or {}).get("supervisor")),
     )
+
+
+def _refresh_of(given: Mapping[str, Any]) -> _RefreshRequest | None:
+    if given.get("refresh") is None:
+        return None
+    if both := [name for name in _OF_DEPLOY if given.get(name) is not None]:
+        raise ConfigurationError("refresh", f"can't be combined with {both[0]}", "a refresh runs what is deployed")
+    said = _mapping("refresh", given["refresh"])
+    names = tuple(map(str, _list("refresh.names", said.get("names"))))
+    return _RefreshRequest(names, said.get("force") is True)
 
 
 def _decoded(name: str, kind: Any, said: Any) -> Any:
@@ -153,22 +183,18 @@ _EXIT_OK, _EXIT_FAILED = 0, 1
 
 
 def main(document: _MigrationDocument, *, began: float) -> int:
-    """Deploy, and print one JSON object as the last line; returns the exit code."""
+    """Deploy or refresh, and print one JSON object as the last line; returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(logging.INFO)
     try:
-        applied = _deploy(document)
-        figures = {
-            "deploy_id": applied.deploy_id,
-            "plan_hash": applied.plan_hash,
-            "state": applied.state,
-            "steps": len(applied.steps),
-            "done": dict(Counter(each.how for each in applied.steps)),
-            "revision": applied.revision,
-            "seconds": round(time.monotonic() - began, 3),
-        }
+        if document.refresh is None:
+            figures = _figures(_run(document, _deploy))
+        else:
+            done = _run(document, partial(_refresh, document.refresh))
+            figures = {"views": {each.name: asdict(each) for each in done}}
+        figures["seconds"] = round(time.monotonic() - began, 3)
     except Exception as error:
-        log.debug("the deploy failed", exc_info=error)
+        log.debug("it could not be done", exc_info=error)
         return failed(error, (*secrets_in(document.lake.properties), *secrets_in({"store": document.store})))
     print(json.dumps(figures), flush=True)
     return _EXIT_OK
@@ -187,24 +213,58 @@ def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     return _EXIT_FAILED
 
 
-def _deploy(document: _MigrationDocument) -> Applied:
-    from airflow_provider_rfr.builtins.execution.deploy import apply
-    from airflow_provider_rfr.builtins.execution.observe import observe
-    from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-    from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
+def _figures(applied: Applied) -> dict[str, Any]:
+    return {
+        "deploy_id": applied.deploy_id,
+        "plan_hash": applied.plan_hash,
+        "state": applied.state,
+        "steps": len(applied.steps),
+        "done": dict(Counter(each.how for each in applied.steps)),
+        "revision": applied.revision,
+    }
+
+
+def _run(document: _MigrationDocument, work: Callable[[_MigrationDocument, Catalog, ControlStore], _T]) -> _T:
+    """The result of the work on the document's catalog and control store."""
     from airflow_provider_rfr.lake.catalog import open_catalog
     from airflow_provider_rfr.store.engine import open_store
 
-    spec, catalog, store = document.catalog_spec(), open_catalog(document.lake), open_store(document.store)
+    store = open_store(document.store)
+    try:
+        return work(document, open_catalog(document.lake), store)
+    finally:
+        store.close()
+
+
+def _deploy(document: _MigrationDocument, catalog: Catalog, store: ControlStore) -> Applied:
+    from airflow_provider_rfr.builtins.execution.deploy import apply
+    from airflow_provider_rfr.builtins.execution.observe import observe
+    from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
+
+    spec = document.catalog_spec()
     recorded, live = observe(catalog, store, project=spec.project)
     plan = document.plan or make_plan(spec, recorded, live, policies=document.policies)
+    with closing(_engine(document, catalog, recorded)) as engine:
+        own = document.plan is None
+        return apply(plan, catalog=catalog, store=store, spec=spec, sql=engine, actor=document.actor, replan=own)
+
+
+def _refresh(
+    asked: _RefreshRequest, document: _MigrationDocument, catalog: Catalog, store: ControlStore
+) -> tuple[Refreshed, ...]:
+    from airflow_provider_rfr.builtins.execution.observe import read_recorded
+    from airflow_provider_rfr.builtins.execution.refresh import refresh
+
+    with store.read() as connection:
+        recorded = read_recorded(connection, document.project)
+    where: dict[str, Any] = {"project": document.project, "catalog": catalog, "store": store}
+    with closing(_engine(document, catalog, recorded)) as engine:
+        return refresh(asked.names, sql=engine, force=asked.force, **where)
+
+
+def _engine(document: _MigrationDocument, catalog: Catalog, recorded: RegistryState) -> SparkSqlEngine:
     views = registered_views(recorded) if not holds_views(catalog) else ()
-    engine = SparkSqlEngine(document.lake, document.spark, registered=views)
-    try:
-        return apply(plan, catalog=catalog, store=store, spec=spec, sql=engine, actor=document.actor)
-    finally:
-        engine.close()
-        store.close()
+    return SparkSqlEngine(document.lake, document.spark, registered=views)
 
 
 def registered_views(recorded: RegistryState) -> tuple[RegisteredView, ...]:

@@ -20,24 +20,13 @@ from sqlglot.errors import ParseError, SqlglotError
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain
 
-_DIALECT: Final = "spark"
+DIALECT: Final = "spark"
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
-_AS_WRITTEN = frozenset(
-    {
-        TokenType.STRING,
-        TokenType.IDENTIFIER,
-        TokenType.RAW_STRING,
-        TokenType.NATIONAL_STRING,
-        TokenType.UNICODE_STRING,
-        TokenType.HEREDOC_STRING,
-        TokenType.BYTE_STRING,
-        TokenType.BIT_STRING,
-        TokenType.HEX_STRING,
-    }
-)
+_INK = re.compile(r"\S")
+_AS_WRITTEN = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
 
 
 @lru_cache(maxsize=8)
@@ -46,10 +35,11 @@ def tokens(query: str) -> Sequence[Token]:
 
     :raises SqlglotError: a string, a name or a comment has no end
     """
-    return tuple(Dialect.get_or_raise(_DIALECT).tokenize(_without_comments(query)))
+    return tuple(Dialect.get_or_raise(DIALECT).tokenize(without_comments(query)))
 
 
-def _without_comments(query: str) -> str:
+@lru_cache(maxsize=8)
+def without_comments(query: str) -> str:
     """The query with blanks where its comments were, so that every place stays what it was.
 
     sqlglot takes ``GROUP BY`` for one word, and would not know it with a comment inside.
@@ -60,15 +50,11 @@ def _without_comments(query: str) -> str:
         return query
     kept: list[str] = []
     at = 0
-    for token in Dialect.get_or_raise(_DIALECT).tokenize(query):
+    for token in Dialect.get_or_raise(DIALECT).tokenize(query):
         if token.start >= at:
-            kept += [_blank(query[at : token.start]), query[token.start : token.end + 1]]
+            kept += [_INK.sub(" ", query[at : token.start]), query[token.start : token.end + 1]]
             at = token.end + 1
-    return "".join([*kept, _blank(query[at:])])
-
-
-def _blank(text: str) -> str:
-    return "".join(each if each.isspace() else " " for each in text)
+    return "".join([*kept, _INK.sub(" ", query[at:])])
 
 
 @lru_cache(maxsize=65_536)
@@ -78,7 +64,7 @@ def canonical_sql(query: str) -> str:
     It is for comparing, never for executing. A query that can't be tokenized is compared unchanged.
     """
     try:
-        return " ".join(_words(_without_comments(query), tokens(query)))
+        return " ".join(_words(without_comments(query), tokens(query)))
     except SqlglotError:
         return " ".join(["?", *query.split()])
 
@@ -95,7 +81,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield text
         elif token.token_type is TokenType.HINT:
             inside = text[3:-2]
-            yield from ("/*+", *_words(inside, Dialect.get_or_raise(_DIALECT).tokenize(inside)), "*/")
+            yield from ("/*+", *_words(inside, Dialect.get_or_raise(DIALECT).tokenize(inside)), "*/")
         elif set(text) == {">"}:
             # Two types that end together are no shift.
             yield from text
@@ -106,7 +92,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
 @cache
 def _keywords() -> frozenset[str]:
     """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = Dialect.get_or_raise(_DIALECT).tokenizer_class.KEYWORDS
+    keywords = Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS
     return frozenset(word for each in keywords for word in each.upper().split())
 
 
@@ -136,7 +122,7 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(tokens(query))
         _check_words(query, words)
-        found = Dialect.get_or_raise(_DIALECT).parser().parse(words, _without_comments(query))
+        found = Dialect.get_or_raise(DIALECT).parser().parse(words, without_comments(query))
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""

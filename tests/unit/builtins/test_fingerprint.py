@@ -20,16 +20,14 @@ from airflow_provider_rfr.builtins.spec import (
     BuiltinObject,
     CatalogSpec,
     Column,
-    Contents,
     Kind,
-    Migration,
     Place,
-    SinkSpec,
-    Stability,
-    Strategy,
+    Removed,
+    Was,
     stable_id,
 )
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
+from airflow_provider_rfr.sinks.spec import SinkSpec
 from tests.unit.builtins.declaring import PATIENT
 
 RUNS = BuiltinObject(
@@ -89,9 +87,8 @@ def test_the_text_says_number_name_and_type_and_the_hash_is_of_the_text() -> Non
         {"owner": "somebody"},
         {"properties": {"format-version": "2"}},
         {"columns": columns(Column("rows", "bigint", comment="new"))},
-        {"stability": Stability.UNSTABLE},
-        {"contents": Contents.DERIVABLE},
-        {"protect": "billing"},
+        {"keep": False},
+        {"keep": "billing"},
         {"exportable": True},
     ],
 )
@@ -144,14 +141,14 @@ def test_two_columns_of_one_type_that_change_places_are_another_contract() -> No
         {"id": stable_id("p", "x")},
         {"kind": Kind.LOG},
         {"place": Place("a.yaml", 3)},
-        {"migrations": (Migration("c1:00000000", "c1:11111111", Strategy.EVOLVE),)},
-        {"columns": columns(Column("rows", "bigint", renamed_from="n"))},
+        {"columns": columns(Column("rows", "bigint", was=(Was("n"),)))},
+        {"columns": columns(Column("rows", "bigint", was=(Was("n", "string", "CAST(n AS bigint)"), Was(type="int"))))},
         {"columns": tuple(replace(each, name=each.name.upper()) for each in RUNS.columns)},
         {"properties": dict(reversed([*RUNS.properties.items()]))},
         {"keys": ("RUN_ID",)},
     ],
 )
-def test_name_id_place_instructions_and_case_show_in_none(change: dict) -> None:
+def test_name_id_place_what_a_column_was_and_case_show_in_none(change: dict) -> None:
     assert differences(RUNS, **change) == ()
 
 
@@ -170,7 +167,9 @@ def test_another_query_is_another_logic_and_the_star_is_its_authors() -> None:
 
 
 def test_what_others_are_declared_beside_it_shows_in_none() -> None:
-    listing = replace(RUNS, name="ops.everything", contents=Contents.DERIVABLE)
+    listing = replace(RUNS, name="ops.everything", keep=False)
+    gone = CatalogSpec("p", "1", (listing,), removed=(Removed("ops.everything.rows"),))
+    assert fingerprints(listing, gone) == of(listing)
     assert of(listing) == of(listing, VIEW, SINK) == of(listing, VIEW, SINK, SOURCE)
 
 

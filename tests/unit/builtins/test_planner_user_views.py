@@ -1,21 +1,20 @@
-"""Views that others made over our objects are found and bound again, or the deploy stops, as was decided."""
+"""Views that others made over our objects are bound again; where one would break, somebody has to name it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
-from airflow_provider_rfr.builtins.spec import Dependency, Stability, Strategy
+from airflow_provider_rfr.builtins.planning.render import render
+from airflow_provider_rfr.builtins.spec import Dependency
 from airflow_provider_rfr.builtins.state import UserView
-from tests.unit.builtins.catalogs import Catalog, contract, migration, spec, table, view
+from tests.unit.builtins.catalogs import Catalog, did, problems, spec, steps, table, view
 
 OLD = ["id bigint", "rows int"]
 T = table("ops.t", *OLD)
 WIDER = table("ops.t", "id bigint", "rows bigint")
-LESS = table("ops.t", "id bigint", migrations=(migration(contract(*OLD), contract("id bigint"), Strategy.EVOLVE),))
+LESS = spec("1.1", table("ops.t", "id bigint"))
 
 
 def reading(name: str, *columns: str) -> Dependency:
@@ -32,6 +31,12 @@ def deployed(*objects: Any) -> Catalog:
     return catalog
 
 
+def less(catalog: Catalog, **policies: Any) -> Plan:
+    """The plan that drops the column, which is accepted."""
+    there = {each.name for each in catalog.things["ops.t"].columns}
+    return catalog.plan(LESS, **policies, accept_data_loss={"ops.t.rows"} if "rows" in there else ())
+
+
 def told(found: Plan) -> dict[str, str]:
     return {each.name: each.how for each in found.dependents if each.user}
 
@@ -40,46 +45,87 @@ def test_those_who_read_a_wider_column_are_bound_again_in_order_and_after_ours()
     catalog = deployed(T, view("ops.v", "SELECT rows FROM ops.t"))
     catalog.user_view("bob.over", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
     found = catalog.plan(spec("1.1", WIDER, view("ops.v", "SELECT rows FROM ops.t")))
-    assert [(each.how.value, each.name, each.user) for each in found.steps] == [
+    assert [(each.how.value, each.name, each.user) for each in steps(found)] == [
         ("evolve", "ops.t", False),
         ("rebind", "ops.v", False),
         ("rebind", "bob.daily", True),
         ("rebind", "bob.over", True),
         ("rebind", "bob.weekly", True),
     ]
-    assert found.steps[2].details == {"sql": "SELECT rows FROM ops.t"} and found.steps[2].uuid is None
+    daily = steps(found)[2]
+    assert daily.details == {"sql": "SELECT rows FROM ops.t"} and daily.uuid is None
     assert told(found) == dict.fromkeys(("bob.daily", "bob.over", "bob.weekly"), "rebind")
     catalog.apply(found)
     catalog.check()
 
 
-def test_the_deploy_stops_or_goes_on_with_a_warning_if_that_was_decided() -> None:
+def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     catalog = deployed()
-    found = catalog.plan(spec("1.1", WIDER), user_views="fail")
-    assert exit_code(found) == 1 and {each.name for each in found.blocked} == {"bob.daily", "bob.weekly"}
-    assert found.blocked[0].problems == (
-        "reads ops.t.rows", "user_views: fail; change the view, or let it break with user_views: warn",
-    )  # fmt: skip
-    found = catalog.plan(spec("1.1", WIDER), user_views="warn")
-    assert [each.name for each in found.steps] == ["ops.t"] and found.applicable
-    assert found.warnings[0] == "view bob.daily (user) reads ops.t.rows: it may fail from now on"
+    found = less(catalog)
+    assert {each.name: [str(problem) for problem in each.problems] for each in found.blocked} == {
+        "bob.daily": [
+            "reads ops.t.rows, which is dropped", "change the view, or let it break with break_views: bob.daily",
+        ],
+        "bob.weekly": ["reads bob.daily", "change the view, or let it break with break_views: bob.weekly"],
+    }  # fmt: skip
+    assert told(found) == {"bob.daily": "blocked", "bob.weekly": "blocked"}
+    found = less(catalog, break_views={"BOB.Daily"})
+    assert [each.name for each in found.blocked] == ["bob.weekly"] and told(found)["bob.daily"] == "break"
+    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "count int < rows")))
+    assert problems(found)[0] == "reads ops.t.rows, which is called count now"
 
 
-@pytest.mark.parametrize("policy", ["rebind", "fail"])
-def test_a_view_that_reads_what_goes_can_not_be_bound_again_and_stops_the_deploy(policy: str) -> None:
+def test_one_view_may_break_while_the_others_are_bound_again() -> None:
+    catalog = deployed(table("ops.t", "id int", "rows int"))
+    del catalog.user_views["bob.weekly"]
+    wanted = spec("1.1", table("ops.t", "id bigint"), removed=["ops.t.rows"])
+    found = catalog.plan(wanted, break_views={"bob.daily"})
+    assert told(found) == {"bob.daily": "break", "bob.ids": "rebind"} and found.applicable
+    assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "rebind bob.ids"]
+    catalog.apply(found)
+    catalog.check()
+
+
+def test_a_view_that_was_let_break_is_marked_and_shown_until_it_is_mended() -> None:
     catalog = deployed()
-    found = catalog.plan(spec("1.1", LESS), user_views=policy)
-    assert found.blocked[0].problems[0] == "reads ops.t.rows, which is gone now"
-    assert told(found)["bob.daily"] == "blocked" and "bob.ids" not in told(found)
-    found = catalog.plan(spec("1.1", table("ops.t", "id bigint", "count int < rows")), user_views=policy)
-    assert found.blocked[0].problems[0] == "reads ops.t.rows, which is called count now"
+    both = {"break_views": {"bob.daily", "bob.weekly"}}
+    found = less(catalog, **both)
+    assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "mark_broken bob.weekly"] and found.applicable
+    assert [each.details for each in found.steps[1:]] == [
+        {"broken": "reads ops.t.rows, which is dropped"}, {"broken": "reads bob.daily"},
+    ]  # fmt: skip
+    assert found.warnings == (
+        "view bob.daily (user) breaks: reads ops.t.rows, which is dropped",
+        "view bob.weekly (user) breaks: reads bob.daily",
+    )
+    catalog.apply(found)
+    catalog.check()
+    shown = (
+        "view bob.daily (user) is broken: reads ops.t.rows, which is dropped",
+        "view bob.weekly (user) is broken: reads bob.daily",
+    )
+    found = less(catalog)
+    assert (found.steps, found.warnings, exit_code(found)) == ((), shown, 0)
+    assert all(each in render(found) for each in shown)
+    catalog.user_view("bob.daily", "SELECT id AS rows FROM ops.t", reading("ops.t", "id"))
+    assert less(catalog).warnings == shown[1:]
+
+
+def test_a_broken_view_is_not_defined_again_before_somebody_mends_it() -> None:
+    catalog = deployed(table("ops.t", "id int", "rows int"))
+    catalog.user_view("bob.both", "SELECT id, rows FROM ops.t", reading("ops.t", "id", "rows"))
+    named = {"bob.daily", "bob.weekly", "bob.both"}
+    catalog.deploy(spec("1.1", table("ops.t", "id int"), removed=["ops.t.rows"]), break_views=named)
+    found = catalog.deploy(spec("1.2", table("ops.t", "id bigint")))
+    assert did(found) == ["evolve ops.t", "rebind bob.ids"]
+    catalog.check()
 
 
 def test_a_column_that_comes_troubles_nobody_not_even_who_reads_all() -> None:
     """Row 47."""
     catalog = deployed()
     catalog.user_view("bob.all", "SELECT * FROM ops.t", reading("ops.t"))
-    found = catalog.plan(spec("1.1", table("ops.t", *OLD, "more int")), user_views="fail")
+    found = catalog.plan(spec("1.1", table("ops.t", *OLD, "more int")))
     assert found.applicable and told(found) == {}
 
 
@@ -87,22 +133,24 @@ def test_who_may_read_any_column_may_read_the_one_that_goes() -> None:
     catalog = deployed()
     catalog.user_views.clear()
     catalog.user_view("bob.all", "SELECT * FROM ops.t", reading("ops.t"))
-    found = catalog.plan(spec("1.1", LESS))
-    assert found.blocked[0].problems[0] == "may read ops.t.rows, which is gone now"
+    assert problems(less(catalog))[0] == "reads ops.t.rows, which is dropped"
 
 
 def test_an_object_that_somebody_reads_is_neither_removed_nor_renamed_under_them() -> None:
     """Spark would not mind; we do."""
-    catalog = deployed(replace(T, stability=Stability.UNSTABLE))
+    catalog = deployed(replace(T, keep=False))
     found = catalog.plan(spec("2.0"))
-    assert {each.name: each.problems[0] for each in found.blocked} == {
+    assert {each.name: str(each.problems[0]) for each in found.blocked} == {
         "bob.daily": "reads ops.t, which is removed",
         "bob.ids": "reads ops.t, which is removed",
         "bob.weekly": "reads bob.daily",
     }
-    assert catalog.plan(spec("2.0"), user_views="warn").applicable
-    found = catalog.plan(spec("2.0", replace(T, name="ops.runs", stability=Stability.UNSTABLE)))
-    assert found.blocked[0].problems[0] == "reads ops.t, which is called ops.runs now"
+    named = {"break_views": {"bob.daily", "bob.ids", "bob.weekly"}}
+    found = catalog.plan(spec("2.0"), **named)
+    assert did(found) == ["mark_broken bob.daily", "mark_broken bob.ids", "mark_broken bob.weekly", "remove ops.t"]
+    assert found.applicable
+    found = catalog.plan(spec("2.0", replace(T, name="ops.runs", keep=False)))
+    assert problems(found)[0] == "reads ops.t, which is called ops.runs now"
 
 
 def test_a_view_that_can_not_be_read_may_read_anything() -> None:
@@ -112,7 +160,8 @@ def test_a_view_that_can_not_be_read_may_read_anything() -> None:
     assert catalog.plan(spec("1.1", table("ops.t", *OLD, "more int"))).applicable
     found = catalog.plan(spec("1.1", WIDER))
     assert [(each.how, each.name) for each in found.steps if each.user] == [(Action.REBIND, "bob.x")]
-    assert catalog.plan(spec("1.1", LESS)).blocked[0].problems[0] == "can't be read, so it may read ops.t as it was"
+    assert problems(less(catalog))[0] == "can't be read, so it may read ops.t as it was"
+    assert less(catalog, break_views={"bob.x"}).applicable
 
 
 def test_views_of_users_that_read_each_other_in_a_circle_are_no_reason_to_fail() -> None:

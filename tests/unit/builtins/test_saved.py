@@ -53,7 +53,7 @@ def test_it_is_stale_for_other_code_other_policies_and_another_catalog() -> None
     ):
         ensure_current(saved, catalog.plan(spec("1.2", *TWO.objects, table("ops.w", "x int"))))
     with pytest.raises(StalePlanError, match="its policies are others"):
-        ensure_current(saved, catalog.plan(TWO, user_views="fail"))
+        ensure_current(saved, catalog.plan(TWO, break_views={"bob.v"}))
     other = spec("1.1", TWO.objects[0], view("ops.v", "SELECT x FROM ops.t WHERE x > 0"))
     with pytest.raises(StalePlanError, match="a step has other details"):
         ensure_current(saved, catalog.plan(other))

@@ -10,13 +10,16 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import sqlglot
 from pyiceberg.catalog import Catalog
 
 from airflow_provider_rfr.builtins import Applied, apply, observe
+from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec, Column
 from airflow_provider_rfr.builtins.state import MARKER, RecordedObject
+from airflow_provider_rfr.exceptions import SparkJobError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
@@ -24,6 +27,11 @@ from airflow_provider_rfr.lake.files import FileStore
 from airflow_provider_rfr.lake.inventory import ViewEntry
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT
+
+
+def _duck_type(text: str) -> str:
+    """A type of Spark in DuckDB's words."""
+    return sqlglot.exp.DataType.build(text, dialect="spark").sql("duckdb")
 
 
 class DuckEngine:
@@ -64,6 +72,29 @@ class DuckEngine:
         self.calls.append(f"create_view {name}")
         self._write({**known, name: ViewEntry(name, sql, said)})
 
+    def analyse(
+        self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
+    ) -> Sequence[Outputs | None]:
+        with duckdb.connect() as connection:
+            for name, columns in tables.items():
+                nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
+            return [self._outputs(connection, each) for each in queries]
+
+    def _outputs(self, connection: duckdb.DuckDBPyConnection, query: AnalysedQuery) -> Outputs | None:
+        [text] = sqlglot.transpile(query.sql, read="spark", write="duckdb")
+        try:
+            rows = connection.execute(f"DESCRIBE {text}").fetchall()
+        except duckdb.Error as error:
+            if query.optional:
+                return None
+            raise SparkJobError(f"{query.name}: {error}") from None
+        if query.is_view:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {query.name.partition('.')[0]}")
+            connection.execute(f"CREATE VIEW {query.name} AS {text}")
+        return tuple((row[0], row[1].lower()) for row in rows)
+
     def drop_view(self, name: str) -> None:
         self.calls.append(f"drop_view {name}")
         self._write({key: each for key, each in self._known().items() if key != name})
@@ -90,16 +121,27 @@ class DuckEngine:
         row_wise: str | None = None,
     ) -> tuple[StoredFile, ...]:
         self.calls.append(f"compute {table}")
+        views = self._views_in(query)
         with duckdb.connect() as connection:
-            for name, rows in self._inputs(query, read or {}):
+            for name, rows in self._inputs(" ".join((query, *views.values())), read or {}):
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.register("rows_in", rows)
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows_in")
+            for name, text in reversed(views.items()):
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                connection.execute(f"CREATE VIEW {name} AS {text}")
             found = connection.execute(query).to_arrow_table()
         if self.during is not None:
             during, self.during = self.during, None
             during()
         return tuple(file for file, _ in target.write(found))
+
+    def _views_in(self, query: str) -> dict[str, str]:
+        """Texts of the views that the query names, each before those that it names itself."""
+        found = {name: each.query for name, each in self._known().items() if name in query}
+        for text in list(found.values()):
+            found |= self._views_in(text)
+        return found
 
     def _inputs(self, query: str, read: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
         for identifier in self._catalog.list_tables("ops"):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_rfr.builtins.planning.plan import Plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec, Strategy
-from airflow_provider_rfr.exceptions import StalePlanError, StepError
-from tests.unit.builtins.catalogs import contract, migration, mview, spec, table, view
+from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
+from airflow_provider_rfr.exceptions import BlockedPlanError, StalePlanError, StepError
+from tests.unit.builtins.catalogs import made, mview, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.everything import AFTER, CORRECTED, POLICIES, check, check_corrected, prepare
 from tests.unit.builtins.execution.places import Place
@@ -21,7 +21,7 @@ from tests.unit.builtins.execution.places import Place
 LATER = replace(AFTER, version="3.0")
 MECHANISMS = {
     *("create", "adopt", "metadata", "evolve", "rewrite", "recompute", "replace_empty"),
-    *("replace", "rebind", "rename", "drop", "remove", "hold", "resume_from_new"),
+    *("replace", "bridge", "rebind", "mark_broken", "rename", "drop", "remove", "hold", "resume_from_new"),
 }
 PARTS = 8
 """Every crash is tried by one of so many tests, which can run side by side."""
@@ -115,12 +115,11 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
             assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
 
 
-OLD = table("ops.b", "id int", "n int")
+OLD = table("ops.b", "id int", "n int", keep=False)
 
 
-def rewritten(how: Strategy, **expressions: str) -> Any:
-    way = migration(contract("id int", "n int"), contract("id int", "n string"), how, **expressions)
-    return table("ops.b", "id int", "n string", migrations=(way,))
+def rewritten(using: str) -> BuiltinObject:
+    return table("ops.b", "id int", made("n string", using, type="int"))
 
 
 @pytest.fixture
@@ -144,23 +143,31 @@ def test_an_expression_that_is_corrected_after_a_failed_deploy_is_the_one_that_r
     place: Place, failed: Callable[..., None]
 ) -> None:
     first = table("ops.a", "id int")
-    failed(spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n AS string)")))
-    wanted = spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n * 100 AS string)"))
+    failed(spec("2.0", first, rewritten("CAST(n AS string)")))
+    wanted = spec("2.0", first, rewritten("CAST(n * 100 AS string)"))
     plan = place.plan(wanted)
     assert place.apply(plan, wanted).plan_hash == plan.plan_hash
     assert place.rows("ops.b") == [{"id": 1, "n": "1000"}, {"id": 2, "n": "2000"}]
 
 
-def test_a_mechanism_that_is_corrected_after_a_failed_deploy_loses_no_rows(
-    place: Place, failed: Callable[..., None]
+@pytest.mark.parametrize(
+    ("lossy", "loss"),
+    [
+        (table("ops.b", "id int", "n string", keep=False), frozenset[str]()),
+        (rewritten("TRY_CAST(n AS string)"), frozenset({"ops.b.n"})),
+    ],
+    ids=["emptied", "narrowed"],
+)
+def test_a_loss_that_is_taken_back_after_a_failed_deploy_loses_nothing(
+    place: Place, failed: Callable[..., None], lossy: BuiltinObject, loss: frozenset[str]
 ) -> None:
-    """The permission to lose them is still given; nothing makes use of it."""
-    way = migration(contract("id int"), contract("id string"), Strategy.REWRITE, id="CAST(id AS string)")
-    first, loss = table("ops.a", "id string", migrations=(way,)), frozenset({"ops.b"})
+    """The permission is still given, and nothing makes use of it."""
+    first = table("ops.a", made("id string", "CAST(id AS string)", type="int"))
     place.append("ops.a", {"id": 5})
-    failed(spec("2.0", first, rewritten(Strategy.REPLACE_EMPTY)), accept_data_loss=loss)
-    wanted = spec("2.0", first, rewritten(Strategy.REWRITE, n="CAST(n AS string)"))
+    failed(spec("2.0", first, lossy), accept_data_loss=loss)
+    wanted = spec("2.0", first, rewritten("CAST(n AS string)"))
     plan = place.plan(wanted, accept_data_loss=loss)
+    assert plan.warnings == tuple(f"accept_data_loss names {name}, which loses nothing" for name in loss)
     done = place.apply(plan, wanted)
     assert [(each.name, each.how) for each in done.steps] == [("ops.a", "rewrite"), ("ops.b", "rewrite")]
     assert place.rows("ops.b") == [{"id": 1, "n": "10"}, {"id": 2, "n": "20"}]
@@ -171,14 +178,13 @@ def test_a_cast_that_a_value_stopped_runs_as_the_remedy_says(place: Place) -> No
     place.append("ops.s", {"score": "7"}, {"score": "x"})
 
     def wanted(cast: str) -> CatalogSpec:
-        way = migration(
-            contract("score string"), contract("score int"), Strategy.REWRITE, score=f"{cast}(score AS int)"
-        )
-        return spec("2.0", table("ops.s", "score int", migrations=(way,)))
+        return spec("2.0", table("ops.s", made("score int", f"{cast}(score AS int)", type="string")))
 
     with pytest.raises(StepError, match="rewrite ops.s"):
         place.deploy(wanted("CAST"))
-    place.deploy(wanted("TRY_CAST"))
+    with pytest.raises(BlockedPlanError, match="values of score that are no int would be lost"):
+        place.apply(place.plan(wanted("TRY_CAST")), wanted("TRY_CAST"))
+    place.deploy(wanted("TRY_CAST"), accept_data_loss=frozenset({"ops.s.score"}))
     assert place.rows("ops.s") == [{"score": 7}, {"score": None}]
 
 
@@ -194,7 +200,7 @@ def test_what_reads_a_table_sees_its_new_rows_though_the_deploy_died_between_the
     place.append("ops.b", {"id": 1, "n": 10})
     place.deploy(spec("1.1", OLD, *readers))
     assert place.rows("ops.m") == [{"id": 1, "n": "10"}]
-    wanted = spec("2.0", rewritten(Strategy.REWRITE, n="CAST(n + 1 AS string)"), *readers)
+    wanted = spec("2.0", rewritten("CAST(n + 1 AS string)"), *readers)
     worlds.record(place, lambda: place.deploy(wanted))
     place.close()
     for number in range(len(worlds.names)):
