@@ -56,7 +56,7 @@ class Loss:
         return catalog
 
     def wanted(self, *removed: str, keep: bool | str = True) -> Any:
-        after = () if self.after is None else (self.after,)
+        after: tuple[BuiltinObject, ...] = () if self.after is None else (self.after,)
         after = tuple(replace(each, keep=keep) if each.kind is self.before.kind else each for each in after)
         return spec("2.0", *after, *self.rest, removed=removed)
 

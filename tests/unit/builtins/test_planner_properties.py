@@ -45,7 +45,7 @@ class Draft:
         return stable_id("ops", f"ops.o{self.number}")
 
     def made(self, was: Mapping[str, Was] = MappingProxyType({})) -> BuiltinObject:
-        columns = ()
+        columns: tuple[Column, ...] = ()
         if self.declared:
             columns = tuple(
                 Column(name, kind, was=(was[name],) if name in was else ()) for name, kind in self.types.items()

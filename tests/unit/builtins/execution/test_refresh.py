@@ -11,14 +11,14 @@ import pytest
 from pyiceberg.table import Table
 
 from airflow_provider_rfr.builtins.execution.refresh import Refreshed, due, refresh
-from airflow_provider_rfr.builtins.sinks import run_sink
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkHeldError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG, Brings, SourceTable
+from airflow_provider_rfr.sinks.run import run_sink
 from tests.unit.builtins.catalogs import PROJECT, mview, sink, spec, table, view
 from tests.unit.builtins.execution.crashing import Worlds
 from tests.unit.builtins.execution.places import Place
-from tests.unit.builtins.sinks.exporting import Overwriting, replace_files
+from tests.unit.sinks.exporting import Overwriting, replace_files
 
 T = table("ops.t", "id bigint", "n bigint")
 V = view("ops.v", "SELECT id, n FROM ops.t WHERE n > 0")
