@@ -1,182 +1,117 @@
-"""What a document may say, as pydantic models, and the values that it makes."""
+"""From a YAML document to the value that it declares: pydantic reads the value types, each mistake gets its line."""
 
 from __future__ import annotations
 
-import uuid
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node
-from airflow_provider_rfr.builtins.spec import (
-    BuiltinObject,
-    Column,
-    Kind,
-    Place,
-    Was,
-    nearest,
-    stable_id,
-)
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Place, Removed, Was, nearest, stable_id
 from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
-Model = TypeVar("Model", bound="Document")
 
-
-class _Part(BaseModel):
-    """Types are strict: a number is no text. A field without a value is as good as left out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, value: Any) -> Any:
-        return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
-
-
-class _Was(_Part):
-    name: str | None = None
-    type: str | None = None
-    using: str | None = None
-
-
-class _Column(_Part):
-    name: str
-    type: str
-    required: bool = False
-    comment: str | None = None
-    was: list[_Was] = []
-
-    @field_validator("was", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> list[Any]:
-        """A name, a mapping, or a list of these."""
-        return [{"name": each} if isinstance(each, str) else each for each in (value if _is_list(value) else [value])]
-
-
-class _Sink(_Part):
-    source: str
-    to: str
-    settings: dict[str, Any] = {}
-    columns: list[str] = []
-    follow_schema: bool = False
-    on_replace: str = "hold"
-
-
-class Document(_Part):
-    """One of several kinds."""
-
-    name: str
-
-
-class InstancesDocument(Document):
+@dataclass(frozen=True, slots=True)
+class Instances:
     """For which instances objects are made: names by ids."""
 
-    kind: Literal["instances"]
-    instances: dict[str, str]
+    name: str
+    instances: Mapping[str, str]
+    place: Place
 
 
-class RemovedDocument(Document):
-    """Something goes, with its rows."""
-
-    kind: Literal["removed"]
-
-
-class ObjectDocument(Document):
-    """An object; see :class:`~airflow_provider_rfr.builtins.spec.BuiltinObject`."""
-
-    kind: Literal["table", "view", "materialized_view", "source", "sink", "log"]
-    id: str | None = None
-    comment: str | None = None
-    owner: str | None = None
-    keep: Any = True
-    exportable: bool = False
-    per_instance: str | None = None
-    columns: list[_Column] = []
-    keys: list[str] = []
-    partitioning: list[str] = []
-    properties: dict[str, str] = {}
-    query: str | None = None
-    depends_on: list[str] = []
-    source: dict[str, Any] | None = None
-    refresh: dict[str, Any] | None = None
-    sink: _Sink | None = None
-
-    @field_validator("keep")
-    @classmethod
-    def _flag_or_text(cls, value: Any) -> bool | str:
-        if isinstance(value, (bool, str)):
-            return value
-        raise PydanticCustomError("wanted", "true, false or a text")
-
-    @field_validator("id")
-    @classmethod
-    def _uuid(cls, value: str) -> str:
-        try:
-            return str(uuid.UUID(value))
-        except ValueError:
-            raise ValueError(f"{value!r} is not a UUID; leave it out to have one made from the name") from None
-
-
-_AS_WRITTEN: Final = ("properties", "instances")
-"""Fields whose plain values are texts, as they were written."""
-_INSIDE: Final[Mapping[str, type[_Part]]] = {"columns": _Column, "was": _Was, "sink": _Sink}
+Declaration = BuiltinObject | Removed | Instances
+_MODELS: Final[dict[str | None, type]] = {"instances": Instances, "removed": Removed}
+"""What a document of a kind declares; one of another kind is an object."""
+_PARTS: Final = {"columns": Column, "was": Was, "sink": SinkSpec, "properties": str, "instances": str}
+"""What is in these fields; plain values in those of texts are texts, as they were written."""
 _WANTED: Final = {
     "string_type": "a text",
+    "uuid_type": "a text",
     "bool_type": "true or false",
-    "list_type": "a list",
+    "keep": "true, false or a text",
+    "tuple_type": "a list",
     "dict_type": "a mapping",
-    "model_type": "a mapping",
+    "dataclass_type": "a mapping",
 }
 _SHOWN: Final = 40
+_adapter = cache(TypeAdapter)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
-def _plain(node: Node, *, written: bool = False) -> Any:
-    if isinstance(node.value, dict):
-        return {key: _plain(each, written=written or key in _AS_WRITTEN) for key, each in node.value.items()}
-    if isinstance(node.value, list):
-        return [_plain(each) for each in node.value]
-    return node.text if written and node.value is not None else node.value
-
-
-def read(model: type[Model], node: Node, flaws: list[Flaw]) -> Model | None:
-    """The document of a node; None if it is wrong.
+def read(node: Node, place: Place, project: str, flaws: list[Flaw]) -> Declaration | None:
+    """What a document declares; None if it is wrong.
 
     :param flaws: takes what is wrong
     """
+    kind = node.value.get("kind") if isinstance(node.value, dict) else None
+    model = _MODELS.get(kind.text if kind is not None else None, BuiltinObject)
+    given = _plain(node, model, flaws)
+    if isinstance(given, dict):
+        given = {"id": str(stable_id(project, str(given.get("name")))), **given, "place": asdict(place)}
     try:
-        return model.model_validate(_plain(node))
+        # Of JSON, a strict reader takes lists for tuples and texts for ids, and a number for no text.
+        found: Declaration = _adapter(model).validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
-        flaws += [_flaw(model, node, each) for each in error.errors(include_url=False)]
-    return None
+        flaws += [_flaw(node, each) for each in error.errors(include_url=False)]
+    return None if flaws else found
 
 
-def _flaw(model: type[Document], node: Node, error: ErrorDetails) -> Flaw:
+def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") -> Any:
+    """The value as JSON has it.
+
+    :param model: what it is; None: whatever its author wants
+    :param flaws: takes fields that are not known
+    """
+    if isinstance(node.value, list):
+        return [_plain(each, model, flaws, f"{path}{number}.") for number, each in enumerate(node.value)]
+    if not isinstance(node.value, dict):
+        return node.text if model is str and node.value is not None else node.value
+    if model is None or not is_dataclass(model):
+        return {key: _plain(each, model, flaws, f"{path}{key}.") for key, each in node.value.items()}
+    found, known = {}, _fields(model)
+    for key, each in node.value.items():
+        if key not in known and (path or key != "kind"):
+            valid = known if path else {*known, "kind"}
+            flaws.append(Flaw(each.line, f"{path}{key} is not a field", nearest(key, valid, show=12)))
+        elif each.value is not None:
+            # A field without a value is as good as left out.
+            value = _plain(each, _PARTS.get(key), flaws, f"{path}{key}.")
+            found[key] = _listed(value) if key == "was" else value
+    return found
+
+
+@cache
+def _fields(model: Any) -> frozenset[str]:
+    return frozenset(each.name for each in fields(model)) - {"place"}
+
+
+def _listed(was: Any) -> list[Any]:
+    """A name, a mapping, or a list of these."""
+    return [{"name": each} if isinstance(each, str) else each for each in (was if isinstance(was, list) else [was])]
+
+
+def _flaw(node: Node, error: ErrorDetails) -> Flaw:
     location, kind = error["loc"], error["type"]
+    if location[:1] == ("keep",):
+        # It may be of two types, and there is an error for each.
+        location, kind = location[:1], "keep"
     path, there = _inside(node, location)
     if kind == "missing" or (location and there.value is None):
         return Flaw(there.line, f"{path} is missing")
-    if kind == "extra_forbidden":
-        around = map(str, reversed(location[:-1]))
-        holder: type[_Part] = next((_INSIDE[part] for part in around if part in _INSIDE), model)
-        return Flaw(there.line, f"{path} is not a field", nearest(str(location[-1]), holder.model_fields, show=12))
-    if kind == "literal_error":
+    if kind == "enum":
         return Flaw(
             there.line, f"{path} {there.text!r} is unknown", nearest(str(there.text), [each.value for each in Kind])
         )
-    if kind == "value_error":
-        problem, _, remedy = str(error["ctx"]["error"]).partition("; ")
-        return Flaw(there.line, f"{path} {problem}", remedy)
-    wanted = error["msg"] if kind == "wanted" else _WANTED.get(kind, kind.replace("_", " "))
-    if kind == "model_type" and "was" in location:
+    if kind == "uuid_parsing":
+        return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
+    wanted = _WANTED.get(kind, kind.replace("_", " "))
+    if kind == "dataclass_type" and "was" in location:
         wanted = "a text or a mapping"
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
     return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
@@ -229,49 +164,3 @@ class Declared:
         if at is not None and column is None:
             problem = f"line {at[0]}, column {at[1]}: {problem}"
         return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")
-
-
-def object_of(document: ObjectDocument, place: Place, project: str) -> BuiltinObject:
-    """The object that a document declares."""
-    columns = (
-        Column(each.name, each.type, each.required, each.comment, tuple(Was(**dict(was)) for was in each.was))
-        for each in document.columns
-    )
-    return BuiltinObject(
-        kind=Kind(document.kind),
-        name=document.name,
-        id=uuid.UUID(document.id) if document.id is not None else stable_id(project, document.name),
-        columns=tuple(columns),
-        keep=document.keep,
-        partitioning=tuple(document.partitioning),
-        keys=tuple(document.keys),
-        properties=MappingProxyType(document.properties),
-        comment=document.comment,
-        owner=document.owner,
-        query=document.query,
-        depends_on=tuple(document.depends_on),
-        exportable=document.exportable,
-        per_instance=document.per_instance,
-        source=_frozen(document.source),
-        refresh=_frozen(document.refresh),
-        sink=_sink_of(document.sink),
-        place=place,
-    )
-
-
-def _sink_of(sink: _Sink | None) -> SinkSpec | None:
-    if sink is None:
-        return None
-    columns, settings = tuple(sink.columns), _frozen(sink.settings)
-    return SinkSpec(sink.source, sink.to, settings, columns, sink.follow_schema, sink.on_replace)
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(each) for key, each in value.items()})
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def problems_in(flaws: Sequence[Flaw], file: str, name: str) -> list[Problem]:
-    """What is wrong in a document, with its place."""
-    return [Problem(name, each.problem, each.remedy, str(Place(file, each.line))) for each in flaws]

@@ -1,21 +1,32 @@
 """YAML documents with the line of everything in them.
 
 Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
-everything itself, and a few lines can't expand without bounds. Nothing here recurses while it parses."""
+everything itself, and a few lines can't expand without bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from airflow_provider_rfr.documents import plain_value
 
-_DEEPEST = 32
+_DEEPEST: Final = 32
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PREFIX = "tag:yaml.org,2002:"
+_TEXT: Final = "tag:yaml.org,2002:str"
+_TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_WRITE_OUT: Final = "write it out; an object says everything itself"
+
+
+class Flaw(NamedTuple):
+    """Something wrong in a text; ``line`` is from 1."""
+
+    line: int
+    problem: str
+    remedy: str = ""
 
 
 @dataclass(slots=True)
@@ -25,7 +36,7 @@ class Node:
     :ivar line: from 1, as is ``column``
     :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
     :ivar text: a plain value as it was written
-    :ivar raw: what stands in the file for a value without parts, with its quotes or its ``|``
+    :ivar raw: what the file has for a value without parts, with its quotes or its ``|``
     """
 
     line: int
@@ -48,113 +59,76 @@ class Node:
         return self.line + above, ink[number] - before if above else self.column + ink[number]
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """Something wrong in a text."""
-
-    line: int
-    problem: str
-    remedy: str = ""
-
-
-class YamlProblem(Exception):
-    """The rest of a text can't be read."""
-
-    def __init__(self, line: int, problem: str, remedy: str = "") -> None:
-        super().__init__(problem)
-        self.flaw = Flaw(line, problem, remedy)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A list or a mapping whose end has not come yet."""
-
-    node: Node
-    key: str | None = None
-    lines: dict[str, int] = field(default_factory=dict)
-
-
-def documents(text: str) -> Iterator[tuple[Node, Sequence[Flaw]]]:
+def documents(text: str) -> Iterator[tuple[Node, list[Flaw]]]:
     """The documents of a text with what is wrong in them, empty ones left out.
 
-    :raises YamlProblem: after the documents before it
+    A mistake of syntax ends the text: it comes with a node without a value, after the documents before it.
     """
-    composer = _Composer(text)
+    reader = _Reader(text)
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            done = composer.take(event)
-            if done is not None:
-                flaws, composer.flaws = composer.flaws, []
-                if done.value is not None or flaws:
-                    yield done, flaws
+        for event in reader.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                reader.flaws = []
+                node = reader.node(next(reader.events))
+                if node.value is not None or reader.flaws:
+                    yield node, reader.flaws
+        return
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
         near = "".join(text.splitlines()[max(line - 2, 0) : line])
         remedy = "indent with spaces: YAML takes no tabs" if "\t" in near else ""
-        raise YamlProblem(line, str(error.problem or error.context), remedy) from None
+        flaw = Flaw(line, str(error.problem or error.context), remedy)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlProblem(line, f"the character {chr(error.character)!r} is not allowed") from None
-    except yaml.YAMLError:
-        raise YamlProblem(1, "the file is not YAML") from None
+        flaw = Flaw(line, f"the character {chr(error.character)!r} is not allowed")
+    yield Node(flaw.line, None), [flaw]
 
 
-class _Composer:
+class _Reader:
+    """Makes nodes of events; ``flaws`` are those of the present document."""
+
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.events = iter(yaml.parse(text, Loader=_LOADER))
         self.flaws: list[Flaw] = []
-        self._open: list[_Open] = []
+        self._text = text
 
-    def take(self, event: Any) -> Node | None:
-        """The document, when this event ends it."""
-        kind = type(event)
-        if kind is yaml.ScalarEvent:
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "str")
-            is_text = not event.implicit[0] or event.tag == _PREFIX + "str"
+    def node(self, event: Any, depth: int = 0) -> Node:
+        """The node that begins with an event; it takes all events of the node."""
+        start, line = event.start_mark, event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            self._flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT)
+            return Node(line, None)
+        if event.tag not in _TAGS:
+            self._flaw(line, f"the tag {event.tag} is not known")
+        if isinstance(event, yaml.ScalarEvent):
+            is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
-            start, end = event.start_mark, event.end_mark
-            return self._put(Node(line, value, event.value, start.column + 1, self._text[start.index : end.index]))
-        if kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
-            return self._put(self._open.pop().node)
-        if kind in (yaml.MappingStartEvent, yaml.SequenceStartEvent):
-            line = event.start_mark.line + 1
-            self._check_tag(event, line, "map", "seq")
-            if len(self._open) == _DEEPEST:
-                raise YamlProblem(line, f"it is nested more than {_DEEPEST} deep")
-            self._open.append(_Open(Node(line, {} if kind is yaml.MappingStartEvent else [])))
-        elif kind is yaml.AliasEvent:
-            line = event.start_mark.line + 1
-            self._flaw(line, f"*{event.anchor} is an alias", "write it out; an object says everything itself")
-            return self._put(Node(line, None))
-        return None
+            return Node(line, value, event.value, start.column + 1, self._text[start.index : event.end_mark.index])
+        if depth == _DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return Node(line, [self.node(each, depth + 1) for each in self._until(yaml.SequenceEndEvent)])
+        return Node(line, self._mapping(depth + 1))
+
+    def _mapping(self, depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        for event in self._until(yaml.MappingEndEvent):
+            key, value = self.node(event, depth), self.node(next(self.events), depth)
+            if not isinstance(key.value, str):
+                self._flaw(key.line, f"the key {key.text or 'here'} is not text", "put it in quotes")
+                continue
+            if key.value == "<<":
+                self._flaw(key.line, "<< merges mappings", _WRITE_OUT)
+            elif key.value in found:
+                self._flaw(key.line, f"duplicate key {key.value!r}", f"it is in line {lines[key.value]} too")
+            found.setdefault(key.value, value)
+            lines.setdefault(key.value, key.line)
+        return found
+
+    def _until(self, end: type) -> Iterator[Any]:
+        return takewhile(lambda event: not isinstance(event, end), self.events)
 
     def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
         self.flaws.append(Flaw(line, problem, remedy))
-
-    def _check_tag(self, event: Any, line: int, *known: str) -> None:
-        if event.tag is not None and event.tag not in ("!", *(_PREFIX + each for each in known)):
-            self._flaw(line, f"the tag {event.tag} is not known")
-
-    def _put(self, node: Node) -> Node | None:
-        if not self._open:
-            return node
-        holder = self._open[-1]
-        if isinstance(holder.node.value, list):
-            holder.node.value.append(node)
-        elif holder.key is not None:
-            holder.node.value.setdefault(holder.key, node)
-            holder.key = None
-        elif not isinstance(node.value, str):
-            self._flaw(node.line, f"the key {node.text or 'here'} is not text", "put it in quotes")
-            holder.key = ""
-        else:
-            holder.key = node.value
-            if holder.key == "<<":
-                self._flaw(node.line, "<< merges mappings", "write it out; an object says everything itself")
-            elif holder.key in holder.lines:
-                line = holder.lines[holder.key]
-                self._flaw(node.line, f"duplicate key {holder.key!r}", f"it is in line {line} too")
-            holder.lines.setdefault(holder.key, node.line)
-        return None

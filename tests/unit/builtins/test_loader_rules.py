@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_rfr.builtins import Removed
-from airflow_provider_rfr.builtins.fingerprint import canonical_transform
+from airflow_provider_rfr.builtins.declaration._object import canonical_transform
 from airflow_provider_rfr.builtins.spec import Column, Was
 from airflow_provider_rfr.exceptions import ConfigurationError, DeclarationError
 from tests.unit.builtins.declaring import load, loaded, problems

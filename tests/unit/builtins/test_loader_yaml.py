@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_rfr.builtins.declaration._yaml import _DEEPEST, Node, YamlProblem, documents
+from airflow_provider_rfr.builtins.declaration._yaml import _DEEPEST, Node, documents
 from tests.soon import soon
 from tests.unit.builtins.declaring import PATIENT, loaded, problems
 
@@ -147,11 +147,8 @@ def plain(node: Node) -> object:
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     lines = []
-    try:
-        for node, flaws in documents(text):
-            lines += [node.line, *(each.line for each in flaws)]
-    except YamlProblem as problem:
-        lines.append(problem.flaw.line)
+    for node, flaws in documents(text):
+        lines += [node.line, *(each.line for each in flaws)]
     assert all(1 <= line <= len(text) + 2 for line in lines)
 
 
