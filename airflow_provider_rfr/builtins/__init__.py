@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_rfr.builtins.spec import (
+    BuiltinObject,
+    CatalogSpec,
+    Column,
+    Instance,
+    Kind,
+    Place,
+    Removed,
+    Was,
+    stable_id,
+)
 from airflow_provider_rfr.lazy import lazy_exports
+from airflow_provider_rfr.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declaration.loader import load_objects
@@ -23,19 +35,7 @@ if TYPE_CHECKING:
         save_plan,
     )
     from airflow_provider_rfr.builtins.planning.planner import plan
-    from airflow_provider_rfr.builtins.spec import (
-        BuiltinObject,
-        CatalogSpec,
-        Column,
-        Instance,
-        Kind,
-        Place,
-        Removed,
-        Was,
-        stable_id,
-    )
     from airflow_provider_rfr.builtins.state import ActualState, RegistryState
-    from airflow_provider_rfr.sinks.spec import SinkSpec
 
 __all__ = [
     "BuiltinObject",
@@ -72,34 +72,14 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "Applied": "execution.work",
-        "AppliedStep": "execution.work",
-        "BuiltinObject": "spec",
-        "CatalogSpec": "spec",
-        "Collected": "execution.work",
-        "Column": "spec",
-        "Instance": "spec",
-        "Kind": "spec",
-        "ActualState": "state",
-        "Place": "spec",
-        "Plan": "planning.plan",
-        "Policies": "planning.plan",
-        "Refreshed": "execution.refresh",
-        "RegistryState": "state",
-        "Removed": "spec",
-        "SinkSpec": "spec",
-        "Step": "planning.plan",
-        "apply": "execution.deploy",
-        "ensure_current": "planning.plan",
-        "exit_code": "planning.plan",
-        "gc": "execution.maintenance",
-        "load_objects": "declaration.loader",
-        "load_plan": "planning.plan",
-        "observe": "execution.observe",
-        "plan": "planning.planner",
-        "refresh": "execution.refresh",
-        "save_plan": "planning.plan",
-        "Was": "spec",
-        "stable_id": "spec",
+        "declaration.loader": ("load_objects",),
+        "execution.deploy": ("apply",),
+        "execution.maintenance": ("gc",),
+        "execution.observe": ("observe",),
+        "execution.refresh": ("Refreshed", "refresh"),
+        "execution.work": ("Applied", "AppliedStep", "Collected"),
+        "planning.plan": ("Plan", "Policies", "Step", "ensure_current", "exit_code", "load_plan", "save_plan"),
+        "planning.planner": ("plan",),
+        "state": ("ActualState", "RegistryState"),
     },
 )

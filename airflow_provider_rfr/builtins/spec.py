@@ -86,22 +86,6 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """A reviewed document which says that something goes, with its rows.
-
-    :ivar name: of an object, or ``namespace.table.column``
-    """
-
-    name: str
-    place: Place = Place()
-
-    @property
-    def key(self) -> str:
-        """The name as it is compared."""
-        return self.name.casefold()
-
-
-@dataclass(frozen=True, slots=True)
 class Dependency:
     """An object that another one reads.
 
@@ -126,6 +110,17 @@ class Named:
     def key(self) -> str:
         """The name as it is compared."""
         return self.name.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class Removed(Named):
+    """A reviewed document which says that something goes, with its rows.
+
+    :ivar name: of an object, or ``namespace.table.column``
+    """
+
+    name: str
+    place: Place = Place()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,11 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "AlterConnectionOperator": "alter_connection",
-        "BuiltinMigrationOperator": "builtin_migration",
-        "CommitWebhookOperator": "webhooks",
-        "RefreshMaterializedViewOperator": "materialized_views",
-        "ResumableFullRefreshOperator": "full_refresh",
-        "SinkOperator": "sinks",
-        "WebhookOperationOperator": "webhooks",
+        "alter_connection": ("AlterConnectionOperator",),
+        "builtin_migration": ("BuiltinMigrationOperator",),
+        "full_refresh": ("ResumableFullRefreshOperator",),
+        "materialized_views": ("RefreshMaterializedViewOperator",),
+        "sinks": ("SinkOperator",),
+        "webhooks": ("CommitWebhookOperator", "WebhookOperationOperator"),
     },
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
-from uuid import UUID
 
 from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
-from airflow_provider_rfr.builtins.declaration._object import name_findings
+from airflow_provider_rfr.builtins.declaration._object import name_findings, repeated
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
@@ -75,17 +74,12 @@ class Catalog:
     def _name_problems(self) -> Iterator[Problem]:
         """Names and ids that are taken, and names in a namespace that can't have any."""
         closed = any(each.ours for each in self._declared)
-        names: dict[str, Declared] = {}
-        ids: dict[UUID, Declared] = {}
+        for each, first in repeated(self._declared, lambda each: each.obj.key):
+            yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
+        for each, first in repeated(self._declared, lambda each: each.obj.id):
+            problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
+            yield each.problem("id", problem, "ids are made from first names; give the newer object an id of its own")
         for each in self._declared:
-            first = names.setdefault(each.obj.key, each)
-            if first is not each:
-                yield each.problem("name", f"the name is taken by a {first.obj.kind.value}: {first.obj.place}")
-            first = ids.setdefault(each.obj.id, each)
-            if first is not each:
-                problem = f"its id {each.obj.id} is that of {first.obj.name}: {first.obj.place}"
-                remedy = "ids are made from first names; give the newer object an id of its own"
-                yield each.problem("id", problem, remedy)
             parts = each.obj.key.split(".")
             for inside in (".".join(parts[:end]) for end in range(2, len(parts))):
                 if inside in self._known:
@@ -192,17 +186,15 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
 
 def removal_problems(removed: Sequence[Removed]) -> Iterator[Problem]:
     """What is wrong with the documents which say that something goes."""
-    seen: dict[str, Removed] = {}
     for each in removed:
         if problem := name_problem(each.name):
             yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
-        if (first := seen.setdefault(each.key, each)) is not each:
-            yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
+    for each, first in repeated(removed, lambda each: each.key):
+        yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
 
 
 def instances_problems(listed: Sequence[Instances]) -> Iterator[Problem]:
     """What is wrong with lists of instances; those of Python may have other types than texts."""
-    seen: dict[str, Instances] = {}
     for each in listed:
         name, place = each.name, str(each.place)
         if not is_plain(name):
@@ -212,6 +204,6 @@ def instances_problems(listed: Sequence[Instances]) -> Iterator[Problem]:
                 yield Problem(name, f"the id {key!r} of an instance is not text", "write ID: NAME", place)
             elif not isinstance(called, str) or not called.strip():
                 yield Problem(name, f"the name {called!r} of {key} is not text", "write ID: NAME", place)
-        if (first := seen.setdefault(name, each)) is not each:
-            problem = f"there is a list of each {name} already: {first.place}"
-            yield Problem(name, problem, "keep one of the two", place)
+    for each, first in repeated(listed, lambda each: each.name):
+        problem = f"there is a list of each {each.name} already: {first.place}"
+        yield Problem(each.name, problem, "keep one of the two", str(each.place))

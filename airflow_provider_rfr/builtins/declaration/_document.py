@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ _PARTS: Final = {"columns": Column, "was": Was, "sink": SinkSpec, "properties": 
 _WANTED: Final = {
     "string_type": "a text",
     "uuid_type": "a text",
+    "enum": "a text",
     "bool_type": "true or false",
     "keep": "true, false or a text",
     "tuple_type": "a list",
@@ -72,13 +73,12 @@ def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") ->
         return [_plain(each, model, flaws, f"{path}{number}.") for number, each in enumerate(node.value)]
     if not isinstance(node.value, dict):
         return node.text if model is str and node.value is not None else node.value
-    if model is None or not is_dataclass(model):
-        return {key: _plain(each, model, flaws, f"{path}{key}.") for key, each in node.value.items()}
-    found, known = {}, _fields(model)
+    if model is None or model is str:
+        return {key: _plain(each, model, flaws) for key, each in node.value.items()}
+    found, known = {}, _fields(model) if path else _fields(model) | {"kind"}
     for key, each in node.value.items():
-        if key not in known and (path or key != "kind"):
-            valid = known if path else {*known, "kind"}
-            flaws.append(Flaw(each.line, f"{path}{key} is not a field", nearest(key, valid, show=12)))
+        if key not in known:
+            flaws.append(Flaw(each.line, f"{path}{key} is not a field", nearest(key, known, show=12)))
         elif each.value is not None:
             # A field without a value is as good as left out.
             value = _plain(each, _PARTS.get(key), flaws, f"{path}{key}.")
@@ -104,10 +104,8 @@ def _flaw(node: Node, error: ErrorDetails) -> Flaw:
     path, there = _inside(node, location)
     if kind == "missing" or (location and there.value is None):
         return Flaw(there.line, f"{path} is missing")
-    if kind == "enum":
-        return Flaw(
-            there.line, f"{path} {there.text!r} is unknown", nearest(str(there.text), [each.value for each in Kind])
-        )
+    if kind == "enum" and there.text is not None:
+        return Flaw(there.line, f"{path} {there.text!r} is unknown", nearest(there.text, [each.value for each in Kind]))
     if kind == "uuid_parsing":
         return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
     wanted = _WANTED.get(kind, kind.replace("_", " "))
@@ -143,24 +141,22 @@ def _shown(node: Node) -> str:
 class Declared:
     """An object, and where each part of it was written.
 
-    :ivar node: its document; None for what was declared in Python
+    :ivar node: its document; for what was declared in Python one without a value
     :ivar ours: it is one of this package's own
     """
 
     obj: BuiltinObject
-    node: Node | None = None
-    ours: bool = False
+    node: Node
+    ours: bool
 
     def problem(self, path: str, problem: str, remedy: str = "", at: tuple[int, int] | None = None) -> Problem:
         """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place.
 
         :param at: line and column in the text at that path
         """
-        place, column = self.obj.place, None
-        if self.node is not None:
-            _, there = _inside(self.node, path.split("."))
-            line, column = (there.line, None) if at is None else there.place_in(*at)
-            place = Place(place.file, line)
+        _, there = _inside(self.node, path.split("."))
+        line, column = there.place_in(*at) if at is not None and there.raw else (there.line, None)
         if at is not None and column is None:
             problem = f"line {at[0]}, column {at[1]}: {problem}"
+        place = Place(self.obj.place.file, line)
         return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from airflow_provider_rfr.builtins.spec import (
-    QUERIED,
-    STORED,
-    BuiltinObject,
-    Column,
-    Kind,
-    Was,
-    name_problem,
-    nearest,
-)
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, BuiltinObject, Column, Kind, Was, name_problem, nearest
 from airflow_provider_rfr.builtins.sql.parse import check_expression
-from airflow_provider_rfr.exceptions import ConfigurationError, Problem, QueryError
+from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.lake.types import is_plain, parse_transform, parse_type
 from airflow_provider_rfr.sinks.spec import findings as sink_findings
 
-_RELATIONS: Final = STORED | QUERIED
-_FIELDS: Final[Mapping[str, tuple[frozenset[Kind], frozenset[Kind]]]] = {
-    "columns": (_RELATIONS, STORED - {Kind.SOURCE}),
-    "properties": (_RELATIONS, frozenset()),
-    "query": (QUERIED, QUERIED),
-    "depends_on": (QUERIED, frozenset()),
-    "source": (frozenset({Kind.SOURCE}), frozenset({Kind.SOURCE})),
-    "refresh": (frozenset({Kind.SOURCE, Kind.MATERIALIZED_VIEW}), frozenset()),
-    "sink": (frozenset({Kind.SINK}), frozenset({Kind.SINK})),
-    "partitioning": (STORED, frozenset()),
-    "keys": (STORED, frozenset()),
-    "exportable": (STORED, frozenset()),
+_MAY: Final[Mapping[str, Set[Kind]]] = {
+    **dict.fromkeys(("columns", "properties"), STORED | QUERIED),
+    **dict.fromkeys(("partitioning", "keys", "exportable"), STORED),
+    **dict.fromkeys(("query", "depends_on"), QUERIED),
+    "source": {Kind.SOURCE},
+    "refresh": {Kind.SOURCE, Kind.MATERIALIZED_VIEW},
+    "sink": {Kind.SINK},
 }
-"""The kinds that may have a field, and those that must."""
+"""The kinds that may have a field."""
+_MUST: Final = {"columns": STORED - {Kind.SOURCE}, "query": QUERIED, "source": {Kind.SOURCE}, "sink": {Kind.SINK}}
 _LONGEST_NAME: Final = 255
-_INSTANTS: Final = {"timestamp", "timestamp_ntz"}
-_TRANSFORMABLE: Final = {
-    "years": {"date", *_INSTANTS},
-    "months": {"date", *_INSTANTS},
-    "days": {"date", *_INSTANTS},
-    "hours": _INSTANTS,
-    "bucket": {"int", "bigint", "decimal", "date", *_INSTANTS, "string", "binary"},
-    "truncate": {"int", "bigint", "decimal", "string", "binary"},
-    "": {"boolean", "int", "bigint", "float", "double", "decimal", "date", *_INSTANTS, "string", "binary"},
-}
-"""Types of columns that each transform takes; the empty name is partitioning by the column itself."""
+T = TypeVar("T")
 
 
 def checked(obj: BuiltinObject) -> tuple[BuiltinObject, Sequence[Problem]]:
@@ -60,7 +38,10 @@ def checked(obj: BuiltinObject) -> tuple[BuiltinObject, Sequence[Problem]]:
     partitioning = tuple(obj.partitioning)
     if columns and obj.kind in STORED:
         found += name_findings(obj.keys, (each.name for each in columns), "keys")
-        partitioning = tuple(_partitioning(obj.partitioning, columns, found))
+        transform = partial(canonical_transform, columns=columns)
+        numbered = enumerate(partitioning)
+        partitioning = tuple(_canonical(each, transform, found, f"partitioning.{number}") for number, each in numbered)
+        found += _listed_twice(partitioning, "partitioning")
     if obj.sink is not None and obj.kind is Kind.SINK:
         found += sink_findings(obj.sink)
     obj = replace(
@@ -89,10 +70,10 @@ def _shape(obj: BuiltinObject) -> Iterator[Problem]:
     kind = obj.kind.value
     if problem := name_problem(obj.name):
         yield Problem("name", problem, "write namespace.name")
-    for name, (may, must) in _FIELDS.items():
-        if getattr(obj, name) and obj.kind not in may:
+    for name, kinds in _MAY.items():
+        if getattr(obj, name) and obj.kind not in kinds:
             yield Problem(name, f"a {kind} has no {name}")
-        elif not getattr(obj, name) and obj.kind in must:
+        elif not getattr(obj, name) and obj.kind in _MUST.get(name, ()):
             yield Problem(name, f"a {kind} has {name}", "none is given")
     for name in obj.properties:
         if name.casefold().startswith("rfr."):
@@ -114,23 +95,20 @@ def _keep(obj: BuiltinObject) -> Iterator[Problem]:
 
 
 def _columns(columns: Sequence[Column], found: list[Problem]) -> Iterator[Column]:
-    """The columns with canonical types.
-
-    :param found: takes what is wrong
-    """
-    names, before = dict[str, int](), dict[str, int]()
+    """The columns with canonical types."""
+    before = dict[str, int]()
     for number, column in enumerate(columns):
         path, name = f"columns.{number}", column.name
         if problem := _column_name_problem(name):
             found.append(Problem(f"{path}.name", f"a column's name {problem}: {name[:40]!r}"))
-        if names.setdefault(name.casefold(), number) != number:
-            found.append(Problem(f"{path}.name", f"two columns are called {name}", "names are compared without case"))
         for at, was in enumerate(column.was):
-            old = None if was.name is None else was.name.casefold()
-            if old is not None and before.setdefault(old, number) != number:
+            if was.name is not None and before.setdefault(was.name.casefold(), number) != number:
                 found.append(Problem(f"{path}.was.{at}", f"two columns were called {was.name}"))
-        kind = _type(column.type, f"{path}.type", name, found)
+        kind = _canonical(column.type, parse_type, found, f"{path}.type", f"{name}: ")
         yield replace(column, type=kind, was=tuple(_was(column, path, found)))
+    for (number, column), _ in repeated(enumerate(columns), lambda each: each[1].name.casefold()):
+        problem = f"two columns are called {column.name}"
+        found.append(Problem(f"columns.{number}.name", problem, "names are compared without case"))
 
 
 def _column_name_problem(name: str) -> str | None:
@@ -142,25 +120,38 @@ def _column_name_problem(name: str) -> str | None:
 
 
 def _was(column: Column, path: str, found: list[Problem]) -> Iterator[Was]:
+    """What the column was, with canonical types."""
+    name = column.name
     for at, was in enumerate(column.was):
         here = f"{path}.was.{at}"
         if was == Was():
-            found.append(Problem(here, f"{column.name}: was says nothing", "give name, type or using"))
-        if was.name is not None and was.name.casefold() == column.name.casefold() and not (was.type or was.using):
-            found.append(Problem(here, f"{column.name} was always called so", "leave was out"))
-        try:
-            check_expression("1" if was.using is None else was.using)
-        except QueryError as error:
-            found.append(Problem(here, f"{column.name}: using: {error.problem}", error.remedy))
-        yield was if was.type is None else replace(was, type=_type(was.type, here, column.name, found))
+            found.append(Problem(here, f"{name}: was says nothing", "give name, type or using"))
+        if was.name is not None and was.name.casefold() == name.casefold() and not (was.type or was.using):
+            found.append(Problem(here, f"{name} was always called so", "leave was out"))
+        if was.using is not None:
+            _canonical(was.using, check_expression, found, here, f"{name}: using: ")
+        kind = None if was.type is None else _canonical(was.type, parse_type, found, here, f"{name}: ")
+        yield replace(was, type=kind)
 
 
-def _type(text: str, path: str, column: str, found: list[Problem]) -> str:
+def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
+    """The canonical text; the text as it is, if it can't be parsed, which is a problem then.
+
+    :param what: comes before the problem
+    """
     try:
-        return str(parse_type(text))
+        return str(parse(text))
     except ConfigurationError as error:
-        found.append(Problem(path, f"{column}: {error.problem}", error.remedy))
+        found.append(Problem(path, f"{what}{error.problem}", error.remedy))
         return text
+
+
+def repeated(values: Iterable[T], key: Callable[[T], Hashable]) -> Iterator[tuple[T, T]]:
+    """Each value whose key one before it has, with that one."""
+    known: dict[Hashable, T] = {}
+    for each in values:
+        if (first := known.setdefault(key(each), each)) is not each:
+            yield each, first
 
 
 def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iterator[Problem]:
@@ -169,22 +160,12 @@ def name_findings(names: Sequence[str], valid: Iterable[str], path: str) -> Iter
     for number, name in enumerate(names):
         if name.casefold() not in known:
             yield Problem(f"{path}.{number}", f"there is no column {name}", nearest(name, known.values()))
-        if name.casefold() in (each.casefold() for each in names[:number]):
-            yield Problem(f"{path}.{number}", f"{name} is listed twice")
+    yield from _listed_twice(names, path)
 
 
-def _partitioning(texts: Sequence[str], columns: Sequence[Column], found: list[Problem]) -> Iterator[str]:
-    seen = set[str]()
-    for number, text in enumerate(texts):
-        path, transform = f"partitioning.{number}", text
-        try:
-            transform = canonical_transform(text, columns)
-        except ConfigurationError as error:
-            found.append(Problem(path, error.problem, error.remedy))
-        if transform.casefold() in seen:
-            found.append(Problem(path, f"{transform} is listed twice"))
-        seen.add(transform.casefold())
-        yield transform
+def _listed_twice(texts: Iterable[str], path: str) -> Iterator[Problem]:
+    for (number, text), _ in repeated(enumerate(texts), lambda each: each[1].casefold()):
+        yield Problem(f"{path}.{number}", f"{text} is listed twice")
 
 
 def canonical_transform(text: str, columns: Sequence[Column]) -> str:
@@ -201,6 +182,6 @@ def canonical_transform(text: str, columns: Sequence[Column]) -> str:
         kind = parse_type(column.type)
     except ConfigurationError:
         return text  # the column's own finding says so
-    if kind.name not in _TRANSFORMABLE[transform.name]:
+    if not transform.takes(kind):
         raise ConfigurationError("partitioning", f"{text!r}: {column.name} is {kind}", "another column or transform")
     return str(replace(transform, column=column.name))

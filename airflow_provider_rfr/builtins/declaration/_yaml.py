@@ -29,7 +29,7 @@ class Flaw(NamedTuple):
     remedy: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """A value and its place.
 
@@ -95,7 +95,7 @@ class _Reader:
 
     def node(self, event: Any, depth: int = 0) -> Node:
         """The node that begins with an event; it takes all events of the node."""
-        start, line = event.start_mark, event.start_mark.line + 1
+        start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             self._flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT)
             return Node(line, None)
@@ -104,7 +104,7 @@ class _Reader:
         if isinstance(event, yaml.ScalarEvent):
             is_text = not event.implicit[0] or event.tag == _TEXT
             value = event.value if is_text else plain_value(event.value)
-            return Node(line, value, event.value, start.column + 1, self._text[start.index : event.end_mark.index])
+            return Node(line, value, event.value, start.column + 1, self._text[start.index : end.index])
         if depth == _DEEPEST:
             raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
         if isinstance(event, yaml.SequenceStartEvent):

@@ -74,8 +74,9 @@ class _Collector:
     def _path(self, path: Path) -> None:
         found = [path]
         if path.is_dir():
-            inside = (each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
-            found = sorted(each for each in inside if not _is_hidden(each.relative_to(path)))
+            found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
+            # A hidden folder may be the source itself.
+            found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
         for each in found:
             self._file(each)
         if not found:
@@ -102,11 +103,9 @@ class _Collector:
             if found is not None:
                 self._take(found, node, ours=ours)
 
-    def _take(
-        self, found: BuiltinObject | Removed | Instances, node: Node | None = None, *, ours: bool = False
-    ) -> None:
+    def _take(self, found: Declaration, node: Node | None = None, *, ours: bool = False) -> None:
         if isinstance(found, BuiltinObject):
-            self.declared.append(Declared(found, node, ours))
+            self.declared.append(Declared(found, node or Node(found.place.line or 1, None), ours))
         elif isinstance(found, Removed):
             self.removed.append(found)
         else:
@@ -115,10 +114,6 @@ class _Collector:
     def _miss(self, place: str, problem: str, remedy: str = "", name: str = "") -> None:
         self.whole = False
         self.problems.append(Problem(name, problem, remedy, place))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def load_objects(
@@ -166,6 +161,6 @@ def load_objects(
 
 
 def _by_place(problem: Problem) -> tuple[list[str | int], str]:
-    """Numbers of lines, and of files, in their own order."""
+    """Sorts the numbers in a place as numbers: line 9 comes before line 10."""
     parts = re.split(r"(\d+)", problem.place)
     return [int(part) if number % 2 else part for number, part in enumerate(parts)], problem.field

@@ -15,10 +15,7 @@ __all__ = ["RegisteredView", "SparkSettings", "SparkSqlEngine", "open_session", 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "RegisteredView": "_engine",
-        "SparkSettings": "_session",
-        "SparkSqlEngine": "_engine",
-        "open_session": "_session",
-        "register_views": "_engine",
+        "_engine": ("RegisteredView", "SparkSqlEngine", "register_views"),
+        "_session": ("SparkSettings", "open_session"),
     },
 )

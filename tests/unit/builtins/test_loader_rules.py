@@ -45,6 +45,8 @@ def table(*more: str, columns: str = "[{name: id, type: int}, {name: at, type: t
             ":4: ops.v: a: a view has no was; its query says what it is",
         ),
         ("kind: view\nname: ops.v\nquery: SELECT 1 AS a\nexportable: true\n", ":4: ops.v: a view has no exportable"),
+        (table("place: {file: x}"), ":4: ops.t: place is not a field"),
+        ("kind: [table]\nname: ops.t\n", ":1: ops.t: kind is a list, not a text"),
         (table("qery: x"), ":4: ops.t: qery is not a field; did you mean query?"),
         (table("keep: 7"), ":4: ops.t: keep is 7, not true, false or a text"),
         (table("keep: [billing]"), ":4: ops.t: keep is a list, not true, false or a text"),
