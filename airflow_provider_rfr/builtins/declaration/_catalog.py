@@ -106,7 +106,7 @@ class Catalog:
                     yield reader.problem(finding.field, finding.problem, finding.remedy)
 
     def _missing(self, reader: BuiltinObject, name: str) -> tuple[str, str] | None:
-        """What to say of a name that is not declared; nothing, if it may be somebody else's."""
+        """The problem with a name that is not declared; None, if somebody else may own it."""
         if name in map(str.casefold, reader.depends_on):
             return None
         inside = name.partition(".")[2]
@@ -123,7 +123,7 @@ class Catalog:
         return f"it reads {name}, which is not declared", f"{close} {hint}".strip()
 
     def _query_problems(self, each: Declared) -> Iterator[Problem]:
-        """What is wrong with the query of an object; what it reads was looked at before."""
+        """What is wrong with the query of an object; the names that it reads were checked before."""
         query, namespace, columns_of = each.obj.query or "", namespace_of(each.obj.name), self._columns_of
         try:
             for found in facts.query_problems(query, columns_of, namespace):
@@ -138,9 +138,8 @@ class Catalog:
         given = [name.casefold() for name in names]
         for name, count in Counter(given).items():
             if count > 1:
-                yield each.problem(
-                    "query", f"two of its columns are called {name}", "give one another name: ... AS name"
-                )
+                remedy = "give one another name: ... AS name"
+                yield each.problem("query", f"two of its columns are called {name}", remedy)
         columns, rest = [column.name for column in each.obj.columns], iter(given)
         wanted = [name.casefold() for name in columns]
         # A star stands for those of its columns that are declared.
@@ -151,7 +150,7 @@ class Catalog:
 
 
 def _reads(obj: BuiltinObject) -> bool:
-    """Whether it has what its kind reads by; what is missing or strange was told before."""
+    """Whether it has the field by which its kind reads; a field of another kind is a problem of its own."""
     return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
 
 
@@ -179,7 +178,7 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
             return Graph(reads).order(str), circles
         except CycleError as error:
             circles.append(error.cycle)
-            # To a graph, a name without an entry is none of its nodes.
+            # The graph leaves out edges to names that have no entry.
             reads = {key: found for key, found in reads.items() if key not in error.cycle}
     return (), circles
 
@@ -200,10 +199,14 @@ def instances_problems(listed: Sequence[Instances]) -> Iterator[Problem]:
         if not is_plain(name):
             yield Problem(name, f"{name!r} is not a name", "write what per_instance says, e.g. lake", place)
         for key, called in each.instances.items():
-            if not isinstance(key, str) or not key.strip():
+            if not _is_text(key):
                 yield Problem(name, f"the id {key!r} of an instance is not text", "write ID: NAME", place)
-            elif not isinstance(called, str) or not called.strip():
+            elif not _is_text(called):
                 yield Problem(name, f"the name {called!r} of {key} is not text", "write ID: NAME", place)
     for each, first in repeated(listed, lambda each: each.name):
         problem = f"there is a list of each {each.name} already: {first.place}"
         yield Problem(each.name, problem, "keep one of the two", str(each.place))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

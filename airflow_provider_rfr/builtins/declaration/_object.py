@@ -135,7 +135,7 @@ def _was(column: Column, path: str, found: list[Problem]) -> Iterator[Was]:
 
 
 def _canonical(text: str, parse: Callable[[str], object], found: list[Problem], path: str, what: str = "") -> str:
-    """The canonical text; the text as it is, if it can't be parsed, which is a problem then.
+    """The canonical text; the text as it is, with a problem, if it can't be parsed.
 
     :param what: comes before the problem
     """

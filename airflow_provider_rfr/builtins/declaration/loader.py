@@ -143,9 +143,8 @@ def load_objects(
     declared, problems, flawed = list[Declared](), collected.problems, set[str]()
     for each in collected.declared:
         obj, found = checked(each.obj)
-        one = replace(each, obj=obj)
-        declared.append(one)
-        problems += [one.problem(told.field, told.problem, told.remedy) for told in found]
+        declared.append(replace(each, obj=obj))
+        problems += [each.problem(one.field, one.problem, one.remedy) for one in found]
         flawed.update([obj.key] if found else ())
     problems += Catalog(declared, flawed=flawed, whole=collected.whole).problems()
     problems += [*removal_problems(collected.removed), *instances_problems(collected.instances)]
