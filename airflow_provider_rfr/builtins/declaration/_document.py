@@ -73,7 +73,8 @@ def _plain(node: Node, model: type | None, flaws: list[Flaw], path: str = "") ->
         return [_plain(each, model, flaws, f"{path}{number}.") for number, each in enumerate(node.value)]
     if not isinstance(node.value, dict):
         return node.text if model is str and node.value is not None else node.value
-    if model is None or model is str:
+    if model is None or model is str or path.endswith("columns."):
+        # Its keys are the author's own; of columns, it is a problem of its own that they are no list.
         return {key: _plain(each, model, flaws) for key, each in node.value.items()}
     found, known = {}, _fields(model) if path else _fields(model) | {"kind"}
     for key, each in node.value.items():
