@@ -103,8 +103,18 @@ def identifier(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-WRITTEN: Final = "written"
-"""Key in an identifier's ``meta``: the name as its author wrote it; the identifier itself is as Spark compares it."""
+class Name(str):
+    """A name as Spark compares it; ``written`` is how its author wrote it."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __new__(cls, written: str) -> Name:
+        name = super().__new__(cls, written.casefold())
+        name.written = written
+        return name
+
+
 _BEGINNINGS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.FROM})
 _WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into)
 _CONTINUED = re.compile(r"--[^\n]*\\\s*\n")
@@ -138,8 +148,7 @@ def parse_query(query: str) -> exp.Query:
         raise QueryError("it is not a SELECT", _ONE_SELECT)
     _check_tree(tree)
     for each in tree.find_all(exp.Identifier):
-        each.meta[WRITTEN] = each.name
-        each.set("this", each.name.casefold())
+        each.set("this", Name(each.name))
     return tree
 
 
@@ -188,46 +197,29 @@ def _check_tree(tree: exp.Query) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _column_spans(expression: str) -> tuple[tuple[str, int, int], ...]:
+def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
     """The columns that an expression reads, as they are compared, with the places of their names in its text.
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
 
-    :raises ValueError: it can't be parsed as an expression
+    :raises ValueError: it can't be parsed as an expression over columns
     """
     try:
-        tree = sqlglot.parse_one(expression, read="spark")
-    except SqlglotError as error:
+        words = [each.parts[0] for each in sqlglot.parse_one(expression, read=DIALECT).find_all(exp.Column)]
+        found = {(each.name.casefold(), each.meta["start"], each.meta["end"] + 1) for each in words}
+    except (SqlglotError, KeyError) as error:
         raise ValueError(f"{expression!r} can't be read as an expression") from error
-    found = set()
-    for column in tree.find_all(exp.Column):
-        name = column.parts[0]
-        place = name.meta
-        if "start" not in place:
-            raise ValueError(f"{expression!r} can't be read as an expression over columns")
-        found.add((name.name.casefold(), int(place["start"]), int(place["end"]) + 1))
     return tuple(sorted(found, key=lambda each: each[1]))
 
 
 def columns_read(expression: str) -> tuple[str, ...]:
     """The columns that an expression reads, as they are compared."""
-    return tuple(dict.fromkeys(name for name, _, _ in _column_spans(expression)))
+    return tuple(dict.fromkeys(name for name, _, _ in _columns_in(expression)))
 
 
-def bare_column(expression: str) -> str | None:
-    """The column, if the expression is nothing but one."""
-    spans = _column_spans(expression)
-    text = expression.strip()
-    return spans[0][0] if len(spans) == 1 and spans[0][2] - spans[0][1] == len(text) else None
-
-
-def compose(expression: str, inner: Mapping[str, str]) -> str:
-    """``expression`` over what ``inner`` makes of the columns; nothing but the columns' names is touched."""
-    known = {name.casefold(): text for name, text in inner.items()}
-    for name, start, end in reversed(_column_spans(expression)):
-        if name in known:
-            text = known[name].strip()
-            whole = end - start == len(expression.strip())
-            put = text if whole or bare_column(text) is not None else f"({text})"
-            expression = expression[:start] + put + expression[end:]
+def compose(expression: str, names: Mapping[str, str]) -> str:
+    """The expression with other names for columns, as they are to be written; nothing else is touched."""
+    known = {name.casefold(): text for name, text in names.items()}
+    for name, start, end in reversed(_columns_in(expression)):
+        expression = expression[:start] + known.get(name, expression[start:end]) + expression[end:]
     return expression
