@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, without_comments
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql, spliced, without_comments
 from airflow_provider_rfr.builtins.sql.scopes import (
     ColumnsOf,
     Item,
@@ -282,10 +282,7 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "") -> str:
                 scopes.items(scope)
             elif isinstance(node, exp.Star) and reads_columns(node):
                 edits.append(_edit(query, node, scopes.star(scope, node)))
-    # From the end, so that the places before an edit stay valid.
-    for start, end, text in sorted(edits, reverse=True):
-        query = query[:start] + text + query[end:]
-    return query
+    return spliced(query, edits)
 
 
 def _edit(query: str, star: exp.Star, items: Sequence[Item]) -> tuple[int, int, str]:

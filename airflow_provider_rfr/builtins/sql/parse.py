@@ -1,4 +1,4 @@
-"""Parsing one query or expression, its canonical text for comparisons, and composing expressions.
+"""Parsing one query or expression, its canonical text for comparisons, and edits of its author's text.
 
 The canonical text comes from sqlglot's tokenizer for Spark, not from its generator: nothing can be lost on the way,
 and the result hardly depends on sqlglot's version."""
@@ -6,10 +6,9 @@ and the result hardly depends on sqlglot's version."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
-from itertools import dropwhile
 from typing import Final
 
 import sqlglot
@@ -20,7 +19,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain
 
-DIALECT: Final = "spark"
+_SPARK: Final = Dialect.get_or_raise("spark")
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
@@ -35,7 +34,7 @@ def tokens(query: str) -> Sequence[Token]:
 
     :raises SqlglotError: a string, a name or a comment has no end
     """
-    return tuple(Dialect.get_or_raise(DIALECT).tokenize(without_comments(query)))
+    return tuple(_SPARK.tokenize(without_comments(query)))
 
 
 @lru_cache(maxsize=8)
@@ -48,13 +47,10 @@ def without_comments(query: str) -> str:
     """
     if "--" not in query and "/*" not in query:
         return query
-    kept: list[str] = []
-    at = 0
-    for token in Dialect.get_or_raise(DIALECT).tokenize(query):
-        if token.start >= at:
-            kept += [_INK.sub(" ", query[at : token.start]), query[token.start : token.end + 1]]
-            at = token.end + 1
-    return "".join([*kept, _INK.sub(" ", query[at:])])
+    kept = list(_INK.sub(" ", query))
+    for token in _SPARK.tokenize(query):
+        kept[token.start : token.end + 1] = query[token.start : token.end + 1]
+    return "".join(kept)
 
 
 @lru_cache(maxsize=65_536)
@@ -81,7 +77,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield text
         elif token.token_type is TokenType.HINT:
             inside = text[3:-2]
-            yield from ("/*+", *_words(inside, Dialect.get_or_raise(DIALECT).tokenize(inside)), "*/")
+            yield from ("/*+", *_words(inside, _SPARK.tokenize(inside)), "*/")
         elif set(text) == {">"}:
             # Two types that end together are no shift.
             yield from text
@@ -92,7 +88,7 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
 @cache
 def _keywords() -> frozenset[str]:
     """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = Dialect.get_or_raise(DIALECT).tokenizer_class.KEYWORDS
+    keywords = _SPARK.tokenizer_class.KEYWORDS
     return frozenset(word for each in keywords for word in each.upper().split())
 
 
@@ -101,6 +97,14 @@ def identifier(name: str) -> str:
     if is_plain(name) and name.upper() not in _keywords():
         return name
     return "`" + name.replace("`", "``") + "`"
+
+
+def spliced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with something else at some places, each of which is a start, an end, and what comes there."""
+    # From the end, so that the places before an edit stay valid.
+    for start, end, put in sorted(edits, reverse=True):
+        text = text[:start] + put + text[end:]
+    return text
 
 
 class Name(str):
@@ -119,7 +123,6 @@ _BEGINNINGS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, To
 _WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into)
 _CONTINUED = re.compile(r"--[^\n]*\\\s*\n")
 _ONE_SELECT = "a view is one SELECT, which creates and changes nothing"
-_NO_SELECT = {TokenType.VALUES: "VALUES", TokenType.TABLE: "TABLE"}
 
 
 @lru_cache(maxsize=128)
@@ -132,7 +135,7 @@ def parse_query(query: str) -> exp.Query:
     try:
         words = list(tokens(query))
         _check_words(query, words)
-        found = Dialect.get_or_raise(DIALECT).parser().parse(words, without_comments(query))
+        found = _SPARK.parser().parse(words, without_comments(query))
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         where = f"line {first['line']}, column {first.get('col')}: " if first.get("line") else ""
@@ -170,17 +173,17 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("it is empty")
     if _CONTINUED.search(query):
         raise QueryError("a comment ends in a backslash", "Spark would take the next line for a part of the comment")
-    after = list(dropwhile(lambda each: each.token_type is not TokenType.SEMICOLON, words))
-    if any(each.token_type is not TokenType.SEMICOLON for each in after):
+    kinds = [each.token_type for each in words]
+    if TokenType.SEMICOLON in kinds:
+        if {*kinds[kinds.index(TokenType.SEMICOLON) :]} == {TokenType.SEMICOLON}:
+            raise QueryError("it ends in a semicolon", "leave it out: the query becomes a part of other statements")
         raise QueryError("it is more than one statement", "write one document for each")
-    if after:
-        raise QueryError("it ends in a semicolon", "leave it out: the query becomes a part of other statements")
-    first = words[0]
-    if first.token_type in _NO_SELECT or first.text.upper() in _NO_SELECT.values():
-        raise QueryError(f"it begins with {first.text.upper()}", "write SELECT and the columns")
-    if first.token_type not in _BEGINNINGS:
-        raise QueryError(f"it begins with {first.text.upper()!r}", _ONE_SELECT)
-    if any(each.token_type is TokenType.L_BRACE for each in words):
+    first = words[0].text.upper()
+    if first in ("VALUES", "TABLE"):
+        raise QueryError(f"it begins with {first}", "write SELECT and the columns")
+    if kinds[0] not in _BEGINNINGS:
+        raise QueryError(f"it begins with {first!r}", _ONE_SELECT)
+    if TokenType.L_BRACE in kinds:
         raise QueryError("it has braces", "a query is not a template; write it out")
 
 
@@ -205,7 +208,7 @@ def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
     :raises ValueError: it can't be parsed as an expression over columns
     """
     try:
-        words = [each.parts[0] for each in sqlglot.parse_one(expression, read=DIALECT).find_all(exp.Column)]
+        words = [each.parts[0] for each in sqlglot.parse_one(expression, read=_SPARK).find_all(exp.Column)]
         found = {(each.name.casefold(), each.meta["start"], each.meta["end"] + 1) for each in words}
     except (SqlglotError, KeyError) as error:
         raise ValueError(f"{expression!r} can't be read as an expression") from error
@@ -220,6 +223,5 @@ def columns_read(expression: str) -> tuple[str, ...]:
 def compose(expression: str, names: Mapping[str, str]) -> str:
     """The expression with other names for columns, as they are to be written; nothing else is touched."""
     known = {name.casefold(): text for name, text in names.items()}
-    for name, start, end in reversed(_columns_in(expression)):
-        expression = expression[:start] + known.get(name, expression[start:end]) + expression[end:]
-    return expression
+    places = _columns_in(expression)
+    return spliced(expression, ((start, end, known[name]) for name, start, end in places if name in known))

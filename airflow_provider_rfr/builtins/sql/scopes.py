@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from airflow_provider_rfr.builtins.sql.parse import Name, identifier, parse_query
+from airflow_provider_rfr.builtins.sql.parse import Name, identifier, parse_query, spliced
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import quoted
 
@@ -144,7 +144,7 @@ class Scopes:
         if [name for name, _ in scope.references].count(alias) > 1:
             problem = f"it is not clear which table {alias or 'a star'} stands for"
             raise QueryError(problem, "give each an alias of its own")
-        source, given = scope.sources[alias], node.alias_column_names
+        source, given = scope.sources[alias], _given(node)
         if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
             return _renamed(self.outputs(source), given, alias)
         name = full_name(parts, self._namespace)
@@ -152,7 +152,7 @@ class Scopes:
         if names is None and not given:
             remedy = "write them out" if name else _NAME_THEM
             raise QueryError(f"the columns of {name or 'a function'} are not known here", remedy)
-        return tuple(given) if names is None else _renamed(tuple(map(Name, names)), given, alias)
+        return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
 
     def outputs(self, scope: Scope) -> tuple[Name, ...]:
         """The columns of a scope's result.
@@ -161,8 +161,8 @@ class Scopes:
         """
         if id(scope) not in self._outputs:
             # A recursive query reads itself by a scope that knows nothing of its names.
-            cte = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else None
-            given = scope.outer_columns if cte is None else cte.alias_column_names
+            holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
+            given = _given(holder) if scope.is_cte or scope.outer_columns else ()
             self._outputs[id(scope)] = _renamed(tuple(self._names(scope.expression)), given, "a subquery")
         return self._outputs[id(scope)]
 
@@ -184,9 +184,19 @@ class Scopes:
 
         :raises QueryError: one is not known, or two have one name
         """
-        column = star.parent
-        if not isinstance(column, exp.Column):
-            return _without_excepted(self.items(scope), star)
+        column, except_ = star.parent, star.args.get("except_") or ()
+        if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
+            raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
+        items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
+        names = [each.name for each in items]
+        for each in except_:
+            if (isinstance(each, exp.Column) and each.table) or each.name not in names:
+                raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
+        if not (left := [item for item in items if item.name not in [each.name for each in except_]]):
+            raise QueryError("a star expands to no column")
+        return left
+
+    def _of_table(self, scope: Scope, column: exp.Column) -> list[Item]:
         parts = tuple(each.name for each in column.parts)
         found = [each for each in self.sources(scope) if each.prefix(parts) == len(parts) - 1]
         if len(found) != 1:
@@ -194,7 +204,7 @@ class Scopes:
             raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
         if found[0].unknown is not None:
             raise found[0].unknown
-        return _without_excepted([Item(None, each) for each in found[0].columns], star)
+        return [Item(None, each) for each in found[0].columns]
 
     def items(self, scope: Scope) -> list[Item]:
         """The columns of all sources; raises as :meth:`star`."""
@@ -256,22 +266,16 @@ def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole
     return [*first, *(each for each in (*left, *right) if each.name not in using)]
 
 
-def _renamed(names: tuple[Name, ...], given: Sequence[Name], what: str) -> tuple[Name, ...]:
+def _given(node: exp.Expr | None) -> tuple[Name, ...]:
+    """The names that an alias gives to columns: ``AS t(a, b)``."""
+    alias = node.args.get("alias") if node is not None else None
+    return tuple(each.this for each in alias.columns) if isinstance(alias, exp.TableAlias) else ()
+
+
+def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tuple[Name, ...]:
     if given and len(given) != len(names):
         raise QueryError(f"{what} has {len(names)} columns, and {len(given)} names for them")
-    return tuple(given) or names
-
-
-def _without_excepted(items: list[Item], star: exp.Expr) -> list[Item]:
-    if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
-        raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
-    for each in star.args.get("except_") or ():
-        if (isinstance(each, exp.Column) and each.table) or each.name not in [item.name for item in items]:
-            raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
-        items = [item for item in items if item.name != each.name]
-    if not items:
-        raise QueryError("a star expands to no column")
-    return items
+    return given or names
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,10 +310,8 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
             if start is not None and end is not None:
                 text, name = query[start : end + 1], full_name(parts, namespace)
                 places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), _is_fixed(table))
-    for (start, end), named in sorted(places.items(), key=lambda each: each[0], reverse=True):
-        put = replace(named)
-        query = query if put is None else query[:start] + put + query[end:]
-    return query
+    edits = ((*place, replace(places[place])) for place in sorted(places, reverse=True))
+    return spliced(query, ((start, end, put) for start, end, put in edits if put is not None))
 
 
 def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> str:
