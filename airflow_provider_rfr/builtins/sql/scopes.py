@@ -1,15 +1,15 @@
-"""The scopes of a query: which tables its names mean, which columns come out, and replacing table names in its text."""
+"""What the SELECTs of a query read and give, and replacing table names in its text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from airflow_provider_rfr.builtins.sql.parse import WRITTEN, identifier, parse_query
+from airflow_provider_rfr.builtins.sql.parse import Name, identifier, parse_query, spliced
 from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import quoted
 
@@ -39,20 +39,15 @@ def table_parts(node: exp.Expr) -> Parts:
     return tuple(each.name for each in node.parts)
 
 
-def is_fixed(table: exp.Expr) -> bool:
-    """Whether the query says at which snapshot it reads the table, which may have had other columns then."""
-    return bool(table.args.get("version") or table.args.get("when"))
-
-
 def full_name(parts: Parts, namespace: str) -> str:
     """The name as objects' names are compared."""
     whole = ".".join(map(quoted, parts))
     return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
 
 
-def written(name: exp.Expr) -> str:
-    """A name as its author wrote it."""
-    return str(name.meta.get(WRITTEN, name.name))
+def _is_fixed(table: exp.Expr) -> bool:
+    """Whether the query says at which snapshot it reads the table, which may have had other columns then."""
+    return bool(table.args.get("version") or table.args.get("when"))
 
 
 def is_natural(node: exp.Expr | None) -> bool:
@@ -68,131 +63,183 @@ def reads_columns(node: exp.Expr) -> bool:
     return not (isinstance(node.parent, exp.Select) and isinstance(node.parent.parent, exp.Exists))
 
 
-_NAME_THEM = "write them out, or name them in its alias: AS t(a, b)"
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table, query or function that a SELECT reads.
+
+    :ivar node: where it stands in the query
+    :ivar parts: of a table's name; none for a query or a function
+    :ivar columns: none, if they are not known
+    :ivar unknown: why they are not known
+    """
+
+    alias: str
+    node: exp.Expr
+    parts: Parts
+    columns: tuple[Name, ...]
+    unknown: QueryError | None
+
+    def prefix(self, parts: Parts) -> int:
+        """How many parts of a column's name are the name of this source."""
+        if len(parts) > 1 and parts[0] == self.alias:
+            return 1
+        # A catalog's name may come before it, in the query as well as in the name.
+        for length in range(2, len(parts) if len(self.parts) > 1 and not self.node.alias else 0):
+            both = min(length, len(self.parts))
+            if parts[length - both : length] == self.parts[-both:]:
+                return length
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """A column that a star expands to.
 
-    :ivar source: alias of what it comes from; None where both sides of a join have it
+    :ivar source: alias of what it comes from; None where that need not be written
     """
 
     source: str | None
-    name: str
-
-    @property
-    def key(self) -> str:
-        return self.name.casefold()
+    name: Name
 
     def __str__(self) -> str:
-        return identifier(self.name) if self.source is None else f"{identifier(self.source)}.{identifier(self.name)}"
+        return ".".join(identifier(each) for each in (self.source, self.name.written) if each)
 
 
-class Outputs:
-    """Columns of the scopes of one query; each is looked at once. Names are as their author wrote them."""
+_NAME_THEM = "write them out, or name them in its alias: AS t(a, b)"
 
-    def __init__(self, columns_of: ColumnsOf, namespace: str) -> None:
+
+class Scopes:
+    """The SELECTs of one query, what they read and what they give; each is looked at once.
+
+    :ivar all: inner ones first
+    """
+
+    def __init__(self, query: str, columns_of: ColumnsOf, namespace: str) -> None:
+        self.all = scopes_of(query)
         self._columns_of = columns_of
         self._namespace = namespace
-        self._known: dict[int, tuple[str, ...]] = {}
+        self._selects = {id(each.expression): each for each in self.all}
+        self._sources: dict[int, tuple[Source, ...]] = {}
+        self._outputs: dict[int, tuple[Name, ...]] = {}
 
-    def of(self, scope: Scope) -> tuple[str, ...]:
-        """Names of the columns of a scope's result.
+    def sources(self, scope: Scope) -> tuple[Source, ...]:
+        """What a scope reads, in Spark's order; nothing for a lateral view, whose SELECT reads all that as well."""
+        if id(scope) not in self._sources:
+            found = [] if isinstance(scope.expression, exp.UDTF) else scope.references
+            self._sources[id(scope)] = tuple(self._source(scope, *each) for each in found if each[0] in scope.sources)
+        return self._sources[id(scope)]
+
+    def _source(self, scope: Scope, alias: str, node: exp.Expr) -> Source:
+        # A pivot over what WITH names looks like a table.
+        table = isinstance(scope.sources[alias], exp.Table) and (node.text("db") or node.name not in scope.cte_sources)
+        parts = table_parts(node) if table else ()
+        try:
+            return Source(alias, node, parts, self._columns(scope, alias, node, parts), None)
+        except QueryError as error:
+            return Source(alias, node, parts, (), error)
+
+    def _columns(self, scope: Scope, alias: str, node: exp.Expr, parts: Parts) -> tuple[Name, ...]:
+        if node.args.get("pivots") or _place(node) is None:
+            raise QueryError("a star expands to a pivot, or to joins in brackets", "write its columns out")
+        if [name for name, _ in scope.references].count(alias) > 1:
+            problem = f"it is not clear which table {alias or 'a star'} stands for"
+            raise QueryError(problem, "give each an alias of its own")
+        source, given = scope.sources[alias], _given(node)
+        if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
+            return _renamed(self.outputs(source), given, alias)
+        name = full_name(parts, self._namespace)
+        names = self._columns_of(name) if name and not _is_fixed(node) else None
+        if names is None and not given:
+            remedy = "write them out" if name else _NAME_THEM
+            raise QueryError(f"the columns of {name or 'a function'} are not known here", remedy)
+        return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
+
+    def outputs(self, scope: Scope) -> tuple[Name, ...]:
+        """The columns of a scope's result.
 
         :raises QueryError: a column has no name, or a star can't be written out
         """
-        if id(scope) not in self._known:
+        if id(scope) not in self._outputs:
             # A recursive query reads itself by a scope that knows nothing of its names.
             holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
-            aliases = _alias_columns(holder) if scope.is_cte or scope.outer_columns else ()
-            self._known[id(scope)] = _renamed(tuple(self._names(scope)), aliases, "a subquery")
-        return self._known[id(scope)]
+            given = _given(holder) if scope.is_cte or scope.outer_columns else ()
+            self._outputs[id(scope)] = _renamed(tuple(self._names(scope.expression)), given, "a subquery")
+        return self._outputs[id(scope)]
 
-    def _names(self, scope: Scope) -> Iterator[str]:
-        while isinstance(scope.expression, exp.SetOperation):
-            scope = scope.set_operation_scopes[0]
-        query = scope.expression
-        if isinstance(query, exp.Subquery) or isinstance(query.this, exp.Subquery):
-            inner = scope.sources.get("")
-            if not isinstance(inner, Scope):
-                raise QueryError("the columns of a subquery are not known here", "write them out")
-            yield from self.of(inner)
-        elif not isinstance(query, exp.Select):
+    def _names(self, query: exp.Expr) -> Iterator[Name]:
+        while isinstance(query, (exp.SetOperation, exp.Subquery, exp.Lateral)):
+            query = query.this
+        if not isinstance(query, exp.Select):
             raise QueryError("the columns of a function are not known here", _NAME_THEM)
-        for number, each in enumerate(query.expressions if isinstance(query, exp.Select) else (), 1):
-            if each.is_star:
-                yield from (item.name for item in self.star(scope, each))
-            elif found := names_of(each):
-                yield from map(written, found)
-            else:
+        for number, each in enumerate(query.expressions, 1):
+            found, star = names_of(each), each.this if isinstance(each, exp.Column) else each
+            if isinstance(star, exp.Star):
+                found = [item.name for item in self.star(self._selects[id(query)], star)]
+            elif not found:
                 raise QueryError(f"column {number} of a SELECT has no name", "give it one: ... AS name")
+            yield from found
 
-    def star(self, scope: Scope, star: exp.Expr) -> list[Item]:
+    def star(self, scope: Scope, star: exp.Star) -> list[Item]:
         """The columns that a star, alone or behind a table's name, expands to, in Spark's order.
 
         :raises QueryError: one is not known, or two have one name
         """
-        if not isinstance(star, exp.Column):
-            return _without_excepted(self.items(scope), star)
-        parts, found = tuple(each.name for each in star.parts[:-1]), []
-        for node in _nodes(scope):
-            if parts == (node.alias_or_name,) or (not node.alias and parts == table_parts(node)[-len(parts) :]):
-                found.append(node)
+        column, except_ = star.parent, star.args.get("except_") or ()
+        if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
+            raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
+        items = self._of_table(scope, column) if isinstance(column, exp.Column) else self.items(scope)
+        names = [each.name for each in items]
+        for each in except_:
+            if (isinstance(each, exp.Column) and each.table) or each.name not in names:
+                raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
+        if not (left := [item for item in items if item.name not in [each.name for each in except_]]):
+            raise QueryError("a star expands to no column")
+        return left
+
+    def _of_table(self, scope: Scope, column: exp.Column) -> list[Item]:
+        parts = tuple(each.name for each in column.parts)
+        found = [each for each in self.sources(scope) if each.prefix(parts) == len(parts) - 1]
         if len(found) != 1:
-            name = ".".join(written(each) for each in star.parts[:-1])
+            name = ".".join(each.this.written for each in column.parts[:-1])
             raise QueryError(f"{name}.* is not a table of this SELECT", f"write the fields out: {name}.field, ...")
-        columns = self.columns(scope, found[0], found[0].alias_or_name)
-        return _without_excepted([Item(None, each) for each in columns], star.this)
+        if found[0].unknown is not None:
+            raise found[0].unknown
+        return [Item(None, each) for each in found[0].columns]
 
     def items(self, scope: Scope) -> list[Item]:
         """The columns of all sources; raises as :meth:`star`."""
-        nodes = _nodes(scope)
-        if not isinstance(scope.expression, exp.Select) or not nodes:
+        sources, items = self.sources(scope), list[Item]()
+        if not sources:
             raise QueryError("a star stands where there is no FROM", "write its columns out")
-        items: list[Item] = []
-        unknown: list[QueryError] = []
-        for node in nodes:
-            alias, found = node.args.get("alias") or node, list[Item]()
-            source = written(alias.this) if isinstance(alias.this, exp.Identifier) else None
-            try:
-                found = [Item(source, name) for name in self.columns(scope, node, node.alias_or_name)]
-            except QueryError as error:
-                unknown.append(error)
-            items = _joined(items, found, node.parent, whole=not unknown)
+        unknown = [each.unknown for each in sources if each.unknown is not None]
+        for each in sources:
+            alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
+            items = _joined(items, [Item(alias, name) for name in each.columns], _place(each.node), whole=not unknown)
         known = f"known are {', '.join(map(str, items))}" if items else ""
         if unknown:
             raise QueryError(unknown[0].problem, "; ".join(filter(None, [unknown[0].remedy, known])))
-        keys = [each.key for each in items]
-        if any(each.source is None and keys.count(each.key) > 1 for each in items):
+        names = [each.name for each in items]
+        if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
             raise QueryError("a star expands to two columns of one name", f"write them out; {known}")
-        return [Item(None, each.name) for each in items] if len(nodes) == 1 else items
-
-    def columns(self, scope: Scope, node: exp.Expr, alias: str) -> tuple[str, ...]:
-        """The columns of one source; raises as :meth:`star`."""
-        if node.args.get("pivots") or node.args.get("joins"):
-            raise QueryError("a star expands to a pivot, or to joins in brackets", "write its columns out")
-        if alias not in scope.sources or [name for name, _ in scope.references].count(alias) > 1:
-            problem = f"it is not clear which table {alias or 'a star'} stands for"
-            raise QueryError(problem, "give each an alias of its own")
-        source, given = scope.sources[alias], _alias_columns(node)
-        if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
-            return _renamed(self.of(source), given, alias)
-        name = full_name(table_parts(node), self._namespace)
-        names = self._columns_of(name) if name and not is_fixed(node) else None
-        if names is None and not given:
-            remedy = "write them out" if name else _NAME_THEM
-            raise QueryError(f"the columns of {name or 'a function'} are not known here", remedy)
-        return _renamed(names, given, alias) if names is not None else tuple(map(written, given))
+        return items
 
 
-def names_of(projection: exp.Expr) -> Sequence[exp.Expr]:
-    """The identifiers that name an expression of a SELECT."""
+def _place(node: exp.Expr) -> exp.Expr | None:
+    """The JOIN, FROM or SELECT that reads a source; None for joins in brackets, which may have an alias together."""
+    around = node if isinstance(node, exp.Table) else node.parent
+    while isinstance(around, (exp.Table, exp.Subquery)):
+        if around.args.get("joins"):
+            return None
+        around = around.parent
+    return None if isinstance(around, exp.Join) and not isinstance(around.parent, exp.Select) else around
+
+
+def names_of(projection: exp.Expr) -> list[Name]:
+    """The names of an expression of a SELECT; none, if Spark would make one."""
     if isinstance(projection, exp.Aliases):
-        return projection.expressions
-    keys: dict[type[exp.Expr], str] = {exp.Alias: "alias", exp.Column: "this", exp.Dot: "expression"}
-    name = projection.args.get(keys.get(type(projection), ""))
-    return [name] if isinstance(name, exp.Identifier) else []
+        return [each.this for each in projection.expressions]
+    name = projection.output_name if isinstance(projection, (exp.Alias, exp.Column, exp.Dot)) else ""
+    return [name] if isinstance(name, Name) else []
 
 
 def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole: bool) -> list[Item]:
@@ -200,52 +247,35 @@ def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole
 
     :param whole: all of them are known
     """
-    theirs = {each.key for each in right}
+    theirs = {each.name for each in right}
     if is_natural(join):
-        both = ", ".join(identifier(each.name) for each in left if each.key in theirs)
+        both = ", ".join(identifier(each.name.written) for each in left if each.name in theirs)
         remedy = f"write USING ({both})" if both else "write USING and the columns"
         raise QueryError("NATURAL JOIN joins by whatever columns both sides happen to have", remedy)
-    if isinstance(join, exp.Join) and join.kind.upper() in ("SEMI", "ANTI"):
+    if not isinstance(join, exp.Join):
+        return [*left, *right]
+    using = [each.this for each in join.args.get("using") or ()]
+    first = [Item(None, each.name) for name in using for each in left if each.name == name]
+    if join.is_semi_or_anti_join:
         right = []
-    using = [written(each) for each in join.args.get("using") or ()] if isinstance(join, exp.Join) else []
     if not using or not whole:
         return [*left, *right]
-    keys = [name.casefold() for name in using]
-    first = [Item(None, each.name) for key in keys for each in left if each.key == key]
-    if len(first) != len(keys) or not theirs.issuperset(keys):
-        raise QueryError(f"USING ({', '.join(using)}) needs one column of each name on each side")
-    return [*first, *(each for each in (*left, *right) if each.key not in keys)]
+    if len(first) != len(using) or not theirs.issuperset(using):
+        names = ", ".join(each.written for each in using)
+        raise QueryError(f"USING ({names}) needs one column of each name on each side")
+    return [*first, *(each for each in (*left, *right) if each.name not in using)]
 
 
-def _nodes(scope: Scope) -> list[exp.Expr]:
-    """What is read in FROM, JOIN and LATERAL VIEW."""
-    args = scope.expression.args
-    start = [args["from_"].this] if args.get("from_") else []
-    return [*start, *(each.this for each in args.get("joins") or ()), *(args.get("laterals") or ())]
-
-
-def _alias_columns(node: exp.Expr | None) -> Sequence[exp.Expr]:
+def _given(node: exp.Expr | None) -> tuple[Name, ...]:
     """The names that an alias gives to columns: ``AS t(a, b)``."""
     alias = node.args.get("alias") if node is not None else None
-    return alias.columns if isinstance(alias, exp.TableAlias) else ()
+    return tuple(each.this for each in alias.columns) if isinstance(alias, exp.TableAlias) else ()
 
 
-def _renamed(names: tuple[str, ...], aliases: Sequence[exp.Expr], what: str) -> tuple[str, ...]:
-    if aliases and len(aliases) != len(names):
-        raise QueryError(f"{what} has {len(names)} columns, and {len(aliases)} names for them")
-    return tuple(map(written, aliases)) or names
-
-
-def _without_excepted(items: list[Item], star: exp.Expr) -> list[Item]:
-    if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
-        raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
-    for each in star.args.get("except_") or ():
-        if (isinstance(each, exp.Column) and each.table) or each.name not in {item.key for item in items}:
-            raise QueryError(f"EXCEPT names {each.name}, which is none of the star's columns")
-        items = [item for item in items if item.key != each.name]
-    if not items:
-        raise QueryError("a star expands to no column")
-    return items
+def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tuple[Name, ...]:
+    if given and len(given) != len(names):
+        raise QueryError(f"{what} has {len(names)} columns, and {len(given)} names for them")
+    return given or names
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +309,9 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
             start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
             if start is not None and end is not None:
                 text, name = query[start : end + 1], full_name(parts, namespace)
-                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), is_fixed(table))
-    for (start, end), named in sorted(places.items(), key=lambda each: each[0], reverse=True):
-        put = replace(named)
-        query = query if put is None else query[:start] + put + query[end:]
-    return query
+                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), _is_fixed(table))
+    edits = ((*place, replace(places[place])) for place in sorted(places, reverse=True))
+    return spliced(query, ((start, end, put) for start, end, put in edits if put is not None))
 
 
 def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> str:

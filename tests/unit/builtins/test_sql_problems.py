@@ -46,6 +46,7 @@ MISSING = [
     ("SELECT zz FROM (SELECT id, name FROM ops.t)", "there is no column zz"),
     ("SELECT q.id FROM (SELECT zz AS id FROM ops.t) q", "ops.t has no column zz"),
     ("SELECT q.id FROM (SELECT id FROM ops.t) AS q(zz)", "there is no column id"),
+    ("SELECT q.zz FROM (SELECT t.id FROM ops.t JOIN ops.u ON t.id = u.t_id) q", "there is no column zz"),
     ("WITH c AS (SELECT id AS a FROM ops.t) SELECT id FROM c", "there is no column id"),
     ("WITH c AS (SELECT zz AS a FROM ops.t) SELECT a FROM c", "ops.t has no column zz"),
     ("WITH c(a) AS (SELECT id FROM ops.t) SELECT a, id FROM c", "there is no column id"),
