@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
+from pydantic import TypeAdapter
+
 from airflow_provider_rfr.exceptions import SinkError
 from airflow_provider_rfr.sinks.spec import SinkSpec
 
-Columns = Mapping[str, tuple[str, int]]
-"""Spelling and field id of a table's columns, by their names as they are compared."""
-Sent = tuple[tuple[str, int], ...]
-"""Name in the payload and field id of the sent columns."""
+Columns = tuple[tuple[str, int], ...]
+"""Name and field id of each column: in a table's schema, or in what is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,18 @@ class Pin:
     called: str
     ids: tuple[int, ...] = ()
 
+    def find(self, columns: Columns) -> tuple[str, int] | None:
+        """The column in a schema: by its ids, or else by its names."""
+        by_id = {each[1]: each for each in columns}
+        by_name = {each[0].casefold(): each for each in columns}
+        named = [by_name.get(each.casefold()) for each in (self.called, self.name)]
+        return next(filter(None, [*map(by_id.get, self.ids), *named]), None)
+
     def seen(self, now: Columns) -> Pin:
         """With id and spelling of the table's column; as it is, if there is none."""
-        names = {number: name for name, number in now.values()}
-        if self.ids and self.ids[0] in names:
-            return replace(self, called=names[self.ids[0]])
-        found = now.get(self.called.casefold()) or now.get(self.name.casefold())
-        return self if found is None else Pin(self.name, found[0], (found[1], *self.ids))
-
-    def resolve(self, *schemas: Columns) -> int | None:
-        """Its field id in the first schema that has it, by its ids or else by its names; None if none has it."""
-        for columns in schemas:
-            there = {number for _, number in columns.values()}
-            known = [number for number in self.ids if number in there]
-            named = [columns[key][1] for key in (self.called.casefold(), self.name.casefold()) if key in columns]
-            if known or named:
-                return (known or named)[0]
-        return None
+        if (found := self.find(now)) is None:
+            return self
+        return Pin(self.name, found[0], tuple(dict.fromkeys((found[1], *self.ids))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Pins:
     """All sent columns, in their order.
 
     :ivar named: the payload has the pins' names; else those of the source
-    :ivar follow: whatever the source has is sent, and ``columns`` is empty
+    :ivar follow: whatever the source has is sent
     :ivar table: uuid of the table that the ids are of; None until one was seen
     """
 
@@ -86,65 +81,55 @@ class Pins:
         """
         if spec.follow_schema:
             return cls(follow=True)
-        pins, table = (before.columns, before.table) if before is not None else ((), None)
+        pins, table = (before.columns, before.table) if before is not None and not before.follow else ((), None)
         if pins and not spec.columns:
             called = columns if len(columns) == len(pins) else [each.called for each in pins]
             return cls(tuple(replace(pin, called=now) for pin, now in zip(pins, called, strict=True)), table=table)
         names = spec.columns or tuple(columns)
-        keys = [each.casefold() for each in columns or names]
+        called = columns or names
         was = {new.casefold(): old for old, new in renamed.items()}
+        keys = [each.casefold() for each in called]
         # Where an old name is another sent column's now, done again this would take the one for the other.
-        known = {} if renamed.keys() & set(keys) else {each.called.casefold(): each for each in pins}
-        found = (known.get(was.get(key, key)) or known.get(key) for key in keys)
-        pins = tuple(
-            Pin(name, now, () if pin is None else pin.ids)
-            for name, now, pin in zip(names, columns or names, found, strict=True)
-        )
-        return cls(pins, bool(spec.columns), table=table)
+        known = {} if renamed.keys() & set(keys) else {each.called.casefold(): each.ids for each in pins}
+        ids = [known.get(was.get(key, key), known.get(key, ())) for key in keys]
+        found = tuple(Pin(*each) for each in zip(names, called, ids, strict=True))
+        return cls(found, bool(spec.columns), table=table)
 
     @classmethod
     def loads(cls, text: str) -> Pins:
-        found = json.loads(text)
-        pins = (Pin(each["name"], each["called"], tuple(each["ids"])) for each in found.pop("columns"))
-        return cls(tuple(pins), **found)
+        return TypeAdapter(cls).validate_json(text)
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
 
     def seen(self, now: Columns, table: str) -> Pins:
-        """With the ids and the spelling of a table's columns.
+        """With the ids and the spelling of a table's columns; all of them, where none are known or all are sent.
 
         :param table: its uuid
         """
-        if self.follow:
-            return self
-        if not self.columns:
-            return Pins(tuple(Pin(name, name, (number,)) for name, number in now.values()), table=table)
+        if self.follow or not self.columns:
+            return replace(self, columns=tuple(Pin(name, name, (number,)) for name, number in now), table=table)
         here = self.table in (None, table)
         pins = (pin if here else replace(pin, ids=()) for pin in self.columns)
         return replace(self, columns=tuple(pin.seen(now) for pin in pins), table=table)
 
-    def resolve(self, then: Columns, now: Columns, sink: str) -> Sent:
-        """The sent columns in rows of a schema. One that came later has no value in them.
+    def resolve(self, then: Columns, now: Columns, sink: str) -> Columns:
+        """Name in the payload and field id of each column in rows of a schema. One that came later has no value there.
 
         :param then: columns of the schema that the rows were written by; ``now``: of the table
         :raises SinkError: a sent column is in neither
         """
-        if self.follow:
-            return tuple(then.values())
-        found = []
+        sent = []
         for pin in self.columns:
-            number = pin.resolve(then, now)
-            if number is None:
+            found = pin.find(then) or pin.find(now)
+            if found is None:
                 remedy = "declare sink.columns without it, or follow_schema: true"
                 raise SinkError(sink, f"its source has no column {pin.called} any more", remedy)
-            found.append((pin.name if self.named else pin.called, number))
-        return tuple(found)
+            sent.append((pin.name if self.named else pin.called, found[1]))
+        return tuple(sent)
 
-    def payload_names(self, sent: Sent) -> Mapping[str, str]:
+    def payload_names(self) -> Mapping[str, str]:
         """Names in the payload, by all names by which a sent column is known, as they are compared."""
-        names = {name.casefold(): name for name, _ in sent}
-        for pin, (name, _) in zip(self.columns, sent, strict=False):
-            names.setdefault(pin.called.casefold(), name)
-            names.setdefault(pin.name.casefold(), name)
-        return names
+        names = {pin.name if self.named else pin.called: pin for pin in self.columns}
+        known = {each.casefold(): name for name, pin in names.items() for each in (pin.name, pin.called)}
+        return known | {name.casefold(): name for name in names}

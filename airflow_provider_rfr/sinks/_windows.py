@@ -13,16 +13,17 @@ whatever was declared or appended meanwhile."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID, uuid5
 
+from pydantic import TypeAdapter
+
 from airflow_provider_rfr.exceptions import ConfigurationError
 from airflow_provider_rfr.lake.increments import Brings, Increment, SourceTable
-from airflow_provider_rfr.sinks._columns import Pins, Sent
+from airflow_provider_rfr.sinks._columns import Columns, Pins
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store.sinks import SinkRow
 
@@ -35,19 +36,16 @@ class Window:
     :ivar columns: name in the payload and field id
     :ivar earlier: likewise, in the rows at ``before``, to send what differs by the keys; None: to send what was added
     :ivar keys: names in the payload, of changes; empty: rows are sent without their kind of change
-    :ivar sequence: of ``before``, if known
     :ivar size: rows in a batch
     :ivar part: number of the next batch, from 0
     """
 
     before: int | None
     after: int
-    schema_id: int
-    columns: Sent
-    earlier: Sent | None
+    columns: Columns
+    earlier: Columns | None
     keys: tuple[str, ...]
     size: int
-    sequence: int | None = None
     part: int = 0
 
     @property
@@ -60,10 +58,7 @@ class Window:
 
     @classmethod
     def loads(cls, text: str) -> Window:
-        found = json.loads(text)
-        for name in ("columns", "earlier"):
-            found[name] = None if found[name] is None else tuple(map(tuple, found[name]))
-        return cls(**{**found, "keys": tuple(found["keys"])})
+        return TypeAdapter(cls).validate_json(text)
 
 
 def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int) -> str:
@@ -77,8 +72,8 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
 
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
-_HARMLESS: Final = frozenset({Brings.ROWS, Brings.NOTHING})
-_PASSED: Final = frozenset(Brings) - {Brings.OTHERS}
+_SKIPPED: Final = frozenset({Brings.NOTHING, Brings.LESS, Brings.MIGRATION})
+_SAME_ROWS: Final = frozenset({Brings.NOTHING})
 Values = dict[str, Any]
 """Columns of the sink's row that are to be written."""
 
@@ -92,31 +87,29 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | No
     :raises ConfigurationError: an export of changes has no keys
     :raises SinkError: a sent column no longer exists
     """
-    if row.start == "new":
-        return _from_now_on(row, table)
+    if row.since is not None:
+        return _from_now_on(row, table, row.since)
     keys = _keys(spec, table)
-    cut = partial(_window, row, table, spec, keys)
     if row.cursor is None:
-        return None if table.head is None else cut(None, table.head, table.schema_id)
+        return None if table.head is None else _window(row, table, spec, keys, None, table.head)
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    quiet = list(takewhile(lambda each: each.brings in (_HARMLESS if keys else _PASSED), line))
-    passed = list(takewhile(lambda each: each.brings is not Brings.ROWS, quiet))
-    if passed:
+    skipped = _SAME_ROWS if keys else _SKIPPED
+    if passed := list(takewhile(lambda each: each.brings in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
-    if quiet:
-        taken = _first_added(quiet, _size(spec))
-        return cut(row.cursor, taken[-1].snapshot_id, taken[0].schema_id)
+    first, last = line[0], line[-1].snapshot_id
+    if first.brings is Brings.ROWS:
+        return _window(row, table, spec, keys, row.cursor, _last_added(line, skipped, _size(spec)))
     if keys:
-        return cut(row.cursor, line[-1].snapshot_id, table.schema_id, is_difference=True)
-    first = line[0].snapshot_id
+        return _window(row, table, spec, keys, row.cursor, last, is_difference=True)
     if spec.on_replace == "resume_from_new":
-        return cursor_at(first, table)
+        return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
         last = [each for each in line if each.brings is Brings.OTHERS][-1].snapshot_id
-        return {**cut(None, last, table.schema_at(last)), "round": row.round + 1}
-    return held(f"snapshot {first} replaced the rows of its source, and on_replace is {spec.on_replace}", first)
+        return {**_window(row, table, spec, keys, None, last), "round": row.round + 1}
+    reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
+    return held(reason, first.snapshot_id)
 
 
 def cursor_at(snapshot_id: int | None, table: SourceTable) -> Values:
@@ -132,38 +125,33 @@ def held(reason: str, behind: int | None) -> Values:
     return {"held_reason": reason, "behind": behind, "deploy_id": None, "window": None}
 
 
-def _from_now_on(row: SinkRow, table: SourceTable) -> Values:
+def _from_now_on(row: SinkRow, table: SourceTable, since: int) -> Values:
     """A cursor behind what was there when it was decided that this is not to be sent.
 
     What was sent after that, by a run that came before the decision, is left where it is.
     """
-    decided = {"start": None, "since": None, "deploy_id": None, "physical": table.uuid}
-    if row.deploy_id is not None and row.physical not in (None, table.uuid):
-        return {**cursor_at(None, table), **decided}
-    cursor = table.last_of(row.deploy_id) if row.deploy_id is not None else None
-    if cursor is None:
-        cursor = table.last_before(row.since or 0)
-    if row.physical == table.uuid:
-        at = row.cursor if row.window is None else Window.loads(row.window).needs
-        if at is not None and table.has_passed(cursor, at):
-            return decided
-    return {**cursor_at(cursor, table), **decided}
+    is_made_anew = row.deploy_id is not None and row.physical not in (None, table.uuid)
+    cursor = None if is_made_anew else table.last_of(row.deploy_id) or table.last_before(since)
+    at = row.cursor if row.window is None else Window.loads(row.window).needs
+    is_behind = row.physical == table.uuid and at is not None and table.has_passed(cursor, at)
+    moved = {} if is_behind else cursor_at(cursor, table)
+    return {**moved, "since": None, "deploy_id": None, "physical": table.uuid}
 
 
-def _first_added(line: Iterable[Increment], size: int) -> tuple[Increment, ...]:
-    """The first snapshots that bring rows: as many as make a batch, as long as they were written by one schema.
+def _last_added(line: Sequence[Increment], skipped: Collection[Brings], size: int) -> int:
+    """The last of the snapshots that make a batch, of a line whose first one brings rows; one schema wrote them all.
 
     No window reaches over a migration: what is decided about the rows before it says nothing of those behind it.
     """
-    taken: list[Increment] = []
-    rows = 0
-    for each in takewhile(lambda each: each.brings is not Brings.MIGRATION, line):
+    last, rows = line[0], 0
+    for each in line:
         if each.brings is Brings.ROWS:
-            if taken and (rows >= size or each.schema_id != taken[0].schema_id):
+            if rows >= size or each.schema_id != last.schema_id:
                 break
-            taken.append(each)
-            rows += each.rows
-    return tuple(taken)
+            last, rows = each, rows + each.rows
+        elif each.brings is Brings.MIGRATION or each.brings not in skipped:
+            break
+    return last.snapshot_id
 
 
 def _size(spec: SinkSpec) -> int:
@@ -189,23 +177,19 @@ def _window(
     keys: Sequence[str],
     before: int | None,
     after: int,
-    schema_id: int | None,
     *,
     is_difference: bool = False,
 ) -> Values:
-    """A window, to be written.
-
-    :param schema_id: that its rows were written by; None: the table's
-    """
-    now, schema_id = table.columns(), table.schema_id if schema_id is None else schema_id
-    pins = Pins.loads(row.pins).seen(now, table.uuid)
-    columns, earlier = pins.resolve(table.columns(schema_id), now, row.name), None
-    names = pins.payload_names(columns)
+    """A window, to be written."""
+    now, then = table.columns(), table.columns(after)
+    pins = Pins.loads(row.pins)
+    pins = pins.seen(then if pins.follow else now, table.uuid)
+    columns, earlier, names = pins.resolve(then, now, row.name), None, pins.payload_names()
     if missing := [key for key in keys if key.casefold() not in names]:
         problem = f"the key {', '.join(missing)} is not among the sent columns"
         raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
-    if is_difference and before is not None:
-        earlier = pins.resolve(table.columns(table.schema_at(before)), now, row.name)
+    if is_difference:
+        earlier = pins.resolve(table.columns(before), now, row.name)
     sent_keys = tuple(names[key.casefold()] for key in keys)
-    window = Window(before, after, schema_id, columns, earlier, sent_keys, _size(spec), row.sequence)
+    window = Window(before, after, columns, earlier, sent_keys, _size(spec))
     return {"window": window.dumps(), "physical": table.uuid, "pins": pins.dumps()}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 _FREE: Final[Mapping[str, Any]] = {"held_at": None, "held_reason": None, "behind": None}
+_FROM_THE_START: Final[Mapping[str, Any]] = {"cursor": None, "physical": None, "window": None, "deploy_id": None}
 _RELEASES: Final = CHOICES[1:]
 
 
@@ -66,37 +67,29 @@ def register_sink(
     values: dict[str, Any] = {"name": name, "pins": pins, "on_replace": spec.on_replace, "source": str(source)}
     if moved:
         # A cursor means nothing in another table; what becomes of it is decided later in the deploy.
-        values |= {"cursor": None, "physical": None, "window": None, "behind": None, "deploy_id": None}
-        values |= {"held_at": now_ms, "held_reason": "it has another source now"}
+        values |= {**_FROM_THE_START, "behind": None, "held_at": now_ms, "held_reason": "it has another source now"}
     store.change_sink(connection, row.uuid, **values)
 
 
-def decide_sink(
-    connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str = ""
-) -> None:
+def decide_sink(connection: Connection, identity: UUID, choice: str, reason: str, now_ms: int, *, about: str) -> None:
     """Decide what becomes of a sink whose source was emptied or is another one; nothing for one that is gone.
 
     Doing it again changes nothing, nor does it when a later deploy decides the same about the same once more.
 
     :param choice: one of :data:`CHOICES`
     :param about: id of the deploy that emptied the source, as in the summary of its snapshots, which shows which rows
-        came after that; or of the new source. Without it, rows that came after ``now_ms`` are new
+        came after that; or of the new source
     """
     row = store.load_sink(connection, identity)
-    mark = f"{about}/{choice}" if about else None
-    if row is None or (mark is not None and row.decided_by == mark):
+    mark = f"{about}/{choice}"
+    if row is None or row.decided_by == mark:
         return
-    if choice == "hold":
-        held = {"held_at": now_ms, "held_reason": reason, "window": None} if row.held_at is None else {}
-        decided = {"deploy_id": about or None, "decided_by": mark} if row.behind is None else {}
-        if held or decided:
-            store.change_sink(connection, row.uuid, **held, **decided)
-        return
-    # Whether the same was decided before, and nothing was sent since.
-    resent = row.round > 0 and row.cursor is None and row.window is None
-    pending = resent if choice == "resend" else row.start == "new"
-    if mark is not None or row.held_at is not None or not pending:
+    if choice != "hold":
         _decide(connection, row, choice, now_ms, about, decided_by=mark)
+    elif row.behind is None:
+        # One that is held for rows that others replaced continues behind those.
+        held = {"held_at": now_ms, "held_reason": reason, "window": None} if row.held_at is None else {}
+        store.change_sink(connection, row.uuid, **held, deploy_id=about, decided_by=mark)
 
 
 def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: int) -> None:
@@ -114,14 +107,13 @@ def release_sink(connection: Connection, identity: UUID, choice: str, now_ms: in
     if choice != "resend" and row.behind is not None:
         store.change_sink(connection, row.uuid, **_FREE, window=None, cursor=row.behind, sequence=None)
     else:
-        _decide(connection, row, choice, now_ms if row.held_at is None else row.held_at, row.deploy_id or "")
+        _decide(connection, row, choice, now_ms if row.held_at is None else row.held_at, row.deploy_id)
 
 
-def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about: str, **more: Any) -> None:
-    values: dict[str, Any] = {"start": "new", "since": since, "deploy_id": about or None}
+def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about: str | None, **more: Any) -> None:
+    values: dict[str, Any] = {"since": since, "deploy_id": about}
     if choice == "resend":
-        values = {"start": None, "since": None, "cursor": None, "physical": None, "round": row.round + 1}
-        values |= {"window": None, "deploy_id": None}
+        values = {**_FROM_THE_START, "since": None, "round": row.round + 1}
     store.change_sink(connection, row.uuid, **_FREE, **values, **more)
 
 
@@ -131,7 +123,7 @@ def hold_snapshots(catalog: Catalog, name: str, row: SinkRow) -> None:
     if table is None:
         return
     needed = 0
-    if row.start != "new" and row.physical in (None, table.uuid):
+    if row.since is None and row.physical in (None, table.uuid):
         at = table.head if row.cursor is None else row.cursor
         needed = table.sequence(at if row.window is None else Window.loads(row.window).needs) or 0
     mine = hold_property(f"sink.{row.name}.{row.uuid.hex[:8]}")

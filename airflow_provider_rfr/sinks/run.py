@@ -4,7 +4,6 @@ What a killed run had sent and not stored, at most one batch, is sent again with
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,15 +28,14 @@ from airflow_provider_rfr.sinks.spec import SinkSpec, findings
 from airflow_provider_rfr.sinks.targets import Batch, FileSender, HttpSender, HttpTarget
 from airflow_provider_rfr.store import sinks as rows
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import default_holder
-from airflow_provider_rfr.store.sinks import SinkLease, SinkRow
+from airflow_provider_rfr.store.leases import Lease, default_holder
+from airflow_provider_rfr.store.sinks import SinkRow
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-_LEASE_SECONDS: Final = 300.0
-"""After which another run may take over from one that was killed; it is renewed before each batch, and is never shorter
-than a batch may take by the target's own patience."""
+_LEASE_MILLISECONDS: Final = 300_000
+"""After which another run may take over from one that was killed."""
 _DECIDE: Final = "decide what becomes of it: resume_from_new or resend"
 
 
@@ -85,121 +83,108 @@ def run_sink(
         raise ConfigurationError.of(problems)
     if (spec.to == "http") != (target is not None):
         raise ConfigurationError("target", f"is not one of a sink to {spec.to}", "resolve the connection of HTTP alone")
-    sender = FileSender(name, spec.settings) if target is None else HttpSender(name, spec.settings, target)
-    seconds = _LEASE_SECONDS if target is None else max(_LEASE_SECONDS, target.patience + 3 * target.timeout)
+    sender = FileSender(spec.settings) if target is None else HttpSender(spec.settings, target)
     with closing(sender):
-        owner, milliseconds = default_holder(), int(seconds * 1000)
-        lease = store.run(lambda each: rows.take_sink_lease(each, store.now(each), identity, owner, milliseconds))
-        if lease is None:
+        of = (identity, default_holder(), _LEASE_MILLISECONDS)
+        grant = store.run(lambda each: rows.take_sink_lease(each, store.now(each), *of))
+        if grant is None:
             remedy = "deploy first, e.g. airflow rfr builtins apply"
             raise ConfigurationError("sink", f"{name} is not registered in the control store", remedy)
-        try:
-            return Run(store, lease, catalog, source_table or spec.source, spec, sender, stop).go()
-        finally:
-            store.run(lease.grant.release)
+        with Lease(store, grant, lambda ours, present: SinkLeaseLostError(name)) as lease:
+            return Run(store, lease, identity, name, catalog, source_table or spec.source, spec, sender, stop).go()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """One run of a sink that no other run moves, as long as its lease is renewed in time.
+    """One run of a sink that no other run moves.
 
     :ivar source: name of the source's table
-    :ivar batches: acknowledged so far; ``rows``: in them
-    :ivar renewed: when its lease was, by the monotonic clock
     """
 
     store: ControlStore
-    lease: SinkLease
+    lease: Lease
+    identity: UUID
+    name: str
     catalog: Catalog
     source: str
     spec: SinkSpec
     sender: FileSender | HttpSender
     stop: Callable[[int], bool]
-    batches: int = 0
-    rows: int = 0
-    renewed: float = 0.0
 
     def go(self) -> SinkRun:
         """Send until nothing is left, or until it is to stop."""
-        hold_snapshots(self.catalog, self.source, self._row())
-        done = self._send_all()
+        first = self._row()
+        hold_snapshots(self.catalog, self.source, first)
+        done = self._send_all(first.batches)
         row = self._row()
         hold_snapshots(self.catalog, self.source, row)
-        return SinkRun(self.batches, self.rows, row.cursor, done)
+        return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
-    def move(self, *times: str, **values: Any) -> None:
-        """Write columns of the sink's row, and renew the lease.
+    def move(self, **values: Any) -> None:
+        """Write columns of the sink's row; with a reason to hold it, also since when.
 
-        :param times: columns that take the store's time
         :raises SinkLeaseLostError: another run or a deploy took it over; nothing was written
         """
 
-        def write(connection: Connection) -> None:
-            now = self.store.now(connection)
-            rows.move_sink(connection, now, self.lease, **values, **dict.fromkeys(times, now))
+        def write(connection: Connection, now: int) -> None:
+            since = {"held_at": now} if "held_reason" in values else {}
+            rows.move_sink(connection, self.identity, **values, **since)
 
-        self.store.run(write)
-        self.renewed = time.monotonic()
+        self.lease.write(write)
 
-    def _send_all(self) -> bool:
-        """Whether everything was sent."""
+    def _send_all(self, begun: int) -> bool:
+        """Whether everything was sent.
+
+        :param begun: how many batches were acknowledged before this run
+        """
         while True:
             row = self._row()
             if row.held_at is not None:
                 raise SinkHeldError(row.name, f"it is held: {row.held_reason}", _DECIDE)
             table = self._table(row)
             try:
-                window = None if row.window is None or row.start == "new" else Window.loads(row.window)
+                window = None if row.window is None or row.since is not None else Window.loads(row.window)
                 values = next_values(row, table, self.spec) if window is None else {}
-                if values is None or self.stop(self.batches):
+                if values is None or self.stop(row.batches - begun):
                     return values is None
                 if window is None:
-                    self.move(*(["held_at"] if "held_reason" in values else ()), **values)
+                    self.move(**values)
                 else:
-                    self._send(row, window, table)
+                    self._send(row, window, table, begun)
             except SnapshotsExpiredError as error:
                 problem = f"rows that it has not sent can't be known any more: {error}"
-                self.move("held_at", **held(problem, None))
+                self.move(**held(problem, None))
                 raise CursorExpiredError(row.name, problem, _DECIDE) from None
 
     def _row(self) -> SinkRow:
         with self.store.read() as connection:
-            found = rows.load_sink(connection, self.lease.uuid)
+            found = rows.load_sink(connection, self.identity)
         if found is None:
-            raise SinkLeaseLostError(self.lease.name)
+            raise SinkLeaseLostError(self.name)
         return found
 
     def _table(self, row: SinkRow) -> SourceTable:
         table = SourceTable.load(self.catalog, self.source)
         if table is None:
             raise SinkError(row.name, f"its source {self.source} has no table", "deploy it, or name another source")
-        if row.start != "new" and row.physical not in (None, table.uuid):
+        if row.since is None and row.physical not in (None, table.uuid):
             # A deploy that makes the table anew may not have come to say so yet.
             problem = "its source is another table now, and nothing says where its cursor continues"
             raise SinkError(row.name, problem, f"run it again after the deploy; if none is running, {_DECIDE}")
         return table
 
-    def _send(self, row: SinkRow, window: Window, table: SourceTable) -> None:
-        for sent, last in batches_of(window, table, row.name, self._alive):
-            if self.stop(self.batches):
+    def _send(self, row: SinkRow, window: Window, table: SourceTable, begun: int) -> None:
+        for sent, last in batches_of(window, table, row):
+            if self.stop(row.batches - begun):
                 return
             identity = batch_id(row.uuid, table.uuid, window, row.batches, row.round)
-            batch = Batch(identity, row.name, window, sent, last, row.round, self.lease.grant.token)
-            # A run that lost the lease must not begin a batch.
-            self.move()
-            self.sender.send(batch)
+            self.lease.ensure()
+            self.sender.send(Batch(identity, row.name, window, sent, last, row.round))
             row = replace(row, batches=row.batches + 1, rows=row.rows + sent.num_rows)
             window = replace(window, part=window.part + 1)
             at = cursor_at(window.after, table) if last else {"window": window.dumps()}
             # The cursor moves only now: a run that dies before this sends the batch again, with the same id.
-            self.move("sent_at", **at, batches=row.batches, rows=row.rows, last_batch=identity)
-            self.batches += 1
-            self.rows += sent.num_rows
+            self.move(**at, batches=row.batches, rows=row.rows, last_batch=identity)
             if last:
                 return
         self.move(**cursor_at(window.after, table))
-
-    def _alive(self) -> None:
-        """Renew the lease when a third of it has passed."""
-        if (time.monotonic() - self.renewed) * 3000 > self.lease.grant.milliseconds:
-            self.move()

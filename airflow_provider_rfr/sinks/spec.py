@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,11 +12,11 @@ from airflow_provider_rfr.exceptions import Problem
 
 CHOICES: Final = ("hold", "resume_from_new", "resend")
 """What can become of a sink whose source was emptied or replaced."""
-_FORMATS: Final = ("jsonl", "parquet")
-_EMITS: Final = ("rows", "diff")
 _SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {"files": ("path", "format"), "http": ("connection", "path")}
 """By target; the first has to be given."""
 _COMMON: Final = ("batch_size", "emit", "keys")
+_WORDS: Final = (("format", "is not a format", ("jsonl", "parquet")), ("emit", "is unknown", ("rows", "diff")))
+"""Settings that are one of some words, the default first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,9 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
         yield Problem(f"sink.settings.{name}", f"is not a setting of a sink to {sink.to}", _one_of(known))
     if not isinstance(settings.get(needed), str) or not settings[needed]:
         yield Problem("sink.settings", f"a sink to {sink.to} has settings.{needed}, a text")
-    if (form := settings.get("format", _FORMATS[0])) not in _FORMATS:
-        yield Problem("sink.settings.format", f"{form!r} is not a format", _one_of(_FORMATS))
-    if (emit := settings.get("emit", _EMITS[0])) not in _EMITS:
-        yield Problem("sink.settings.emit", f"{emit!r} is unknown", _one_of(_EMITS))
+    for name, problem, words in _WORDS:
+        if (word := settings.get(name, words[0])) not in words:
+            yield Problem(f"sink.settings.{name}", f"{word!r} {problem}", _one_of(words))
     keys = settings.get("keys", ())
     if not isinstance(keys, (list, tuple)) or not all(isinstance(each, str) for each in keys):
         yield Problem("sink.settings.keys", f"{keys!r} is not a list of columns")
@@ -82,5 +81,5 @@ def findings(sink: SinkSpec) -> Iterator[Problem]:
         yield Problem("sink.settings.batch_size", f"{size!r} is not a number of rows", "e.g. 500")
 
 
-def _one_of(names: Mapping[str, Any] | tuple[str, ...]) -> str:
+def _one_of(names: Iterable[str]) -> str:
     return f"allowed: {', '.join(names)}"

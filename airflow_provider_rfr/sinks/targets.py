@@ -2,13 +2,7 @@
 
 Rows become JSON. Decimals, dates, times and UUIDs are texts (ISO 8601; UTC is ``Z``), bytes are base64, floats that
 JSON can't express are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; a map with text keys is an object, any other a
-list of pairs.
-
-A request's body is a JSON object: ``sink``, ``batch_id``, ``from_snapshot`` and ``to_snapshot`` (texts: they exceed
-what JavaScript can count), ``part``, ``last``, ``resend`` (above 0: the rows were sent before) and ``rows``. The
-header ``Idempotency-Key`` is the batch's id: a receiver that keeps the ids it has seen takes every row once.
-
-A file holds one batch, is named by its id, and is complete or absent."""
+list of pairs. Ids of snapshots are texts: they exceed what JavaScript can count."""
 
 from __future__ import annotations
 
@@ -17,13 +11,13 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from datetime import time as clock_time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import fsspec  # type: ignore[import-untyped]
 import orjson
@@ -46,7 +40,6 @@ class Batch:
     :ivar id: the same when the same rows are sent again after a crash
     :ivar last: whether it ends its window
     :ivar again: how often everything was sent again before: above 0, rows are declared duplicates
-    :ivar token: of the lease; goes up from run to run
     """
 
     id: str
@@ -55,7 +48,6 @@ class Batch:
     rows: pa.Table
     last: bool
     again: int
-    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +75,13 @@ OP: Final = "_op"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
-_Write = Callable[[Any], Any]
+_NOT_FINITE: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows as JSON objects, by column; a deleted one has its keys alone."""
-    names = table.schema.names
-    columns = [
-        _written(column.to_pylist(), _writer(field.type))
-        for column, field in zip(table.columns, table.schema, strict=True)
-    ]
+    """The rows by column, as :func:`dumps` takes them; a deleted one has its keys alone."""
+    names, kinds = table.schema.names, table.schema.types
+    columns = [_expressed(column.to_pylist(), kind) for column, kind in zip(table.columns, kinds, strict=True)]
     for values in zip(*columns, strict=True):
         row = dict(zip(names, values, strict=True))
         yield {name: row[name] for name in (OP, *keys)} if row.get(OP) == DELETE and keys else row
@@ -100,42 +89,37 @@ def rows_of(table: pa.Table | pa.RecordBatch, keys: Sequence[str] = ()) -> Itera
 
 def dumps(value: Any) -> bytes:
     """JSON in one line, in UTF-8."""
-    return orjson.dumps(value)
+    return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z)
 
 
-def _written(values: list[Any], write: _Write | None) -> list[Any]:
-    return values if write is None else [None if each is None else write(each) for each in values]
-
-
-def _writer(kind: pa.DataType) -> _Write | None:
-    """How a value of this type is written; None: unchanged."""
-    types = pa.types
-    if types.is_map(kind):
-        key, item = _writer(kind.key_type), _writer(kind.item_type)
-
-        def write(pairs: list[tuple[Any, Any]]) -> Any:
-            found = [(_written([name], key)[0], _written([value], item)[0]) for name, value in pairs]
-            return dict(found) if all(isinstance(name, str) for name, _ in found) else [list(each) for each in found]
-
-        return write
-    if types.is_list(kind) or types.is_large_list(kind):
-        inner = _writer(kind.value_type)
-        return None if inner is None else lambda values: _written(values, inner)
-    if types.is_struct(kind):
-        parts = {field.name: _writer(field.type) for field in kind}
-        return lambda value: {name: _written([value[name]], write)[0] for name, write in parts.items()}
-    plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string, types.is_null)
-    return None if any(is_it(kind) for is_it in plain) else _text
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    if isinstance(value, datetime) and value.utcoffset() == timedelta(0):
-        return value.isoformat().removesuffix("+00:00") + "Z"
-    if isinstance(value, (date, clock_time)):
-        return value.isoformat()
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        # A class of its own, with nanoseconds.
+        return value.isoformat().replace("+00:00", "Z")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _expressed(values: list[Any], kind: pa.DataType) -> list[Any]:
+    """Maps, and floats that JSON has no word for, in its own terms; what orjson and :func:`_text` write stays."""
+    types = pa.types
+    if types.is_floating(kind):
+        return [each if each is None or math.isfinite(each) else _NOT_FINITE.get(each, "NaN") for each in values]
+    if types.is_map(kind):
+        make = dict if kind.key_type in (pa.string(), pa.large_string()) else list
+
+        def written(pairs: list[tuple[Any, Any]]) -> Any:
+            keys, items = [key for key, _ in pairs], [item for _, item in pairs]
+            return make(zip(_expressed(keys, kind.key_type), _expressed(items, kind.item_type), strict=True))
+
+        return [None if each is None else written(each) for each in values]
+    if types.is_list(kind) or types.is_large_list(kind):
+        return [None if each is None else _expressed(each, kind.value_type) for each in values]
+    if types.is_struct(kind):
+        return [
+            None if each is None else {part.name: _expressed([each[part.name]], part.type)[0] for part in kind}
+            for each in values
+        ]
+    return values
 
 
 _BUSY: Final = frozenset({408, 425, 429})
@@ -147,8 +131,7 @@ _STATUS_COUNTS: Final = Limits(body=1.0)
 class HttpSender:
     """Posts to one address."""
 
-    def __init__(self, sink: str, settings: Mapping[str, Any], target: HttpTarget) -> None:
-        self._sink = sink
+    def __init__(self, settings: Mapping[str, Any], target: HttpTarget) -> None:
         self._target = target
         self._url = "/".join((target.url.rstrip("/"), str(settings.get("path", "")).lstrip("/"))).rstrip("/")
         parts = urlsplit(self._url)
@@ -181,20 +164,20 @@ class HttpSender:
             }
         )
         until, longest = time.monotonic() + self._target.patience, 0.2
-        while (busy := self._post(batch.id, body)) is not None:
+        while (busy := self._post(batch, body)) is not None:
             problem, asked = busy
             wait = random.uniform(0, longest) if asked is None else asked
             longest = min(2 * longest, _LONGEST_WAIT)
             if time.monotonic() + wait >= until:
-                raise SinkDeliveryError(self._sink, f"{self._host} did not take batch {batch.id}: {problem}")
+                raise SinkDeliveryError(batch.sink, f"{self._host} did not take batch {batch.id}: {problem}")
             time.sleep(wait)
 
     def close(self) -> None:
         self._client.close()
 
-    def _post(self, batch_id: str, body: bytes) -> tuple[str, float | None] | None:
+    def _post(self, batch: Batch, body: bytes) -> tuple[str, float | None] | None:
         """None once the batch is acknowledged; else what another try may mend, and the seconds asked to wait for it."""
-        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch_id}
+        headers = {**self._target.headers, "Content-Type": "application/json", "Idempotency-Key": batch.id}
         request = Request("POST", self._url, headers, body, self._verify)
         answer = self._client.send(request, Deadline(self._target.timeout), self._guard, _STATUS_COUNTS)
         if isinstance(answer, NoAnswer):
@@ -209,8 +192,8 @@ class HttpSender:
         asked = retry_after(answer.headers.get("Retry-After"))
         if answer.status in _BUSY or answer.status >= 500 or (answer.status == 403 and asked is not None):
             return problem, asked
-        problem = f"{self._host} refused batch {batch_id} with {problem}"
-        raise SinkDeliveryError(self._sink, problem, "correct what it refuses; the next run sends the batch again")
+        problem = f"{self._host} refused batch {batch.id} with {problem}"
+        raise SinkDeliveryError(batch.sink, problem, "correct what it refuses; the next run sends the batch again")
 
 
 _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"})
@@ -220,28 +203,28 @@ _WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl
 class FileSender:
     """Writes below one folder of one file system."""
 
-    def __init__(self, sink: str, settings: Mapping[str, Any]) -> None:
-        self._sink = sink
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         self._collected = False
         self._format = str(settings.get("format", "jsonl"))
         try:
-            self._files, self._root = fsspec.core.url_to_fs(str(settings["path"]))
+            self._files, root = fsspec.core.url_to_fs(str(settings["path"]))
         except (ValueError, ImportError, OSError) as error:
             problem = f"a file system of this protocol can't be opened ({type(error).__name__})"
             raise ConfigurationError("sink.settings.path", problem, "install fsspec's package for it") from None
+        self._folder = root.rstrip("/")
 
     def send(self, batch: Batch) -> None:
         """Write the file unless it is there: what is there is whole.
 
         :raises SinkDeliveryError: it can't be written
         """
-        path = f"{self._root.rstrip('/')}/{batch.id}.{self._format}"
+        name = f"{batch.id}.{self._format}"
         try:
-            if not self._files.exists(path):
-                self._write(path, self._encoded(batch), batch.token)
+            if not self._files.exists(f"{self._folder}/{name}"):
+                self._write(name, self._encoded(batch))
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own; some print credentials
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            raise SinkDeliveryError(self._sink, f"the file {batch.id} can't be written: {why}") from None
+            raise SinkDeliveryError(batch.sink, f"the file {batch.id} can't be written: {why}") from None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -250,28 +233,24 @@ class FileSender:
         if self._format == "jsonl":
             return b"".join(dumps(row) + b"\n" for row in rows_of(batch.rows, batch.window.keys))
         buffer = pa.BufferOutputStream()
-        with pq.ParquetWriter(buffer, batch.rows.schema, compression="zstd") as writer:
-            writer.write_table(batch.rows)
-            writer.add_key_value_metadata(
-                {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
-            )
+        marks = {"rfr.sink": batch.sink, "rfr.batch": batch.id, "rfr.resend": str(batch.again)}
+        pq.write_table(batch.rows.replace_schema_metadata(marks), buffer, compression="zstd")
         return bytes(buffer.getvalue())
 
-    def _write(self, path: str, data: bytes, token: int) -> None:
-        protocols = {self._files.protocol} if isinstance(self._files.protocol, str) else set(self._files.protocol)
-        if protocols & _WHOLE:
+    def _write(self, name: str, data: bytes) -> None:
+        path, protocol = f"{self._folder}/{name}", self._files.protocol
+        if not _WHOLE.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             self._files.pipe_file(path, data)
             return
-        folder, _, name = path.rpartition("/")
-        self._files.makedirs(folder, exist_ok=True)
-        # A hidden name, so that readers of the folder skip it; with the token, so that two runs never share it. What
-        # killed runs left of their last batch, which is the first one of this run, is deleted.
-        for each in () if self._collected else self._files.ls(folder, detail=False):
-            part = str(each).rpartition("/")[2]
-            if part.startswith(f".{name}.") and part.endswith(".part") and int(part.split(".")[-2]) < token:
-                self._files.rm_file(each)
-        self._collected = True
-        hidden = f"{folder}/.{name}.{token}.part"
+        self._files.makedirs(self._folder, exist_ok=True)
+        # A hidden name, so that readers of the folder skip it; a new one, so that two runs never share it.
+        hidden = f"{self._folder}/.{name}.{uuid4().hex}.part"
+        if not self._collected:
+            # What killed runs left is of their last batch, which is the first one of this run.
+            for each in map(str, self._files.ls(self._folder, detail=False)):
+                if each.rpartition("/")[2].startswith(f".{name}."):
+                    self._files.rm_file(each)
+            self._collected = True
         if isinstance(self._files, LocalFileSystem):
             _write_local(Path(hidden), Path(path), data)
         else:

@@ -62,10 +62,10 @@ class Killer:
     def around_moving(self) -> None:
         move = Run.move
 
-        def wrapped(this: Run, *times: str, **values: Any) -> None:
+        def wrapped(this: Run, **values: Any) -> None:
             what = "cursor" if "last_batch" in values else "window" if "window" in values else ""
             self.reached(f"before the {what}")
-            move(this, *times, **values)
+            move(this, **values)
             self.reached(f"after the {what}")
 
         Run.move = wrapped  # type: ignore[assignment,method-assign]

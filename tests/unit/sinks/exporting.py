@@ -66,7 +66,7 @@ def decide(
     sink: Sink,
     now: int,
     *,
-    about: str = "",
+    about: str = DEPLOY,
     columns: Sequence[str] = (),
     renamed: Mapping[str, str] = MappingProxyType({}),
     source: UUID = SOURCE_ID,

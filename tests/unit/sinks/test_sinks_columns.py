@@ -119,6 +119,20 @@ def test_differences_are_found_across_a_rename_of_a_key(scene: Scene) -> None:
     assert scene.sent()[3:] == [{"_op": "upsert", "nr": 2, "v": "B"}, {"_op": "delete", "nr": 3}]
 
 
+def test_differences_are_found_across_other_columns_of_a_source_that_is_followed(scene: Scene) -> None:
+    scene.redeclare(settings={"path": str(scene.out), "emit": "diff", "keys": ["id"]}, follow_schema=True)
+    scene.create()
+    scene.add((1, "a"), (2, "b"), (3, "c"))
+    scene.run()
+    rename(scene, "v", "w")
+    with scene.table.update_schema() as update:
+        update.add_column("more", IntegerType())
+    more = pa.table({"id": [1, 2], "w": ["a", "b"], "more": pa.array([5, None], pa.int32())})
+    replace_files(scene.table, more, Overwriting)
+    scene.run()
+    assert scene.sent()[3:] == [{"_op": "upsert", "id": 1, "w": "a", "more": 5}, {"_op": "delete", "id": 3}]
+
+
 def test_a_sink_that_follows_its_source_sends_new_columns_from_then_on(scene: Scene) -> None:
     scene.redeclare(follow_schema=True)
     scene.create()
@@ -183,7 +197,7 @@ def test_a_key_that_is_not_sent_is_refused(scene: Scene) -> None:
         scene.run()
 
 
-NOW = {"id": ("Id", 1), "w": ("w", 2), "v": ("v", 9)}
+NOW = (("Id", 1), ("w", 2), ("v", 9))
 SPEC = SinkSpec("ops.t", "files")
 
 
@@ -191,15 +205,15 @@ def test_pins_know_a_column_by_its_id_then_by_its_name() -> None:
     seen = Pins((Pin("id", "id"), Pin("v", "v", (2,)))).seen(NOW, "t")
     assert seen == Pins((Pin("id", "Id", (1,)), Pin("v", "w", (2,))), table="t")
     assert Pins.loads(seen.dumps()) == seen
-    assert seen.resolve(NOW, {}, "k") == (("Id", 1), ("w", 2))
-    other = {"id": ("id", 2), "v": ("v", 1), "w": ("w", 3)}
+    assert seen.resolve(NOW, (), "k") == (("Id", 1), ("w", 2))
+    other = (("id", 2), ("v", 1), ("w", 3))
     assert seen.seen(other, "t2") == Pins((Pin("id", "id", (2,)), Pin("v", "w", (3,))), table="t2")
     assert Pins().seen(NOW, "t").columns == (Pin("Id", "Id", (1,)), Pin("w", "w", (2,)), Pin("v", "v", (9,)))
-    assert Pins(follow=True).resolve({"id": ("Id", 1)}, NOW, "k") == (("Id", 1),)
+    assert Pins(follow=True).seen((("Id", 1),), "t").resolve((("Id", 1),), NOW, "k") == (("Id", 1),)
     again = Pins((Pin("v", "v", (8, 7)),)).seen(NOW, "t")
     assert again.columns == (Pin("v", "v", (9, 8, 7)),)
-    assert again.resolve({"x": ("x", 7)}, NOW, "k") == (("v", 7),)
-    assert again.resolve({}, NOW, "k") == (("v", 9),)
+    assert again.resolve((("x", 7),), NOW, "k") == (("v", 7),)
+    assert again.resolve((), NOW, "k") == (("v", 9),)
     with pytest.raises(SinkError, match="no column x any more; declare sink.columns without it"):
         Pins((Pin("x", "x", (6,)),)).resolve(NOW, NOW, "k")
 

@@ -54,8 +54,7 @@ DAY = datetime(2026, 1, 2, 3, 4, 5, 600)
 def test_values_are_written_as_json_can_hold_them(value: Any, kind: pa.DataType, written: Any) -> None:
     table = pa.table({"c": pa.array([value], kind)})
     (row,) = rows_of(table)
-    assert row == {"c": written}
-    assert json.loads(dumps(row)) == row
+    assert json.loads(dumps(row)) == {"c": written}
 
 
 def test_a_deleted_row_has_its_keys_alone() -> None:

@@ -18,7 +18,7 @@ from airflow_provider_rfr.sinks.registry import release_sink, sink_states
 from airflow_provider_rfr.sinks.spec import SinkSpec
 from airflow_provider_rfr.store._tables import LEASES, SINKS
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-from airflow_provider_rfr.store.leases import LeaseKind, lease_state
+from airflow_provider_rfr.store.leases import Lease, LeaseKind, lease_state
 from airflow_provider_rfr.store.sinks import SinkRow, load_sink, move_sink, take_sink_lease
 from tests.integration.postgres import PostgresServer
 from tests.unit.sinks.exporting import COLUMNS, SINK, SOURCE_ID, Sink, decide, declared
@@ -45,7 +45,7 @@ def store(database: ControlStore) -> ControlStore:
     return database
 
 
-def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: str = "", **more: Any) -> None:
+def do(store: ControlStore, how: str, sink: Sink = OBJ, now: int = 5, deploy: str = "d1", **more: Any) -> None:
     given = {"columns": COLUMNS, **more}
     store.run(lambda each: decide(each, how, sink, now, about=deploy, **given))
 
@@ -62,21 +62,25 @@ def kept(store: ControlStore) -> list[dict[str, Any]]:
         return [dict(each) for each in connection.execute(select(SINKS)).mappings()]
 
 
+def leased(store: ControlStore) -> Lease:
+    """As a run has the sink."""
+    grant = store.run(lambda each: take_sink_lease(each, store.now(each), OBJ.id, "run", 60_000))
+    assert grant is not None
+    return Lease(store, grant, lambda ours, present: SinkLeaseLostError(SINK))
+
+
 def write(store: ControlStore, **values: Any) -> None:
-    lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "me", 1000))
-    assert lease is not None
-    store.run(lambda each: move_sink(each, 100, lease, **values))
-    store.run(lease.grant.release)
+    with leased(store) as lease:
+        lease.write(lambda each, now: move_sink(each, OBJ.id, **values))
 
 
 @pytest.mark.parametrize("how", ["metadata", "hold", "resume_from_new", "resend", "remove"])
-@pytest.mark.parametrize("deploy", ["d1", ""])
-def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: str, deploy: str) -> None:
+def test_a_step_that_is_done_again_changes_nothing(store: ControlStore, how: str) -> None:
     do(store, "create")
     write(store, cursor=7, physical="p")
-    do(store, how, now=6, deploy=deploy)
+    do(store, how, now=6)
     once = kept(store)
-    do(store, how, now=8, deploy=deploy)
+    do(store, how, now=8)
     assert kept(store) == once
 
 
@@ -134,18 +138,16 @@ def test_one_run_holds_a_sink_until_its_lease_ends(store: ControlStore) -> None:
     with pytest.raises(SinkBusyError, match="ops.k: one holds its lease for up to 4 s more"):
         store.run(lambda each: take_sink_lease(each, 900, OBJ.id, "two", 5000))
     assert first is not None
-    store.run(lambda each: move_sink(each, 4000, first))
+    assert store.run(lambda each: first.renew(each, 4000))
     with pytest.raises(SinkBusyError):
         store.run(lambda each: take_sink_lease(each, 8999, OBJ.id, "two", 5000))
     second = store.run(lambda each: take_sink_lease(each, 9000, OBJ.id, "two", 5000))
-    assert second is not None and second.grant.token == first.grant.token + 1
-    with pytest.raises(SinkLeaseLostError):
-        store.run(lambda each: move_sink(each, 9001, first, cursor=1))
-    store.run(first.grant.release)
+    assert second is not None and second.token == first.token + 1
+    assert not store.run(lambda each: first.renew(each, 9001))
+    store.run(first.release)
     with store.read() as connection:
         assert lease_state(connection, LeaseKind.SINK, str(OBJ.id)).holder == "two"
-    assert row(store).cursor is None
-    store.run(second.grant.release)
+    store.run(second.release)
     assert store.run(lambda each: take_sink_lease(each, 1, OBJ.id, "three", 5000)) is not None
 
 
@@ -158,19 +160,21 @@ def test_a_lease_by_a_clock_that_ran_ahead_does_not_count(store: ControlStore) -
 @pytest.mark.parametrize("how", ["hold", "resend", "metadata", "remove"])
 def test_a_deploys_decision_takes_the_sink_from_the_run_that_is_at_it(store: ControlStore, how: str) -> None:
     do(store, "create")
-    lease = store.run(lambda each: take_sink_lease(each, 100, OBJ.id, "run", 5000))
-    assert lease is not None
+    lease = leased(store)
     do(store, how)
     with pytest.raises(SinkLeaseLostError, match="ops.k: another run or a deploy took it over"):
-        store.run(lambda each: move_sink(each, 101, lease, cursor=1))
+        lease.write(lambda each, now: move_sink(each, OBJ.id, cursor=1))
+    with pytest.raises(SinkLeaseLostError):
+        lease.ensure()
+    assert not [each for each in kept(store) if each["cursor"] == 1]
 
 
 def test_a_batchs_id_tells_its_sink_its_window_its_part_and_its_round() -> None:
-    window = Window(1, 2, 0, (("id", 1),), None, (), 5)
+    window = Window(1, 2, (("id", 1),), None, (), 5)
     for each in (window, replace(window, earlier=(("id", 3),), keys=("id",), part=2)):
         assert Window.loads(each.dumps()) == each
     known = batch_id(OBJ.id, "p", window, 3, 0)
-    assert known == batch_id(OBJ.id, "p", replace(window, size=9, schema_id=4), 3, 0)
+    assert known == batch_id(OBJ.id, "p", replace(window, size=9, columns=(("id", 4),)), 3, 0)
     others = [
         batch_id(SOURCE_ID, "p", window, 3, 0),
         batch_id(OBJ.id, "q", window, 3, 0),

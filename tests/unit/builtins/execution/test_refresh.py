@@ -314,7 +314,8 @@ def exported(place: Place, **more: Any) -> tuple[CatalogSpec, Callable[[], list[
 
     def run() -> list[dict[str, Any]]:
         before = set(out.iterdir()) if out.exists() else set()
-        run_sink(to, catalog=place.catalog, store=place.store)
+        assert to.sink is not None
+        run_sink(to.id, to.name, to.sink, catalog=place.catalog, store=place.store)
         return [json.loads(line) for file in sorted(set(out.iterdir()) - before) for line in file.open()]
 
     return spec("1.0", T, V, keyed, to), run
