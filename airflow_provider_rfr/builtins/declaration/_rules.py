@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.declaration._document import Declared
-from airflow_provider_rfr.builtins.desired import CycleError, Graph
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.fingerprint import (
     canonical_transform,
     column_findings,
@@ -323,7 +323,7 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str
     left, circles = dict(reads), list[list[str]]()
     while True:
         try:
-            return list(Graph(left).order(str)), circles
+            return list(in_order(left, str)), circles
         except CycleError as error:
             circle = [*error.cycle, error.cycle[0]]
             circles.append(circle)
