@@ -167,18 +167,23 @@ def instance_id(template: UUID, instance: str) -> UUID:
     return uuid5(template, instance)
 
 
-def generated(spec: CatalogSpec, recorded: RegistryState, live: ActualState) -> Iterator[tuple[BuiltinObject, str]]:
-    """The objects of all templates, each with the id of its instance."""
+def objects_of(
+    spec: CatalogSpec, recorded: RegistryState, live: ActualState
+) -> Iterator[tuple[BuiltinObject, str | None]]:
+    """The declared objects; for each with ``per_instance`` those of its instances, with their instances' ids."""
     made = {each.marker: each.name for each in live.objects.values() if each.marker and not is_retired(each.name)}
     taken = {*live.objects, *(each.key for each in (*spec.objects, *recorded.objects, *live.user_views))}
-    for template in spec.objects:
-        for instance in sorted(spec.instances.get(template.per_instance or "", ()), key=lambda each: each.id):
-            identity = instance_id(template.id, instance.id)
+    for obj in spec.objects:
+        if obj.per_instance is None:
+            yield obj, None
+            continue
+        for instance in sorted(spec.instances.get(obj.per_instance, ()), key=lambda each: each.id):
+            identity = instance_id(obj.id, instance.id)
             known = recorded.by_uuid.get(identity)
             name = known.name if known is not None else made.get(identity)
             if name is None:
-                room = LONGEST_PART - _NUMBER - len(template.name.rpartition(".")[2])
+                room = LONGEST_PART - _NUMBER - len(obj.name.rpartition(".")[2])
                 ending = re.sub(r"\W+", "_", instance.name, flags=re.ASCII)[: max(room, 1)].strip("_") or "_"
-                name = available_name(f"{template.name}_{ending}", taken)
+                name = available_name(f"{obj.name}_{ending}", taken)
                 taken.add(name.casefold())
-            yield replace(template, id=identity, name=name), instance.id
+            yield replace(obj, id=identity, name=name), instance.id

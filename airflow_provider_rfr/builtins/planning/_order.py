@@ -34,11 +34,14 @@ class Removals:
 
     :ivar leaving: by id; all of them are forgotten
     :ivar there: what of these is in the catalog, so that there is something to do
+    :ivar lossy: ids of those whose rows are lost
     :ivar leftovers: by name, what an unfinished deploy left that belongs to nothing; ``leftover_sinks`` likewise
     """
 
     leaving: dict[UUID, RecordedObject] = field(default_factory=dict)
+    reasons: dict[UUID, Reason] = field(default_factory=dict)
     there: dict[UUID, LiveObject] = field(default_factory=dict)
+    lossy: set[UUID] = field(default_factory=set)
     leftovers: dict[str, LiveObject] = field(default_factory=dict)
     leftover_sinks: tuple[SinkState, ...] = ()
     blocked: list[Blocked] = field(default_factory=list)
@@ -72,6 +75,10 @@ def removals(
             found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             continue
         found.leaving[known.uuid] = known
+        gone = Why.NOT_DECLARED if known.keep is False else Why.REMOVED
+        found.reasons[known.uuid] = because(gone if known.instance is None else Why.INSTANCE_GONE)
+        if known.kind in STORED and known.keep is not False:
+            found.lossy.add(known.uuid)
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
@@ -124,12 +131,6 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     if before or now:
         return 2 * len(before & now) >= max(len(before), len(now))
     return known.fingerprints.logic.text == desired.fingerprints.logic.text
-
-
-def why_removed(known: RecordedObject) -> Reason:
-    if known.instance is not None:
-        return because(Why.INSTANCE_GONE)
-    return because(Why.NOT_DECLARED if known.keep is False else Why.REMOVED)
 
 
 @dataclass(frozen=True)

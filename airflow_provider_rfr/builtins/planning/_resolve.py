@@ -11,9 +11,9 @@ from airflow_provider_rfr.builtins.desired import (
     CycleError,
     DesiredObject,
     DesiredState,
-    generated,
     in_order,
     instance_id,
+    objects_of,
     relation,
 )
 from airflow_provider_rfr.builtins.fingerprint import fingerprints
@@ -44,7 +44,6 @@ class Resolver:
         self._problems: dict[UUID, list[Reason]] = defaultdict(list)
         self._resolved: dict[UUID, DesiredObject] = {}
         self._objects: dict[str, BuiltinObject] = {}
-        self._templates = {each.key: each for each in spec.objects if each.per_instance is not None}
         self._names: Set[str] = frozenset()
         self._ids = recorded.by_uuid.keys() | {each.id for each in spec.objects} | live.unfinished
 
@@ -53,11 +52,8 @@ class Resolver:
 
         :raises PlanError: objects read each other in a cycle
         """
-        declared: list[tuple[BuiltinObject, str | None]] = [
-            (each, None) for each in self._spec.objects if each.per_instance is None
-        ]
-        made = generated(self._spec, self._recorded, self._live)
-        objects = [(self._spelled(obj), instance) for obj, instance in (*declared, *made)]
+        declared = objects_of(self._spec, self._recorded, self._live)
+        objects = [(self._spelled(obj), instance) for obj, instance in declared]
         self._objects = {obj.key: obj for obj, _ in objects}
         self._names = self._objects.keys() | self._live.objects.keys()
         self._resolved = {obj.id: self._desired(obj, instance) for obj, instance in objects}
@@ -69,7 +65,8 @@ class Resolver:
             raise PlanError(f"objects read each other in a circle: {names}") from None
         finished = {uuid: self._finished(uuid) for uuid in order}
         # An unknown instance is not a removed one.
-        unlisted = tuple(each for each in self._templates.values() if each.per_instance not in self._spec.instances)
+        templates = (each for each in self._spec.objects if each.per_instance is not None)
+        unlisted = tuple(each for each in templates if each.per_instance not in self._spec.instances)
         kept = (
             each.uuid
             for each in self._recorded.objects
@@ -103,7 +100,7 @@ class Resolver:
                 reads, sql = known.deps, known.sql if known.sql == known.raw_sql else None
             else:
                 reads = self._read(obj)
-        prints, own, there = fingerprints(obj, self._spec), self._own(obj, reads), self._there(obj, known)
+        prints, own, there = fingerprints(obj, self._spec), self._own(reads), self._there(obj, known)
         return DesiredObject(obj, prints, own, sql, known, there, instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
@@ -146,17 +143,11 @@ class Resolver:
         sent = _folded([each.name for each in columns]) if source is not None else None
         return before or Dependency(name, None, sent)
 
-    def _own(self, obj: BuiltinObject, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
+    def _own(self, reads: Sequence[Dependency]) -> tuple[Dependency, ...]:
         """With the ids of what is ours."""
-        found = []
-        for each in reads:
-            if (template := self._templates.get(each.name)) is not None:
-                problem = f"reads {template.name}, which is not one object but one for each {template.per_instance}"
-                self._problem(obj.id, problem)
-            read = self._objects.get(each.name)
-            uuid = read.id if read is not None else None
-            found.append(each if each.uuid == uuid else Dependency(each.name, uuid, each.columns))
-        return tuple(found)
+        found = ((each, self._objects.get(each.name)) for each in reads)
+        named = ((each, obj.id if obj is not None else None) for each, obj in found)
+        return tuple(each if each.uuid == uuid else Dependency(each.name, uuid, each.columns) for each, uuid in named)
 
     def _finished(self, uuid: UUID) -> DesiredObject:
         """With the query to execute; what it reads is finished already."""
@@ -165,7 +156,7 @@ class Resolver:
             return desired
         sql, reads = self._with_columns(desired, self._kept_sql(desired) or self._expanded(desired)), desired.reads
         if sql not in (desired.obj.query, desired.recorded.sql if desired.recorded is not None else None):
-            reads = self._own(desired.obj, self._read(replace(desired.obj, query=sql)))
+            reads = self._own(self._read(replace(desired.obj, query=sql)))
         self._resolved[uuid] = desired = replace(desired, sql=sql, reads=reads)
         return desired
 

@@ -13,7 +13,7 @@ from airflow_provider_rfr.builtins.planning._bridges import Bridges
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision
 from airflow_provider_rfr.builtins.planning._exports import Exports, exports
-from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, leaving, removals, renames, why_removed
+from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, leaving, removals, renames
 from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._user_views import UserViews
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
@@ -104,8 +104,8 @@ class _Outcome:
             if identity in self.removed.there:
                 removed = self.removed
                 known = removed.leaving[identity]
-                loses = (known.name,) if known.kind in STORED and known.keep is not False else ()
-                there, why = removed.there[identity], (why_removed(known),)
+                loses = (known.name,) if identity in removed.lossy else ()
+                there, why = removed.there[identity], (removed.reasons[identity],)
                 yield self._gone(identity, known.kind, Action.REMOVE, why, there, loses)
             elif decision is not None and decision.desired.live is not None:
                 there = decision.desired.live
@@ -121,7 +121,7 @@ class _Outcome:
         removed = self.removed
         for known in sorted(removed.leaving.values(), key=lambda each: each.key):
             if known.kind is Kind.SINK:
-                yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, (why_removed(known),))
+                yield Step(0, known.uuid, known.name, known.kind, Action.REMOVE, (removed.reasons[known.uuid],))
         for left in removed.leftover_sinks:
             yield Step(0, left.uuid, left.name, Kind.SINK, Action.REMOVE, (because(Why.LEFTOVER),))
 
