@@ -34,6 +34,7 @@ class Why(str, Enum):
     UNFINISHED_SINK = "unfinished_sink", "a deploy that did not finish began to change it"
     CHANGED_BY_HAND = "changed_by_hand", "changed by hand"
     ADOPTED = "adopted", "as declared; takes our marker"
+    MARKED = "marked", "takes our marker"
     DECLARED_NAME = "declared_name", "declared name"
     LEFTOVER = "leftover", "left by an unfinished deploy"
     REMOVED = "removed", "removed, which is accepted"
@@ -82,12 +83,14 @@ class Why(str, Enum):
         "name_taken_adopt",
         "the name of the {} {} is taken: {}; rename one of the two, or adopt it if it is what is declared",
     )
+    NAME_OF_USER_VIEW = "name_of_user_view", "the name of the {} {} is taken by the user view {}"
     NOT_ADOPTABLE = "not_adoptable", "{} can't be adopted: {}"
     NOT_OURS = "not_ours", "the {} {} is there and lacks our marker: no deploy made it"
     MARKED_OTHER = "marked_other", "the {} {} is there and carries the marker of {}, not of {}"
     NOT_REMOVED = "not_removed", "it is not dropped: {}. Forget {} instead"
     EXPORTED = "exported", "the sink {} exports it"
     GONE_ADOPT = "gone_adopt", "it is gone from the catalog: remove or forget it, or let it be repaired"
+    DECLARE_NAME = "declare_name", "it is called {} now: declare that name, or repair it"
     DECLARE_IT = "declare_it", "{}, and adopting that means to declare it so"
     NO_SUCH_SOURCE = "no_such_source", "its source {} is not declared"
     READS_NOT_DECLARED = "reads_not_declared", "reads {}, which is no longer declared"

@@ -51,7 +51,7 @@ def _decide_view(decision: Decision, found: Found, inputs: Inputs) -> None:
         return
     if found.adopted:
         decision.how = Action.ADOPT
-        decision.reasons.append(because(Why.ADOPTED))
+        decision.reasons.append(because(Why.ADOPTED if known is None else Why.MARKED))
     elif known is not None:
         decision.note_metadata()
         decision.input_reasons = inputs.shape
@@ -193,7 +193,7 @@ class Decider:
             yield because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, whose(there, desired.uuid))
         if relation(desired.kind) is not None and desired.key in self._user_views and desired.live is None:
             view = self._user_views[desired.key]
-            yield because(Why.NAME_TAKEN, desired.kind.value, desired.obj.name, f"the user view {view.name}")
+            yield because(Why.NAME_OF_USER_VIEW, desired.kind.value, desired.obj.name, view.name)
         for each in desired.reads:
             old = self._old_names.get(each.name)
             if each.uuid is not None or old is None:

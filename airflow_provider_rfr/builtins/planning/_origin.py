@@ -141,7 +141,7 @@ def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies,
     if not drift or policies.drift == "fail":
         return Found(_from_record(known), drift)
     if live.key not in (known.key, desired.key) and policies.drift == "adopt":
-        return Found(_from_record(known), drift, (because(Why.DECLARE_IT, because(Why.CALLED, live.name)),))
+        return Found(_from_record(known), drift, (because(Why.DECLARE_NAME, live.name),))
     if was is LiveKind.VIEW:
         origin = replace(_from_record(known), note=because(Why.CHANGED_BY_HAND))
         return Found(origin, drift, rewrite_text=policies.drift == "repair")

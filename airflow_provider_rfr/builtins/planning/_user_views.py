@@ -43,12 +43,18 @@ class UserViews:
         self._by_key: dict[str, Decision | RecordedObject] = {each.key: each for each in removed.values()}
         self._by_key |= {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
-        for view in views_in_order(live):
+        self._views = views_in_order(live)
+        self._policies = policies
+
+    def decide(self) -> UserViews:
+        """Decide about each view, after those that it reads."""
+        for view in self._views:
             if view.broken is not None:
                 # It can't be defined again before somebody mends it, and whoever let it break knows.
                 self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
             else:
-                self._decide(view, view.key in policies.break_views)
+                self._decide(view, view.key in self._policies.break_views)
+        return self
 
     def _decide(self, view: UserView, may_break: bool) -> None:
         broken, changed = dict[UUID, Reason](), dict[UUID, Reason]()

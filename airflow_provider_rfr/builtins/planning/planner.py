@@ -372,7 +372,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
             names.add(each.uuid)
     decider = Decider(desired_state, recorded, live, policies, accepted=accepted, leaving=names, downgrade=downgrade)
     decisions = _in_order(decider.decide(), desired_state)
-    user_views = UserViews(decisions, removed.leaving, live, policies)
+    user_views = UserViews(decisions, removed.leaving, live, policies).decide()
     outcome = _Outcome(
         decisions,
         removed,

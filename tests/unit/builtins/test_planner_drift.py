@@ -196,7 +196,7 @@ def test_what_was_renamed_by_hand_is_found_by_its_marker_and_called_back() -> No
     found = catalog.plan(WANTED)
     assert told(found) == ["it is called ops.mine now"] and found.steps == ()
     adopt = catalog.plan(WANTED, drift="adopt")
-    assert problems(adopt) == ["it is called ops.mine now, and adopting that means to declare it so"]
+    assert problems(adopt) == ["it is called ops.mine now: declare that name, or repair it"]
     repair = catalog.plan(WANTED, drift="repair")
     assert repair.steps[0].details == {"to": "ops.t"} and repair.applicable
     catalog.apply(repair)

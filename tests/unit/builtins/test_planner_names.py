@@ -39,7 +39,7 @@ def test_a_name_that_a_user_has_is_not_taken_from_them_and_both_are_named() -> N
 
 def test_a_name_that_a_view_of_a_user_has_is_taken_too() -> None:
     found = plan(spec("1.0", T), RegistryState(), ActualState(user_views=(UserView("ops.T", "SELECT 1 AS id"),)))
-    assert problems(found) == ["the name of the table ops.t is taken: the user view ops.T"]
+    assert problems(found) == ["the name of the table ops.t is taken by the user view ops.T"]
 
 
 def test_what_carries_the_marker_of_another_project_is_not_taken_either() -> None:
