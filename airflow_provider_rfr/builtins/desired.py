@@ -6,7 +6,6 @@ are generated once, made unique by a number, and kept in the registry from then 
 
 from __future__ import annotations
 
-import graphlib
 import heapq
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -49,27 +48,40 @@ def in_order(reads: Mapping[Node, Iterable[Node]], rank: Callable[[Node], Any]) 
     :param rank: different for each node
     :raises CycleError: there is no such order
     """
+    # Numbers, because ids are slow to compare; no graphlib, whose many small objects cost a full garbage collection.
     nodes = sorted(reads, key=rank)
-    # Ids are slow to compare, and there may be tens of thousands.
     numbers = {node: number for number, node in enumerate(nodes)}
-    sorter = graphlib.TopologicalSorter(
-        {number: sorted(numbers[each] for each in reads[node] if each in numbers) for node, number in numbers.items()}
-    )
-    try:
-        sorter.prepare()
-    except graphlib.CycleError as error:
-        # Each one is read by the next, and the first comes once more at the end.
-        cycle = error.args[1][:0:-1]
-        first = cycle.index(min(cycle))
-        raise CycleError(nodes[number] for number in cycle[first:] + cycle[:first]) from None
-    ready: list[int] = []
-    found: list[int] = []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heapq.heappush(ready, number)
-        found.append(heapq.heappop(ready))
-        sorter.done(found[-1])
-    return tuple(nodes[number] for number in found)
+    readers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for node, number in numbers.items():
+        for each in reads[node]:
+            if (read := numbers.get(each)) is not None:
+                readers[read].append(number)
+                missing[number] += 1
+    ready = [number for number, count in enumerate(missing) if not count]
+    found: list[Node] = []
+    while ready:
+        read = heapq.heappop(ready)
+        found.append(nodes[read])
+        for number in readers[read]:
+            missing[number] -= 1
+            if not missing[number]:
+                heapq.heappush(ready, number)
+    if len(found) < len(nodes):
+        raise CycleError(_cycle({node: reads[node] for node in nodes if missing[numbers[node]]}))
+    return tuple(found)
+
+
+def _cycle(left: Mapping[Node, Iterable[Node]]) -> list[Node]:
+    """A cycle, from its first member on, among nodes of which each reads another one of them."""
+    places = {node: place for place, node in enumerate(left)}
+    here, path = next(iter(left)), dict[Node, None]()
+    while here not in path:
+        path[here] = None
+        here = min((each for each in left[here] if each in places), key=places.__getitem__)
+    cycle = list(path)[list(path).index(here) :]
+    first = cycle.index(min(cycle, key=places.__getitem__))
+    return cycle[first:] + cycle[:first]
 
 
 def readers_of(roots: Iterable[Node], order: Iterable[Node], reads: Mapping[Node, Iterable[Node]]) -> set[Node]:
