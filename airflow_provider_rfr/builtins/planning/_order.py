@@ -82,17 +82,20 @@ def removals(
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
-        # What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may
-        # be that of another registry.
-        used = {(each.uuid, each.live.key) for each in declared.values() if each.live is not None}
-        used |= {(identity, each.key) for identity, each in found.there.items()}
-        left = (each for identity in sorted(live.unfinished) for each in live.by_marker.get(identity, ()))
-        free = (each for each in left if not is_retired(each.name) and (each.marker, each.key) not in used)
-        found.leftovers = {each.key: each for each in free}
+        found.leftovers = _leftovers(found, desired_state, live)
         ours = recorded.by_uuid.keys() | declared.keys()
         begun = (each for each in recorded.sinks if each.uuid in live.unfinished)
         found.leftover_sinks = tuple(each for each in begun if each.uuid not in ours)
     return found
+
+
+def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) -> dict[str, LiveObject]:
+    """What an unfinished deploy made, and what belongs to nothing now. Only the journal counts: a marker alone may be
+    that of another registry."""
+    used = {(each.uuid, each.live.key) for each in desired_state.objects.values() if each.live is not None}
+    used |= {(identity, each.key) for identity, each in found.there.items()}
+    made = (each for identity in sorted(live.unfinished) for each in live.by_marker.get(identity, ()))
+    return {each.key: each for each in made if not is_retired(each.name) and (each.marker, each.key) not in used}
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
