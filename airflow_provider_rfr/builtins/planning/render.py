@@ -177,7 +177,7 @@ def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.stale:
         more = f" and {len(plan.stale) - _SHOWN_STALE} more" if len(plan.stale) > _SHOWN_STALE else ""
         names = f"{', '.join(plan.stale[:_SHOWN_STALE])}{more}"
-        yield "note", f"`was` and `removed` no longer needed here: {names}; delete them once no other lake needs them"
+        yield "note", f"`was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
 
 
 def _last_line(plan: Plan) -> str:

@@ -99,7 +99,7 @@ made
         write:  - {name: bytes, type: string, was: {type: int, using: "CAST(bytes AS string)"}}\
     # objects/usage.yaml:3
   # drift  ops.locks: column x was added  (policy: fail)
-  # note   `was` and `removed` no longer needed here: ops.older; delete them once no other lake needs them
+  # note   `was` and `removed` no longer needed here: ops.older; delete them once no lake needs them
 Plan: 1 to add, 4 to change, 2 to remove, 2 rebinds, 1 blocked, 1 drifted, 2 data loss. Nothing is done until what is \
 blocked is decided.
 """
