@@ -71,7 +71,7 @@ _ARG_BUILTINS_LAKE = Arg(
     ("--lake", "--lake-conn-id"), dest="lake_conn_id", default="rfr_lake_default", help="Connection of type rfr_lake"
 )
 _ARG_MARKDOWN = Arg(("--markdown",), action="store_true", help="For pull requests")
-_ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` meet nothing any more, for CI")
+_ARG_CHECK = Arg(("--check",), action="store_true", help="Say which `was` and `removed` are no longer needed, for CI")
 _ARG_SAVE = Arg(("--save",), type=Path, metavar="FILE", help="Keep the plan, for apply --plan")
 _ARG_PLAN = Arg(("--plan",), type=Path, metavar="FILE", help="A saved plan; refused if anything has changed since")
 _ARG_DEPLOY = Arg(("deploy_id",), nargs="?", metavar="DEPLOY", help="Show the steps of this one")

@@ -8,7 +8,7 @@ from typing import Final
 
 from airflow_provider_rfr.builtins.declaration._document import Declared, Instances
 from airflow_provider_rfr.builtins.declaration._object import name_findings, repeated
-from airflow_provider_rfr.builtins.desired import CycleError, Graph
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
     STORED,
@@ -175,7 +175,7 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
     circles: list[tuple[str, ...]] = []
     while len(circles) < _MOST_CIRCLES:
         try:
-            return Graph(reads).order(str), circles
+            return in_order(reads, str), circles
         except CycleError as error:
             circles.append(error.cycle)
             # The graph leaves out edges to names that have no entry.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import Graph
+from airflow_provider_rfr.builtins.desired import in_order, readers_of
 from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs, SqlEngine, Work, rewriting_query
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Column, Kind
@@ -33,9 +33,9 @@ def analyse(work: Work) -> Mapping[str, Outputs]:
 
 def _analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
     objects = {each.uuid: each for each in work.recorded.objects if each.uuid not in work.plan.forgotten} | work.records
-    graph = Graph({uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()})
-    order = [objects[uuid] for uuid in graph.order(lambda uuid: (objects[uuid].key, str(uuid)))]
-    changed = graph.readers_of(each.uuid for each in work.plan.steps if each.uuid is not None)
+    reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
+    order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]
+    changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), (each.uuid for each in order), reads)
     asked = {each.uuid for each in order if each.uuid in changed and each.kind in QUERIED and each.sql is not None}
     bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
     # What users' views read is known by name alone, so everything is there for them.

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider_rfr.builtins.desired import Graph
+from airflow_provider_rfr.builtins.desired import in_order
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, read_recorded
 from airflow_provider_rfr.builtins.execution.work import SqlEngine
 from airflow_provider_rfr.builtins.inputs import tables_below
@@ -188,7 +188,7 @@ class _Deployed:
             problem = f"{unknown[0]} is not a deployed materialized view of project {self.project}"
             raise ConfigurationError("name", problem, nearest(unknown[0], known.values()) or "deploy it first")
         reads = {key: [read.name for read in each.deps] for key, each in objects.items()}
-        return [key for key in Graph(reads).order(str) if key in wanted]
+        return [key for key in in_order(reads, str) if key in wanted]
 
     def load(self, key: str) -> _Loaded:
         """The materialized view as it is now.

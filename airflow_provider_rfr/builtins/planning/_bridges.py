@@ -8,14 +8,16 @@ text holds before and after: the plan says so."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable
 from enum import IntEnum
+from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
+from airflow_provider_rfr.builtins.planning._decision import Decisions, reads
+from airflow_provider_rfr.builtins.planning._user_views import views_in_order
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
-from airflow_provider_rfr.builtins.state import ActualState, UserView
+from airflow_provider_rfr.builtins.state import ActualState
 
 
 class _Felt(IntEnum):
@@ -37,58 +39,48 @@ class Bridges:
     def __init__(self, decisions: Decisions, live: ActualState, rebound: Container[str]) -> None:
         self.warnings: list[str] = []
         self._by_key = {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
-        self._views = {each.key: each for each in live.user_views}
         self._felt: dict[str, _Felt] = {}
+        self._user_views = {each.key: each.name for each in live.user_views}
         steps: list[Step] = []
-        for decision in decisions.values():
+        for identity, decision in decisions.items():
             known, there = decision.desired.recorded, decision.desired.live
             if known is None or there is None or known.kind is not Kind.VIEW or decision.leaves or known.sql is None:
                 continue
             felt = self._feels(known.key, known.name, known.deps)
             if felt is _Felt.WIDER and decision.how in (Action.REBIND, Action.REPLACE):
-                steps.append(_step(there.name, known.sql, decision))
-        for view in self._in_order():
+                steps.append(_step(identity, there.name, known.sql))
+        for view in views_in_order(live):
             if view.key in rebound and self._feels(view.key, view.name, view.reads or ()) is _Felt.WIDER:
-                steps.append(_step(view.name, view.pinned or view.query, None))
+                steps.append(_step(None, view.name, view.pinned or view.query))
         self.steps = tuple(reversed(steps))
 
-    def _feels(self, key: str, name: str, reads: tuple[Dependency, ...]) -> _Felt:
-        found = [(_felt, why) for each in reads for _felt, why in self._of(each)]
-        felt = max((each for each, _ in found), default=_Felt.NOTHING)
+    def _feels(self, key: str, name: str, deps: Iterable[Dependency]) -> _Felt:
+        found = [self._of(each) for each in deps]
+        felt = self._felt[key] = max((each for each, _ in found), default=_Felt.NOTHING)
         if felt is _Felt.BROKEN:
             reasons = "; ".join(dict.fromkeys(str(why) for each, why in found if each is _Felt.BROKEN))
             self.warnings.append(f"view {name} can't be read for a moment: it {reasons}")
-        self._felt[key] = felt
         return felt
 
-    def _of(self, read: Dependency) -> Iterator[tuple[_Felt, Reason]]:
-        """What a reader of these columns feels."""
-        if read.name in self._views:
-            yield self._felt.get(read.name, _Felt.NOTHING), because(Why.READS, self._views[read.name].name)
-            return
-        decision = self._by_key.get(read.name)
-        if decision is None:
-            return
-        name = (decision.desired.recorded or decision.desired.obj).name
+    def _of(self, read: Dependency) -> tuple[_Felt, Reason | None]:
+        """What a reader of these columns feels, and why."""
+        decision, felt = self._by_key.get(read.name), self._felt.get(read.name, _Felt.NOTHING)
+        if felt and read.name in self._user_views:
+            return felt, because(Why.READS, self._user_views[read.name])
+        if decision is None or not (felt or decision.renamed or decision.effects.shape):
+            return felt, None
+        name, effects = (decision.desired.recorded or decision.desired.obj).name, decision.effects
         if decision.renamed:
-            yield _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
-        elif decision.desired.kind not in STORED:
-            yield self._felt.get(read.name, _Felt.NOTHING), because(Why.READS, name)
-        elif met := decision.effects.shape.intersection(read.columns):
-            wider = not decision.effects.shape.all and set(met) - {"*"} <= decision.effects.widened
-            wider = wider and (met != ["*"] or decision.effects.shape.columns <= decision.effects.widened)
-            yield _Felt.WIDER if wider else _Felt.BROKEN, because(Why.READS, ", ".join(f"{name}.{one}" for one in met))
-
-    def _in_order(self) -> Iterator[UserView]:
-        """Users' views, each after those that it reads."""
-        left = dict(sorted(self._views.items()))
-        while left:
-            ready = [key for key, each in left.items() if not any(read.name in left for read in each.reads or ())]
-            for key in ready or [next(iter(left))]:
-                yield left.pop(key)
+            return _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
+        if decision.desired.kind not in STORED:
+            return felt, because(Why.READS, name)
+        if met := effects.shape.intersection(read.columns):
+            changed = effects.shape.columns if met == ["*"] else {*met}
+            is_wider = not effects.shape.all and changed <= effects.widened
+            felt = _Felt.WIDER if is_wider else _Felt.BROKEN
+        return felt, reads(name, met)
 
 
-def _step(name: str, sql: str, decision: Decision | None) -> Step:
-    details: Mapping[str, str] = {"sql": sql}
-    uuid = decision.desired.uuid if decision is not None else None
-    return Step(0, uuid, name, Kind.VIEW, Action.BRIDGE, (because(Why.STAYS_READABLE),), (), details, user=uuid is None)
+def _step(uuid: UUID | None, name: str, sql: str) -> Step:
+    reasons = (because(Why.STAYS_READABLE),)
+    return Step(0, uuid, name, Kind.VIEW, Action.BRIDGE, reasons, (), {"sql": sql}, user=uuid is None)

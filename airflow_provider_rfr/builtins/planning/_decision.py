@@ -201,8 +201,8 @@ def lost_column(name: str, column: str, now: str) -> Reason:
     :param now: what it is called; empty for a dropped one
     """
     if now:
-        return because(Why.READS_RENAMED_COLUMN, f"{name}.{column}", now)
-    return because(Why.READS_DROPPED_COLUMN, f"{name}.{column}")
+        return because(Why.READS_RENAMED, f"{name}.{column}", now)
+    return because(Why.READS_REMOVED, f"{name}.{column}")
 
 
 def becomes(desired: DesiredObject, known: RecordedObject, contents: ColumnSet = EVERYTHING) -> Effects:

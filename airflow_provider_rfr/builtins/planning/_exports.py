@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, Difference, metadata_words
@@ -20,8 +20,8 @@ _CONTINUES = {
     Action.METADATA: Why.CURSOR_KEPT,
     Action.EVOLVE: Why.CURSOR_KEPT,
     Action.REWRITE: Why.MIGRATION_SKIPPED,
-    Action.RECOMPUTE: Why.EQUAL_CONTENTS,
-    Action.RENAME: Why.SAME_OBJECT,
+    Action.RECOMPUTE: Why.MIGRATION_SKIPPED,
+    Action.RENAME: Why.CURSOR_KEPT,
 }
 """Why nothing is sent twice and nothing is left out."""
 _CHOICES = {
@@ -86,6 +86,7 @@ def _follow_columns(decision: Decision, source: Decision) -> dict[str, str]:
     return {old: spelled[new.casefold()] for old in known if (new := called.get(old)) and new.casefold() in now}
 
 
+@dataclass(frozen=True)
 class Exports:
     """The decisions about all sinks.
 
@@ -94,31 +95,9 @@ class Exports:
     :ivar blocked: sinks without a decision, by id
     """
 
-    def __init__(self, policies: Policies) -> None:
-        self.dependents: list[Dependent] = []
-        self.steps: dict[UUID, Step] = {}
-        self.blocked: dict[UUID, Blocked] = {}
-        self._policies = policies
-
-    def note(self, state: SinkState, how: str, reason: Reason, user: bool) -> None:
-        self.dependents.append(Dependent(state.source, state.name, Kind.SINK, how, reason, state.uuid, user))
-
-    def choose(self, state: SinkState, why: Reason, user: bool, since: str | None = None) -> None:
-        """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
-
-        :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
-            source, or the id of the new source. A decision that was written down already is not taken once more
-        """
-        choice = self._policies.sinks.get(state.name.casefold()) or state.on_replace
-        if choice not in SINKS:
-            problem = because(Why.SINK_UNDECIDED, why, state.name)
-            self.blocked[state.uuid] = Blocked(state.name, Kind.SINK, (problem,), state.uuid)
-            self.note(state, "undecided", why, user)
-            return
-        action = Action(choice)
-        details = {} if since is None else {"since": since}
-        self.steps[state.uuid] = Step(0, state.uuid, state.name, Kind.SINK, action, (why,), (), details)
-        self.note(state, choice, because(_CHOICES[action], why), user)
+    dependents: list[Dependent] = field(default_factory=list)
+    steps: dict[UUID, Step] = field(default_factory=dict)
+    blocked: dict[UUID, Blocked] = field(default_factory=dict)
 
 
 def exports(
@@ -128,44 +107,62 @@ def exports(
 
     :param leftover_sinks: made by an unfinished deploy and not declared; they are removed
     """
-    found, ours = Exports(policies), {}
-    by_uuid = {each.uuid: each for each in recorded.sinks}
+    found, rows = Exports(), {each.uuid: each for each in recorded.sinks}
+    sinks = [each for each in recorded.sinks if each.uuid not in decisions and each not in leftover_sinks]
+    moved = set[UUID]()
     for decision in decisions.values():
-        desired = decision.desired
-        if desired.obj.sink is not None and desired.reads[0].uuid is not None and decision.how is not Action.CREATE:
-            ours[desired.uuid] = SinkState(
-                desired.uuid, desired.obj.name, desired.reads[0].uuid, on_replace=desired.obj.sink.on_replace
-            )
-    left = {each.uuid for each in leftover_sinks}
-    users = [each for identity, each in by_uuid.items() if identity not in decisions and identity not in left]
-    for state in sorted((*ours.values(), *users), key=lambda each: (each.name.casefold(), str(each.uuid))):
+        desired, sink, known = decision.desired, decision.desired.obj.sink, decision.desired.recorded
+        if sink is None or known is None or decision.how is Action.CREATE or (now := desired.reads[0].uuid) is None:
+            continue
+        row = rows.get(desired.uuid, SinkState(desired.uuid, desired.obj.name, now))
+        sinks.append(replace(row, name=desired.obj.name, source=now, on_replace=sink.on_replace))
+        # An unfinished deploy may have written another source into its row.
+        if {row.source, *(each.uuid for each in known.deps[:1])} - {None, now}:
+            moved.add(desired.uuid)
+    for state in sorted(sinks, key=lambda each: (each.name.casefold(), str(each.uuid))):
         source = decisions.get(state.source)
         if source is None:
             continue
-        name, live, user = source.desired.obj.name, source.desired.live, state.uuid not in ours
-        emptied = live.emptied_by(recorded.revision) if live is not None else None
-        how = source.how if source.how is not None else Action.RENAME if source.renamed else None
-        if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE) and not source.leaves:
-            found.choose(state, because(Why.EMPTIED_UNFINISHED, name, emptied), user, emptied)
-        elif how is not None and how in _CONTINUES and not source.leaves:
-            cursor = by_uuid.get(state.uuid, state).cursor
-            kept = "cursor" if cursor is None else f"cursor {cursor}"
-            found.note(state, "continue", because(_CONTINUES[how], kept), user)
+        how = source.how or (Action.RENAME if source.renamed else None)
+        why, since = _replaced(source, how, recorded.revision)
+        if why is None and state.uuid in moved:
+            # A cursor is of no use in another source.
+            why, since = because(Why.EXPORTS_ANOTHER, source.desired.obj.name), str(state.source)
+        if why is not None:
+            said, reason = _choose(found, state, policies, why, since)
         elif how is not None:
-            why = Why.EMPTIED if how is Action.REPLACE_EMPTY else Why.MADE_AGAIN
-            found.choose(state, because(why, name), user)
-    _other_sources(found, decisions, by_uuid)
+            kept = "cursor" if state.cursor is None else f"cursor {state.cursor}"
+            said, reason = "continue", because(_CONTINUES[how], kept)
+        else:
+            continue
+        user = state.uuid not in decisions
+        found.dependents.append(Dependent(state.source, state.name, Kind.SINK, said, reason, state.uuid, user))
     return found
 
 
-def _other_sources(found: Exports, decisions: Decisions, states: Mapping[UUID, SinkState]) -> None:
-    """A cursor is of no use in another source. The sink's row may have one that an unfinished deploy gave it."""
-    for decision in decisions.values():
-        desired, known = decision.desired, decision.desired.recorded
-        if desired.obj.sink is None or known is None or known.kind is not Kind.SINK or desired.uuid in found.steps:
-            continue
-        before = {each.uuid for each in known.deps[:1]} | {each.source for each in (states.get(desired.uuid),) if each}
-        now = desired.reads[0].uuid
-        if now is not None and before - {None, now}:
-            state = SinkState(desired.uuid, desired.obj.name, now, on_replace=desired.obj.sink.on_replace)
-            found.choose(state, because(Why.EXPORTS_ANOTHER, desired.obj.sink.source), False, str(now))
+def _replaced(source: Decision, how: Action | None, revision: int) -> tuple[Reason | None, str | None]:
+    """Why a cursor in the source holds no longer, None if it does; and the unfinished deploy that emptied it, if one
+    did."""
+    name, live = source.desired.obj.name, source.desired.live
+    emptied = live.emptied_by(revision) if live is not None else None
+    if emptied is not None and how not in (Action.REPLACE_EMPTY, Action.CREATE):
+        return because(Why.EMPTIED_UNFINISHED, name, emptied), emptied
+    if how is None or how in _CONTINUES:
+        return None, None
+    return because(Why.EMPTIED if how is Action.REPLACE_EMPTY else Why.MADE_AGAIN, name), None
+
+
+def _choose(found: Exports, state: SinkState, policies: Policies, why: Reason, since: str | None) -> tuple[str, Reason]:
+    """Apply the policy to a sink whose rows are gone; without a policy, it stops the deploy.
+
+    :param since: what it is decided about, if not this deploy's own doing: an unfinished deploy that emptied the
+        source, or the id of the new source. A decision that was written down already is not taken once more
+    """
+    choice = policies.sinks.get(state.name.casefold()) or state.on_replace
+    if choice not in SINKS:
+        problem = because(Why.SINK_UNDECIDED, why, state.name)
+        found.blocked[state.uuid] = Blocked(state.name, Kind.SINK, (problem,), state.uuid)
+        return "undecided", why
+    action, details = Action(choice), {} if since is None else {"since": since}
+    found.steps[state.uuid] = Step(0, state.uuid, state.name, Kind.SINK, action, (why,), (), details)
+    return choice, because(_CHOICES[action], why)

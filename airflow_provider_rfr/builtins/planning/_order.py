@@ -10,19 +10,20 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, DesiredState, Graph, relation
+from airflow_provider_rfr.builtins.desired import (
+    CycleError,
+    DesiredObject,
+    DesiredState,
+    in_order,
+    readers_of,
+    relation,
+)
 from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision, Decisions
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Kind, is_retired
-from airflow_provider_rfr.builtins.state import (
-    ActualState,
-    LiveKind,
-    LiveObject,
-    RecordedObject,
-    RegistryState,
-)
+from airflow_provider_rfr.builtins.state import ActualState, LiveKind, LiveObject, RecordedObject, RegistryState
 from airflow_provider_rfr.exceptions import PlanError
 from airflow_provider_rfr.sinks.spec import SinkState
 
@@ -57,34 +58,34 @@ def removals(
 
     :param downgrade: why nothing may be removed
     """
-    found = Removals()
-    known_ids = recorded.by_uuid.keys() | desired_state.objects.keys() | live.unfinished
-    sinks = [each for each in recorded.sinks if each.uuid in desired_state.objects or each.uuid not in known_ids]
-    coming = [each for each in desired_state.objects.values() if each.recorded is None]
+    found, declared = Removals(), desired_state.objects
+    known_ids = recorded.by_uuid.keys() | declared.keys() | live.unfinished
+    sinks = [each for each in recorded.sinks if each.uuid in declared or each.uuid not in known_ids]
+    coming = [each for each in declared.values() if each.recorded is None]
     for known in sorted(recorded.objects, key=lambda each: each.key):
-        if known.uuid in desired_state.objects or known.uuid in desired_state.kept:
+        if known.uuid in declared or known.uuid in desired_state.kept:
             continue
         there = _there(known, live, known_ids)
-        problems, paste = ([downgrade], ()) if downgrade is not None else _against(known, accepted, coming)
-        if there is not None and there.marker != known.uuid and downgrade is None:
-            problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
+        problems, paste = _against(known, accepted, coming) if downgrade is None else ([downgrade], ())
         if downgrade is None:
+            if there is not None and there.marker != known.uuid:
+                problems.append(because(Why.NOT_REMOVED, whose(there, known.uuid), known.name))
             problems += [because(Why.EXPORTED, each.name) for each in sinks if each.source == known.uuid]
         if problems:
             found.blocked.append(Blocked(known.name, known.kind, tuple(problems), known.uuid, paste=paste))
             continue
         found.leaving[known.uuid] = known
-        found.reasons[known.uuid] = _reason(known)
+        gone = Why.NOT_DECLARED if known.keep is False else Why.REMOVED
+        found.reasons[known.uuid] = because(gone if known.instance is None else Why.INSTANCE_GONE)
         if known.kind in STORED and known.keep is not False:
             found.lossy.add(known.uuid)
         if there is not None:
             found.there[known.uuid] = there
     if not found.blocked:
         found.leftovers = _leftovers(found, desired_state, live)
-        ours = recorded.by_uuid.keys() | desired_state.objects.keys()
-        found.leftover_sinks = tuple(
-            each for each in recorded.sinks if each.uuid in live.unfinished and each.uuid not in ours
-        )
+        ours = recorded.by_uuid.keys() | declared.keys()
+        begun = (each for each in recorded.sinks if each.uuid in live.unfinished)
+        found.leftover_sinks = tuple(each for each in begun if each.uuid not in ours)
     return found
 
 
@@ -93,24 +94,17 @@ def _leftovers(found: Removals, desired_state: DesiredState, live: ActualState) 
     that of another registry."""
     used = {(each.uuid, each.live.key) for each in desired_state.objects.values() if each.live is not None}
     used |= {(identity, each.key) for identity, each in found.there.items()}
-    return {
-        each.key: each
-        for identity in sorted(live.unfinished)
-        for each in live.by_marker.get(identity, ())
-        if not is_retired(each.name) and (identity, each.key) not in used
-    }
+    made = (each for identity in sorted(live.unfinished) for each in live.by_marker.get(identity, ()))
+    return {each.key: each for each in made if not is_retired(each.name) and (each.marker, each.key) not in used}
 
 
 def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID]) -> LiveObject | None:
     """What holds the object; under another name, if a deploy that did not finish renamed it. What has its name is no
     trace of it, if it is another object of ours."""
-    if relation(known.kind) is None:
-        return None
-    held = live.by_marker.get(known.uuid, ())
-    ours = [each for each in held if not is_retired(each.name) and each.kind is relation(known.kind)]
-    named = live.objects.get(known.key)
-    if named is not None and (named.marker == known.uuid or named.marker is None or named.marker not in known_ids):
+    was, named = relation(known.kind), live.objects.get(known.key)
+    if was and named and (named.marker in (None, known.uuid) or named.marker not in known_ids):
         return named
+    ours = [each for each in live.by_marker.get(known.uuid, ()) if each.kind is was and not is_retired(each.name)]
     return ours[0] if len(ours) == 1 else None
 
 
@@ -121,34 +115,25 @@ def _against(
     that lets it go."""
     if known.keep is False or (known.keep is True and known.name in accepted):
         return [], ()
-    rows = f"all rows of {known.name}" if known.kind in STORED else known.name
-    paste: tuple[str, ...] = (f"{{kind: removed, name: {known.name}}}",)
-    if isinstance(known.keep, str):
-        problems, paste = [because(Why.KEPT, rows, known.keep)], ()
-    elif known.kind in STORED:
-        problems = [because(Why.WOULD_LOSE, rows, known.name, known.name)]
-    else:
-        problems = [because(Why.WOULD_GO, known.name, known.name)]
+    what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
+    kept = isinstance(known.keep, str)
+    why = because(Why.KEPT, what, known.keep) if kept else because(Why.WOULD_LOSE, what, known.name, known.name)
     like = [each.obj.name for each in coming if _is_like(known, each)]
-    problems += [because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like]
-    return problems, tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like) or paste
+    ids = tuple(f"id: {known.uuid}  # in {name}, if that is its new name" for name in like)
+    document = () if kept else (f"{{kind: removed, name: {known.name}}}",)
+    return [why, *(because(Why.MAYBE_RENAMED_OBJECT, name, known.uuid) for name in like)], ids or document
 
 
 def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     """Whether the new object may be the known one under another name: half of the columns are the same."""
     if known.kind is not desired.kind:
         return False
-    before = {(each.name.casefold(), each.type) for each in known.columns}
-    now = {(each.name.casefold(), each.type) for each in desired.obj.columns}
+    before, now = (
+        {(each.name.casefold(), each.type) for each in columns} for columns in (known.columns, desired.obj.columns)
+    )
     if before or now:
         return 2 * len(before & now) >= max(len(before), len(now))
     return known.fingerprints.logic.text == desired.fingerprints.logic.text
-
-
-def _reason(known: RecordedObject) -> Reason:
-    if known.instance is not None:
-        return because(Why.INSTANCE_GONE)
-    return because(Why.NOT_DECLARED if known.keep is False else Why.REMOVED)
 
 
 @dataclass(frozen=True)
@@ -182,18 +167,18 @@ def leaving(decisions: Decisions, removed: Removals, recorded: RegistryState, po
     leftovers = tuple(key for key in left if key in needed), tuple(key for key in left if key not in needed)
     if not early and not gone:
         return Leaving(leftovers=leftovers)
-    graph = Graph({each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects})
-    # A removed reader of something that leaves early leaves before it.
-    early |= gone.keys() & graph.readers_of(early)
+    reads = {each.uuid: [dep.uuid for dep in each.deps if dep.uuid] for each in recorded.objects}
     keys = {each.uuid: each.key for each in recorded.objects}
     try:
-        order = graph.order(lambda identity: (keys[identity], str(identity)))[::-1]
+        order = in_order(reads, lambda identity: (keys[identity], identity))
     except CycleError as error:
         names = CycleError(keys[each] for each in error.cycle)
         raise PlanError(f"the registry is damaged, objects read each other in a circle: {names}") from None
+    # A removed reader of something that leaves early leaves before it.
+    early |= gone.keys() & readers_of(early, order, reads)
     return Leaving(
-        tuple(each for each in order if each in early),
-        tuple(each for each in order if each in gone and each not in early),
+        tuple(each for each in reversed(order) if each in early),
+        tuple(each for each in reversed(order) if each in gone and each not in early),
         leftovers,
     )
 

@@ -7,7 +7,7 @@ column says, in its ``was``, how they are made."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ from airflow_provider_rfr.builtins.planning.columns import (
 )
 from airflow_provider_rfr.builtins.planning.plan import Action, Load, Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import Column, Kind, Was
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
 from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
 from airflow_provider_rfr.lake.types import is_plain
 
@@ -210,14 +210,21 @@ def _with_the_rest(decision: Decision, change: _Change, known: RecordedObject) -
     desired = decision.desired
     beside_rows = {Difference.METADATA, Difference.CONSTRAINTS, Difference.CONTRACT, Difference.DEFINITION}
     decision.note_metadata()
-    if desired.kind is Kind.MATERIALIZED_VIEW and known.kind is not Kind.MATERIALIZED_VIEW:
-        if known.keep is not False:
-            # Rows that nothing can make again are overwritten by a query's result.
-            change.losses = {desired.obj.name: "all rows"}
+    filled = desired.kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and known.kind is not desired.kind
+    if filled and known.keep is not False and not _appends(desired.obj):
+        # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
+        change.losses = {desired.obj.name: "all rows"}
+    if filled and desired.kind is Kind.MATERIALIZED_VIEW:
         return Action.RECOMPUTE
     if change.how is None and (beside_rows & decision.differences.keys() or desired.kind is not known.kind):
         return Action.METADATA
     return change.how
+
+
+def _appends(obj: BuiltinObject) -> bool:
+    """Whether a refresh leaves the rows that are there."""
+    options = (obj.refresh or {}).get("options")
+    return isinstance(options, Mapping) and options.get("mode") == "append"
 
 
 def _take(decision: Decision, change: _Change, how: Action | None) -> None:

@@ -5,18 +5,25 @@ replaces it takes the mark away."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import CycleError, Graph
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, lost_column, reads
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import Kind
+from airflow_provider_rfr.builtins.spec import Dependency, Kind
 from airflow_provider_rfr.builtins.state import ActualState, RecordedObject, UserView
 
-_Reasons = dict[UUID, Reason]
-"""By the id of what is read."""
+
+def views_in_order(live: ActualState) -> tuple[UserView, ...]:
+    """Users' views, each after those that it reads; by name, if some read each other in a circle."""
+    views = {each.key: each for each in live.user_views}
+    try:
+        order = in_order({key: [each.name for each in view.reads or ()] for key, view in views.items()}, str)
+    except CycleError:
+        order = tuple(sorted(views))
+    return tuple(views[key] for key in order)
 
 
 class UserViews:
@@ -33,83 +40,63 @@ class UserViews:
         self.dependents: list[Dependent] = []
         self.blocked: list[Blocked] = []
         self.warnings: list[str] = []
-        self._decisions = decisions
-        self._removed = removed
+        self._by_key: dict[str, Decision | RecordedObject] = {each.key: each for each in removed.values()}
+        self._by_key |= {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
+        self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
+        self._views = views_in_order(live)
         self._policies = policies
-        self._views = {each.key: each for each in live.user_views}
-        self._ours = {each.key: identity for identity, each in removed.items()}
-        for identity, decision in decisions.items():
-            self._ours[(decision.desired.recorded or decision.desired).key] = identity
-        self._noticed: dict[str, tuple[_Reasons, _Reasons]] = {}
 
     def decide(self) -> UserViews:
         """Decide about each view, after those that it reads."""
-        graph = Graph({key: {each.name for each in view.reads or ()} for key, view in self._views.items()})
-        try:
-            order = graph.order(lambda key: key)
-        except CycleError:
-            order = tuple(sorted(self._views))
-        for key in order:
-            view = self._views[key]
+        for view in self._views:
             if view.broken is not None:
                 # It can't be defined again before somebody mends it, and whoever let it break knows.
                 self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
-                continue
-            broken, changed = self._noticed[key] = self._notice(view)
-            why = [*broken.values(), *changed.values()]
-            if view.bridged and not why:
-                why = [because(Why.BRIDGED)]
-            if not why:
-                continue
-            allowed = key in self._policies.break_views
-            how = "rebind" if not broken else "break" if allowed else "blocked"
-            for identity, reason in {**changed, **broken}.items():
-                self.dependents.append(Dependent(identity, view.name, Kind.VIEW, how, reason, user=True))
-            if how == "blocked":
-                self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, because(Why.USER_VIEW_BREAKS, view.name))))
-            elif how == "break":
-                self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
-                self._step(view, Action.MARK_BROKEN, why, {"broken": "; ".join(map(str, broken.values()))})
             else:
-                self._step(view, Action.REBIND, why, {"sql": view.pinned or view.query})
+                self._decide(view, view.key in self._policies.break_views)
         return self
 
-    def _step(self, view: UserView, how: Action, why: Iterable[Reason], details: Mapping[str, str]) -> None:
-        self.steps.append(Step(0, None, view.name, Kind.VIEW, how, tuple(why), (), details, user=True))
+    def _decide(self, view: UserView, may_break: bool) -> None:
+        broken, changed = dict[UUID, Reason](), dict[UUID, Reason]()
+        for on, reason, breaks in self._notice(view):
+            said = reason if view.reads is not None else because(Why.READS_UNKNOWN, reason)
+            (broken if breaks else changed)[on] = said
+        self._noticed[view.key] = view.name, broken or changed, bool(broken)
+        why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
+        if not why:
+            return
+        how = "rebind" if not broken else "break" if may_break else "blocked"
+        for on, reason in {**changed, **broken}.items():
+            self.dependents.append(Dependent(on, view.name, Kind.VIEW, how, reason, user=True))
+        if how == "blocked":
+            self.blocked.append(Blocked(view.name, Kind.VIEW, (*why, because(Why.USER_VIEW_BREAKS, view.name))))
+            return
+        action, details = Action.REBIND, {"sql": view.pinned or view.query}
+        if how == "break":
+            self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
+            action, details = Action.MARK_BROKEN, {"broken": "; ".join(map(str, broken.values()))}
+        self.steps.append(Step(0, None, view.name, Kind.VIEW, action, why, (), details, user=True))
 
-    def _notice(self, view: UserView) -> tuple[_Reasons, _Reasons]:
-        """Reads of the view that break, and reads whose columns change."""
-        broken, changed = _Reasons(), _Reasons()
-        if view.reads is None:
-            # A view that can't be read may read anything.
-            for identity, gone in self._removed.items():
-                broken[identity] = because(Why.READS_UNKNOWN, f"{gone.name}, which is removed")
-            for identity, decision in self._decisions.items():
-                if decision.effects.gone or decision.renamed:
-                    name = (decision.desired.recorded or decision.desired.obj).name
-                    broken[identity] = because(Why.READS_UNKNOWN, f"{name} as it was")
-                elif decision.effects.shape:
-                    changed[identity] = because(Why.READS_UNKNOWN, decision.desired.obj.name)
-        for each in view.reads or ():
-            if each.name in self._noticed:
-                theirs_broken, theirs_changed = self._noticed[each.name]
-                reason = because(Why.READS, self._views[each.name].name)
-                broken.update(dict.fromkeys(theirs_broken, reason))
-                changed.update({on: reason for on in theirs_changed if not theirs_broken})
-            ours = self._ours.get(each.name)
-            if ours is not None and ours in self._removed:
-                broken[ours] = because(Why.READS_REMOVED, self._removed[ours].name)
-            elif ours is not None:
-                _notice_change(self._decisions[ours], each.columns, broken, changed)
-        return broken, changed
+    def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
+        """The changed objects that the view reads, with what it notices and whether that breaks it."""
+        # A view that can't be read may read anything.
+        for read in view.reads if view.reads is not None else map(Dependency, self._by_key):
+            if read.name in self._noticed:
+                name, found, breaks = self._noticed[read.name]
+                yield from ((on, because(Why.READS, name), breaks) for on in found)
+            ours = self._by_key.get(read.name)
+            if isinstance(ours, RecordedObject):
+                yield ours.uuid, because(Why.READS_REMOVED, ours.name), True
+            elif ours is not None and (noticed := _of_change(ours, read.columns)) is not None:
+                yield ours.desired.uuid, *noticed
 
 
-def _notice_change(decision: Decision, columns: tuple[str, ...] | None, broken: _Reasons, changed: _Reasons) -> None:
-    identity, name = decision.desired.uuid, (decision.desired.recorded or decision.desired.obj).name
-    if decision.renamed:
-        broken[identity] = because(Why.READS_RENAMED, name, decision.desired.obj.name)
-    for old, now in decision.effects.gone:
-        if columns is None or old in columns:
-            broken[identity] = lost_column(name, old, now)
-    if identity not in broken and (met := decision.effects.shape.intersection(columns)):
-        changed[identity] = reads(name, met)
+def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
+    """What a reader of these columns notices, and whether that breaks it."""
+    name, effects = (decision.desired.recorded or decision.desired.obj).name, decision.effects
+    breaks = [because(Why.READS_RENAMED, name, decision.desired.obj.name)] if decision.renamed else []
+    breaks += [lost_column(name, old, now) for old, now in effects.gone if columns is None or old in columns]
+    if breaks:
+        return breaks[-1], True
+    met = effects.shape.intersection(columns)
+    return (reads(name, met), False) if met else None

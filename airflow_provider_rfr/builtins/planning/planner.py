@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.desired import DesiredState, relation, release
+from airflow_provider_rfr.builtins.desired import DesiredState, in_order, relation, release
 from airflow_provider_rfr.builtins.planning._bridges import Bridges
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision
@@ -195,10 +195,18 @@ class _Outcome:
 
     def stale(self, spec: CatalogSpec) -> Iterator[str]:
         """What the declarations say about the past, and is met by nothing in this lake any more."""
+        sent = {
+            (each.desired.reads[0].uuid, name.casefold())
+            for each in self.decisions.values()
+            if (sink := each.desired.obj.sink) is not None
+            for name in sink.columns
+        }
         for decision in self.decisions.values():
             obj = decision.desired.obj
             for column in obj.columns:
-                if column.was and column.name not in decision.was_used:
+                # A sink may send a column under a name that it had.
+                is_sent = any(was.name and (obj.id, was.name.casefold()) in sent for was in column.was)
+                if column.was and column.name not in decision.was_used and not is_sent:
                     yield f"{obj.name}.{column.name}"
         yield from (each.name for each in spec.removed if each.key not in self.lost)
 
@@ -338,7 +346,10 @@ def _in_order(decisions: dict[UUID, Decision], desired_state: DesiredState) -> d
         cost = 3 if filled else _COST.get(decision.how, 1) if decision.how is not None else 1
         return (cost, decision.desired.key)
 
-    return {identity: decisions[identity] for identity in desired_state.graph.order(rank)}
+    reads = {
+        identity: [read.uuid for read in each.reads if read.uuid] for identity, each in desired_state.objects.items()
+    }
+    return {identity: decisions[identity] for identity in in_order(reads, rank)}
 
 
 def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, policies: Policies | None = None) -> Plan:

@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.desired import CycleError, Graph
+from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.spark._compute import Job, compute
 from airflow_provider_rfr.builtins.spark._session import (
@@ -118,7 +118,7 @@ def register_views(spark: SparkSession, catalog: str, views: Iterable[Registered
         key: {read.name for read in dependencies(each.query, namespace_of(each.name))} for key, each in by_key.items()
     }
     try:
-        order = Graph(reads).order(lambda key: key)
+        order = in_order(reads, str)
     except CycleError as error:
         raise ConfigurationError("views", str(error), "no view can read itself, also not by way of others") from None
     found = []

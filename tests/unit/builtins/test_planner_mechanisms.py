@@ -229,7 +229,7 @@ def test_a_was_that_meets_nothing_any_more_is_a_note_and_is_never_done_again() -
     catalog.apply(found)
     again = catalog.plan(spec("2.0", table("ops.t", *wanted)))
     assert (again.steps, again.warnings, again.stale, exit_code(again)) == ((), (), ("ops.t.rows",), 0)
-    assert "meet nothing here any more: ops.t.rows; delete them" in render(again)
+    assert "no longer needed here: ops.t.rows; delete them" in render(again)
     renamed, found = from_to(["a int"], ["b int < a"])
     assert found.stale == ()
     renamed.apply(found)

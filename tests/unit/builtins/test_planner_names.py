@@ -337,11 +337,6 @@ def test_each_instances_object_follows_its_template_though_nobody_lists_it() -> 
     assert did(found) == ["evolve ops.log_eu", "evolve ops.log_main"]
 
 
-def test_an_object_that_is_many_is_not_read_by_its_name() -> None:
-    found = plan(spec("1.0", LOG, view("ops.v", "SELECT line FROM ops.log")), RegistryState(), ActualState())
-    assert problems(found) == ["reads ops.log, which is not one object but one for each lake"]
-
-
 @pytest.mark.parametrize("query", ["SELECT (", "SELECT id FROM ops.t; SELECT 1"])
 def test_a_query_that_cannot_be_read_says_so(query: str) -> None:
     found = plan(spec("1.0", T, view("ops.v", query)), RegistryState(), ActualState())

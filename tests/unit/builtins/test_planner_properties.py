@@ -202,7 +202,7 @@ def test_nothing_is_lost_that_was_not_accepted_and_the_names_in_the_plan_are_all
     wanted = second_version(first, second)
     found = catalog.plan(wanted)
     reasons = [reason for each in found.blocked for reason in each.problems]
-    asked = {reason.facts[-1] for reason in reasons if reason.why in (Why.WOULD_LOSE, Why.WOULD_GO)}
+    asked = {reason.facts[-1] for reason in reasons if reason.why is Why.WOULD_LOSE}
     assert found.applicable is not bool(asked)
     assert not any(each.loses for each in found.steps)
     for name in asked:

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_rfr.builtins.planning.plan import Action, Load, Plan
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
 from airflow_provider_rfr.builtins.state import LiveKind
-from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, spec, table
+from tests.unit.builtins.catalogs import Catalog, Thing, column, obj, problems, spec, table
 
 ONE = ["id bigint", "rows int"]
 TWO = ["id bigint", "rows string"]
@@ -99,6 +99,23 @@ def test_a_table_that_becomes_a_source_and_one_that_is_taken_over_get_their_firs
     foreign.things["raw.orders"] = Thing("raw.Orders", LiveKind.TABLE, None, tuple(map(column, ONE)))
     found = foreign.plan(spec("1.0", source()), adopt=ADOPTED)
     assert ([each.how for each in found.steps], found.sources_to_load()) == ([Action.ADOPT], CREATED)
+
+
+@pytest.mark.parametrize("kind", [Kind.TABLE, Kind.LOG])
+def test_rows_that_a_table_keeps_are_lost_when_it_becomes_a_source(kind: Kind) -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", source(kind=kind, source=None, keep=True)))
+    wanted = spec("1.1", source())
+    assert problems(catalog.plan(wanted))[0].startswith("all rows would be lost: accept that by a document")
+    found = catalog.plan(wanted, accept_data_loss={"raw.Orders"})
+    assert (found.applicable, found.steps[0].losses, found.sources_to_load()) == (True, ("all rows",), CREATED)
+    appended = catalog.plan(spec("1.1", source(refresh={"options": {"mode": "append"}})))
+    assert (appended.applicable, appended.steps[0].losses) == (True, ())
+    catalog.apply(found)
+    assert catalog.plan(wanted).steps == ()
+    reason = Catalog()
+    reason.deploy(spec("1.0", source(kind=kind, source=None, keep="billing")))
+    assert problems(reason.plan(wanted, accept_data_loss={"raw.Orders"}))[0].startswith("all rows would be lost, and")
 
 
 def test_a_source_that_comes_back_gets_its_first_rows(catalog: Catalog) -> None:

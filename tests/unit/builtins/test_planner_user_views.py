@@ -64,7 +64,7 @@ def test_a_view_that_would_break_stops_the_deploy_until_it_is_named() -> None:
     found = less(catalog)
     assert {each.name: [str(problem) for problem in each.problems] for each in found.blocked} == {
         "bob.daily": [
-            "reads ops.t.rows, which is dropped", "change the view, or let it break with break_views: bob.daily",
+            "reads ops.t.rows, which is removed", "change the view, or let it break with break_views: bob.daily",
         ],
         "bob.weekly": ["reads bob.daily", "change the view, or let it break with break_views: bob.weekly"],
     }  # fmt: skip
@@ -92,16 +92,16 @@ def test_a_view_that_was_let_break_is_marked_and_shown_until_it_is_mended() -> N
     found = less(catalog, **both)
     assert did(found) == ["evolve ops.t", "mark_broken bob.daily", "mark_broken bob.weekly"] and found.applicable
     assert [each.details for each in found.steps[1:]] == [
-        {"broken": "reads ops.t.rows, which is dropped"}, {"broken": "reads bob.daily"},
+        {"broken": "reads ops.t.rows, which is removed"}, {"broken": "reads bob.daily"},
     ]  # fmt: skip
     assert found.warnings == (
-        "view bob.daily (user) breaks: reads ops.t.rows, which is dropped",
+        "view bob.daily (user) breaks: reads ops.t.rows, which is removed",
         "view bob.weekly (user) breaks: reads bob.daily",
     )
     catalog.apply(found)
     catalog.check()
     shown = (
-        "view bob.daily (user) is broken: reads ops.t.rows, which is dropped",
+        "view bob.daily (user) is broken: reads ops.t.rows, which is removed",
         "view bob.weekly (user) is broken: reads bob.daily",
     )
     found = less(catalog)
@@ -133,7 +133,7 @@ def test_who_may_read_any_column_may_read_the_one_that_goes() -> None:
     catalog = deployed()
     catalog.user_views.clear()
     catalog.user_view("bob.all", "SELECT * FROM ops.t", reading("ops.t"))
-    assert problems(less(catalog))[0] == "reads ops.t.rows, which is dropped"
+    assert problems(less(catalog))[0] == "reads ops.t.rows, which is removed"
 
 
 def test_an_object_that_somebody_reads_is_neither_removed_nor_renamed_under_them() -> None:
@@ -160,7 +160,7 @@ def test_a_view_that_can_not_be_read_may_read_anything() -> None:
     assert catalog.plan(spec("1.1", table("ops.t", *OLD, "more int"))).applicable
     found = catalog.plan(spec("1.1", WIDER))
     assert [(each.how, each.name) for each in found.steps if each.user] == [(Action.REBIND, "bob.x")]
-    assert problems(less(catalog))[0] == "can't be read, so it may read ops.t as it was"
+    assert problems(less(catalog))[0] == "can't be read; maybe it reads ops.t.rows, which is removed"
     assert less(catalog, break_views={"bob.x"}).applicable
 
 

@@ -99,7 +99,7 @@ made
         write:  - {name: bytes, type: string, was: {type: int, using: "CAST(bytes AS string)"}}\
     # objects/usage.yaml:3
   # drift  ops.locks: column x was added  (policy: fail)
-  # note   `was` and `removed` meet nothing here any more: ops.older; delete them once no lake needs them
+  # note   `was` and `removed` no longer needed here: ops.older; delete them once no lake needs them
 Plan: 1 to add, 4 to change, 2 to remove, 2 rebinds, 1 blocked, 1 drifted, 2 data loss. Nothing is done until what is \
 blocked is decided.
 """
@@ -136,20 +136,25 @@ def test_counts_are_those_of_the_last_line() -> None:
 def test_markdown_for_a_pull_request() -> None:
     text = render(planned(), markdown=True)
     assert text.startswith("### ❌ Built-in objects: Plan: 1 to add, 4 to change")
-    assert "| ± | table `ops.audit` | rewrite | columns changed<br>! actor: string -> struct&lt;name:string>" in text
     assert (
-        "| ∅ | table `ops.emptied` | replace_empty | columns changed<br>! x: string -> int (incompatible) | nothing |"
-        in text
+        "| ± | table `ops.audit` | rewrite | ! actor: string -> struct&lt;name:string> (incompatible)"
+        "<br>= actor: named_struct('name', actor)<br>in place, history kept   ~10 rows |" in text
     )
     assert (
-        "| - | table `ops.old` | remove | removed, which is accepted; physical kept 7 days   ~10 rows | all rows |"
-        in text
+        "| ∅ | table `ops.emptied` | replace_empty | ! x: string -> int (incompatible)"
+        "<br>emptied: its rows may be made again   ~10 rows |" in text
     )
-    assert "expire) | column note |" in text
-    assert "**Blocked: ops.usage**" in text and "```yaml\n- {name: bytes" in text
-    assert "-> sink  bob.export  (user)" in text
+    assert (
+        "| - | table `ops.old` | remove | removed, which is accepted; physical kept 7 days   ~10 rows"
+        "<br>LOST: all rows |" in text
+    )
+    assert "expire)<br>LOST: column note |" in text
+    assert "| ! | table `ops.usage` | BLOCKED | bytes: int -> string needs values" in text
+    assert "Write for `ops.usage`, objects/usage.yaml:3:\n\n```yaml\n- {name: bytes" in text
+    assert "| -> | sink `bob.export  (user)` | continue | cursor 8843 kept" in text
+    assert "- drift: ops.locks: column x was added  (policy: fail)" in text
     table_lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace("\\|", "").count("|") for line in table_lines} == {6}
+    assert {line.replace("\\|", "").count("|") for line in table_lines} == {5}
     catalog = Catalog()
     catalog.deploy(versions()[0])
     assert render(catalog.plan(versions()[0]), markdown=True).startswith("### ✅ Built-in objects: No changes")
@@ -253,6 +258,6 @@ def test_a_view_that_is_let_break_has_one_line_below_what_breaks_it() -> None:
     catalog.user_view("bob.y", "SELECT y FROM ops.t", Dependency("ops.t", None, ("y",)))
     found = catalog.plan(spec("1.1", table("ops.t", "x int"), removed=["ops.t.y"]), break_views={"bob.y"})
     assert [line.split() for line in render(found).splitlines() if "bob.y" in line] == [
-        ["->", "view", "bob.y", "(user)", "break", "reads", "ops.t.y,", "which", "is", "dropped"],
-        ["#", "note", "view", "bob.y", "(user)", "breaks:", "reads", "ops.t.y,", "which", "is", "dropped"],
+        ["->", "view", "bob.y", "(user)", "break", "reads", "ops.t.y,", "which", "is", "removed"],
+        ["#", "note", "view", "bob.y", "(user)", "breaks:", "reads", "ops.t.y,", "which", "is", "removed"],
     ]
