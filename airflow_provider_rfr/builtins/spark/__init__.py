@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark._engine import RegisteredView, SparkSqlEngine, register_views
+    from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.spark._session import SparkSettings, open_session
 
-__all__ = ["RegisteredView", "SparkSettings", "SparkSqlEngine", "open_session", "register_views"]
+__all__ = ["SparkSettings", "SparkSqlEngine", "open_session"]
 
 __getattr__ = lazy_exports(
-    __name__,
-    {
-        "RegisteredView": "_engine",
-        "SparkSettings": "_session",
-        "SparkSqlEngine": "_engine",
-        "open_session": "_session",
-        "register_views": "_engine",
-    },
+    __name__, {"SparkSettings": "_session", "SparkSqlEngine": "_engine", "open_session": "_session"}
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -284,16 +284,3 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
         put = replace(named)
         query = query if put is None else query[:start] + put + query[end:]
     return query
-
-
-def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> str:
-    """The query, which reads these tables at these snapshots, unless it says itself which one it reads.
-
-    :param snapshots: by the table's name as it is compared
-    """
-
-    def pinned(table: NamedTable) -> str | None:
-        snapshot = snapshots.get(table.name)
-        return None if snapshot is None or table.fixed else f"{table.written} VERSION AS OF {snapshot}"
-
-    return replace_tables(query, namespace, pinned)
