@@ -274,6 +274,9 @@ def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], 
         source = sources.get(column.name.casefold())
         text = expressions.get(column.name.casefold()) or ("NULL" if source is None else quoted(source))
         parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+    # A column that others added, and that nobody declares, keeps its values.
+    declared = {column.name.casefold() for column in columns}
+    parts += [quoted(source) for name, source in sources.items() if name not in declared]
     return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, table.split('.')))}"
 
 
