@@ -73,15 +73,15 @@ class QueryRows:
     def rewrite(self, query: str, table: str, target: FileTarget, snapshot: int) -> tuple[StoredFile, ...]:
         """The rows of the table's snapshot, as the query makes them, in files; raises as :meth:`compute`."""
         layout = target.layout
-        parts = (query, target.folder, target.family, layout.schema.model_dump_json(), layout.spec.model_dump_json())
-        last = self._last if self._last is not None and self._last.work == parts else None
+        work = (query, target.folder, target.family, layout.schema.model_dump_json(), layout.spec.model_dump_json())
+        last = self._last if self._last is not None and self._last.work == work else None
         if last is not None and last.snapshot == snapshot:
             return last.files
         clause, done = self._clause(table, snapshot, last)
         text = None if clause is None else reading(query, table, clause)
         # Where it can't be read at the snapshot, it is read as it is. The commit is refused if that is something else.
         files = done + self.compute(text or query, table, target)
-        self._last = None if text is None else _Rewritten(parts, snapshot, files)
+        self._last = None if text is None else _Rewritten(work, snapshot, files)
         return files
 
     def _clause(self, table: str, snapshot: int, last: _Rewritten | None) -> tuple[str | None, tuple[StoredFile, ...]]:

@@ -103,7 +103,8 @@ class MigrationDocument(_Part):
     @field_validator("objects")
     @classmethod
     def _beside_the_document(cls, objects: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
-        return tuple(info.context / each for each in objects)
+        folder: Path = info.context or Path()
+        return tuple(folder / each for each in objects)
 
     @field_validator("plan", mode="before")
     @classmethod
