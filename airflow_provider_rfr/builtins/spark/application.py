@@ -15,16 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
@@ -100,12 +91,6 @@ class MigrationDocument(_Part):
     jars: tuple[str, ...] = ()
     run: _Run = _Run()
 
-    @field_validator("objects")
-    @classmethod
-    def _beside_the_document(cls, objects: tuple[Path, ...], info: ValidationInfo) -> tuple[Path, ...]:
-        folder: Path = info.context or Path()
-        return tuple(folder / each for each in objects)
-
     @field_validator("plan", mode="before")
     @classmethod
     def _as_it_was_made(cls, said: Any) -> Any:
@@ -145,10 +130,11 @@ def read_document(path: Path) -> MigrationDocument:
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
     try:
-        return MigrationDocument.model_validate(said, context=path.parent)
+        document = MigrationDocument.model_validate(said)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise ConfigurationError.of(_problem(each["loc"], each["type"], each["msg"]) for each in found) from None
+    return document.model_copy(update={"objects": tuple(path.parent / each for each in document.objects)})
 
 
 def _problem(place: tuple[int | str, ...], kind: str, message: str) -> Problem:
