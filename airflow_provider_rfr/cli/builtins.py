@@ -174,8 +174,10 @@ def release_sink(args: Namespace) -> None:
 @command
 def gc(args: Namespace) -> int:
     """Delete tables that deploys have replaced. Exit code 1 if something could not be deleted."""
+    from airflow_provider_rfr.builtins.state import encode
+
     done = _hook(args).collect_garbage()
-    print_value({"deleted": list(done.deleted), "kept": dict(done.kept), "failed": dict(done.failed)}, args)
+    print_value(encode(done), args)
     return 1 if done.failed else 0
 
 

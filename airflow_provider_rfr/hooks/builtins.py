@@ -175,11 +175,8 @@ class BuiltinsHook(BaseHook):
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
         from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
-        from airflow_provider_rfr.builtins.spark.application import registered_views
-        from airflow_provider_rfr.lake.inventory import holds_views
 
-        views = () if holds_views(self.catalog) else registered_views(self.observe()[0])
-        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)), registered=views)
+        return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
 
     def refresh_views(self, names: Sequence[str] = (), *, sql: SqlEngine, force: bool = False) -> tuple[Refreshed, ...]:
         """Refresh materialized views in this process, as they are deployed; all of the project where none is named.

@@ -238,5 +238,15 @@ class SourceTable:
         return found
 
 
+def only_appended(table: Table, after: int, until: int) -> bool:
+    """Whether rows were appended between two snapshots of the main line, and nothing else was done."""
+    for each in ancestors(table.metadata, until):
+        if each.snapshot_id == after:
+            return True
+        if each.summary is None or each.summary.operation != Operation.APPEND:
+            break
+    return False
+
+
 def _count(summary: Mapping[str, str], key: str) -> int:
     return int(summary.get(key) or 0)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_rfr.builtins import exit_code
 from airflow_provider_rfr.builtins.planning.plan import Plan, summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.state import encode
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-_BLOCKED = 1
 _ACTIONS: Final = ("plan", "apply", "check", "gc")
 
 
@@ -107,8 +105,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                 collected = hook.collect_garbage()
                 for name, reason in collected.failed.items():
                     self.log.warning("%s could not be deleted: %s; the next run tries again", name, reason)
-                deleted = list(collected.deleted)
-                return {"deleted": deleted, "kept": dict(collected.kept), "failed": dict(collected.failed)}
+                return dict(encode(collected))
             given = _mapping("plan", self.plan)
             policies = policies_of(_mapping("policies", self.policies))
             plan = Plan.from_json(given) if given else hook.plan(policies)
@@ -116,14 +113,14 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
                 self.log.info("%s", line)
             if self.action == "apply":
                 return self._apply(hook, plan, context, approved=bool(given))
+            blockers = _blockers(plan)
             if self.action == "plan":
-                if exit_code(plan) == _BLOCKED:
-                    raise AirflowFailException(f"the plan is blocked: {'; '.join(_blockers(plan))}")
+                if blockers:
+                    raise AirflowFailException(f"the plan is blocked: {'; '.join(blockers)}")
                 changes = bool(plan.steps or plan.records or plan.forgotten)
                 return {"changes": changes, "summary": summary(plan), "text": render(plan), "plan": plan.to_json()}
-            left = [f"{each.how.value} {each.name}" for each in plan.steps]
-            if left or not plan.applicable:
-                raise AirflowFailException(f"not as declared: {'; '.join([*_blockers(plan), *left])}")
+            if left := blockers + [f"{each.how.value} {each.name}" for each in plan.steps]:
+                raise AirflowFailException(f"not as declared: {'; '.join(left)}")
             return {"changes": False, "summary": summary(plan)}
 
     def _apply(self, hook: BuiltinsHook, plan: Plan, context: Context, *, approved: bool) -> dict[str, Any]:
@@ -158,6 +155,7 @@ class BuiltinMigrationOperator(SparkApplicationOperator):
 
 
 def _blockers(plan: Plan) -> list[str]:
+    """What stops the plan."""
     blocked = [f"{each.name}: {', '.join(map(str, each.problems))}" for each in plan.blocked]
     drift = [
         f"{each.name} was changed by hand: {', '.join(map(str, each.problems))}" for each in plan.drift if each.blocking

@@ -39,13 +39,6 @@ REWRITE = "SELECT id, state, CAST(rows AS BIGINT) AS rows, region FROM ops.runs"
 HELD = "SELECT id, state, CAST(hold(rows) AS BIGINT) AS rows, region FROM ops.runs"
 
 
-def noting(path: str, value: str) -> str:
-    """The value, of which a line is left in a file."""
-    with open(path, "a") as file:
-        file.write(f"{value}\n")
-    return value
-
-
 def holding(value: str) -> str:
     """The value; for the rows of the last file, not before somebody ends the process."""
     if int(value) >= 150:
@@ -106,7 +99,7 @@ class Deploy:
         """Compute the rewrite over the table as it is now."""
         table = MigratedTable.load(self.catalog, "ops.runs")
         target = table.coming(change, family)
-        wanted = {"query": REWRITE, "row_wise": "ops.runs", "read": {"ops.runs": table.snapshot_id}, **options}
+        wanted = {"query": REWRITE, "snapshot": table.snapshot_id, **options}
         return table, target, self.engine.compute(table="ops.runs", target=target, **wanted)
 
     def rewrite(self) -> Any:

@@ -127,8 +127,8 @@ def _refuse_nulls(step: Step, columns: list[str]) -> None:
 def _family(step: Step, since: str) -> str:
     """The prefix of the step's file names.
 
-    It is the same for each deploy that tries, until one commits. So files of a dead deploy are used again or collected,
-    and files of a commit never are.
+    It is the same for each deploy that tries, until one commits. So files of a dead deploy are collected, and files of
+    a commit never are.
 
     :param since: a value that changes with the commit
     """
@@ -200,8 +200,7 @@ def _rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget)
         query=rewriting_query(step.name, names, work.record(step).columns, step.details),
         table=step.name,
         target=target,
-        read={step.name.casefold(): table.snapshot_id},
-        row_wise=step.name.casefold(),
+        snapshot=table.snapshot_id,
     )
     before, after = table.rows(), sum(each.rows for each in files)
     if after != before:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -105,19 +104,15 @@ class SqlEngine(Protocol):
         query: str,
         table: str,
         target: FileTarget,
-        read: Mapping[str, int] = MappingProxyType({}),
-        row_wise: str | None = None,
+        snapshot: int | None = None,
     ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target's layout, by column name; commit nothing.
 
         :param table: whose rows they become
         :param target: the coming columns with their field ids, the partitioning, and the folder; names of files begin
-            with ``target.family``, which is the same for the same piece of work after a crash. Files that it finished
-            are taken again where ``row_wise`` says that a row of the result comes from one row of an input; otherwise
-            it starts again
-        :param read: snapshots to read tables at, by name as it is compared; other tables are read as they are
-        :param row_wise: the table, one of ``read``, of which each row gives one row. It may be read at a later
-            snapshot the next time, with the same family; only data files that came since are computed then
+            with ``target.family``, by which those of tries that died are found
+        :param snapshot: of a rewrite: the snapshot of ``table`` that is read, each row of which gives one row. After a
+            refused commit, what was computed may be returned again with the rows that were appended since
         """
 
 
@@ -279,6 +274,9 @@ def rewriting_query(table: str, live: Sequence[str], columns: Sequence[Column], 
         source = sources.get(column.name.casefold())
         text = expressions.get(column.name.casefold()) or ("NULL" if source is None else quoted(source))
         parts.append(f"CAST(({text}) AS {column.type}) AS {quoted(column.name)}")
+    # A column that others added, and that nobody declares, keeps its values.
+    declared = {column.name.casefold() for column in columns}
+    parts += [quoted(source) for name, source in sources.items() if name not in declared]
     return f"SELECT {', '.join(parts)} FROM {'.'.join(map(quoted, table.split('.')))}"
 
 

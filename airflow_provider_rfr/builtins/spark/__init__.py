@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING
 from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.spark._engine import RegisteredView, SparkSqlEngine, register_views
+    from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
     from airflow_provider_rfr.builtins.spark._session import SparkSettings, open_session
 
-__all__ = ["RegisteredView", "SparkSettings", "SparkSqlEngine", "open_session", "register_views"]
+__all__ = ["SparkSettings", "SparkSqlEngine", "open_session"]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "_engine": ("RegisteredView", "SparkSqlEngine", "register_views"),
-        "_session": ("SparkSettings", "open_session"),
-    },
-)
+__getattr__ = lazy_exports(__name__, {"_engine": ("SparkSqlEngine",), "_session": ("SparkSettings", "open_session")})

@@ -1,26 +1,13 @@
-"""The SQL engine of a deploy on Spark, and views for catalogs that can't hold any.
-
-Such views are registered in a session and vanish with it. In a notebook::
-
-    from airflow_provider_rfr.builtins.spark import RegisteredView, register_views
-
-    register_views(spark, "lake", [RegisteredView("ops.failing", "SELECT * FROM ops.runs WHERE state = 'failed'")])
-    spark.sql("SELECT * FROM `ops.failing`")
-
-A temporary view can't have a namespace, so the whole name is one quoted identifier."""
+"""The SQL engine of a deploy on Spark: views, the analysis of queries, and their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
-from airflow_provider_rfr.builtins.spark._compute import Job, compute
+from airflow_provider_rfr.builtins.spark._compute import QueryRows
 from airflow_provider_rfr.builtins.spark._session import (
     SparkSettings,
     as_subquery,
@@ -32,14 +19,13 @@ from airflow_provider_rfr.builtins.spark._session import (
     table_name,
     use_namespace,
 )
-from airflow_provider_rfr.builtins.spec import Column, Named, namespace_of
-from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.spec import Column, namespace_of
 from airflow_provider_rfr.builtins.sql.scopes import NamedTable, replace_tables
 from airflow_provider_rfr.builtins.state import MARKER
 from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, SchemaError, SparkJobError
 from airflow_provider_rfr.http.redaction import secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
-from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, ViewEntry, find_view, holds_views, view_names
+from airflow_provider_rfr.lake.inventory import COMMENT, TEXT, LiveColumn, find_view, holds_views, view_names
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -51,123 +37,18 @@ if TYPE_CHECKING:
 _MARKS = ("--", "/*", ";")
 
 
-@dataclass(frozen=True, slots=True)
-class _ViewText:
-    """A view in its desired state.
-
-    :ivar columns: by their places; empty for those of the query
-    """
-
-    name: str
-    sql: str
-    properties: Mapping[str, str]
-    comment: str | None
-    columns: tuple[Column, ...] = ()
-
-    def named(self, before: Sequence[LiveColumn], found: Sequence[str]) -> _ViewText:
-        """With the names and comments that it had, as far as the query does not give them itself."""
-        said = any(each.comment for each in before) or [each.name for each in before] != list(found)
-        if not said or len(before) != len(found):
-            return self
-        return replace(self, columns=tuple(Column(each.name, each.type, comment=each.comment) for each in before))
-
-
-def create_view(view: _ViewText, catalog: str, *, replace: bool) -> str:
-    """The statement with text and properties at once: a crash must not leave a view without its marker."""
-    parts = ["CREATE OR REPLACE VIEW" if replace else "CREATE VIEW", table_name(view.name, catalog)]
-    if view.columns:
-        columns = [
-            identifier(each.name) + ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}")
-            for each in view.columns
-        ]
-        parts.append(f"({', '.join(columns)})")
-    if view.comment is not None:
-        parts.append(f"COMMENT {string_literal(view.comment)}")
-    # Spark keeps the text from its first word to its last one.
-    whole = {TEXT: view.sql} if any(mark in view.sql for mark in _MARKS) else {}
-    if properties := {**view.properties, **whole}:
-        parts.append(f"TBLPROPERTIES {property_list(properties)}")
-    return f"{' '.join(parts)} AS {view.sql}"
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredView(Named):
-    """A view to register.
-
-    :ivar name: ``namespace.name``
-    :ivar columns: names of its columns; empty for those of the query
-    """
-
-    name: str
-    query: str
-    columns: tuple[str, ...] = ()
-
-
-def register_views(spark: SparkSession, catalog: str, views: Iterable[RegisteredView]) -> tuple[str, ...]:
-    """Make each view a temporary one of the session, in an order in which each finds what it reads.
-
-    Neither the session's current catalog nor its current namespace matters, and both stay what they are.
-
-    :param catalog: name of the lake's catalog in the session
-    :returns: what to write in a query for each view, in that order
-    :raises ConfigurationError: a query is invalid, or the views read each other in a cycle
-    :raises SparkJobError: a view can't be made; those before it are there
-    """
-    by_key = {each.key: each for each in views}
-    reads = {
-        key: {read.name for read in dependencies(each.query, namespace_of(each.name))} for key, each in by_key.items()
-    }
-    try:
-        order = in_order(reads, str)
-    except CycleError as error:
-        raise ConfigurationError("views", str(error), "no view can read itself, also not by way of others") from None
-    found = []
-    for key in order:
-        view = by_key[key]
-        name = identifier(view.name)
-        columns = f" ({', '.join(map(identifier, view.columns))})" if view.columns else ""
-        query = _resolved(view.query, namespace_of(view.name), catalog, by_key)
-        with spark_errors(f"view {view.name}"):
-            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name}{columns} AS {query}")
-        found.append(name)
-    return tuple(found)
-
-
-def _resolved(query: str, namespace: str, catalog: str, known: Mapping[str, RegisteredView]) -> str:
-    """The query with whole names: those of registered views, and of tables of the catalog."""
-
-    def whole(table: NamedTable) -> str:
-        view = known.get(table.name.removeprefix(f"{catalog.casefold()}."))
-        if view is None:
-            if len(table.parts) == 1:
-                return f"{table_name(namespace, catalog)}.{table.written}"
-            named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
-            return table.written if named else f"{identifier(catalog)}.{table.written}"
-        name = identifier(view.name)
-        return name if table.aliased else f"{name} AS {identifier(table.parts[-1])}"
-
-    return replace_tables(query, namespace, whole)
-
-
 class SparkSqlEngine:
     """A :class:`SqlEngine`; Spark is started when the first statement needs it. Not for several threads at once.
 
     :param session: one of :func:`open_session`; None: it is opened when it is needed
-    :param registered: views that the catalog can't hold, for queries that read them
     """
 
     def __init__(
-        self,
-        lake: LakeSettings,
-        spark: SparkSettings | None = None,
-        *,
-        session: SparkSession | None = None,
-        registered: Iterable[RegisteredView] = (),
+        self, lake: LakeSettings, spark: SparkSettings | None = None, *, session: SparkSession | None = None
     ) -> None:
         self._lake = lake
         self._spark = spark
         self._given = session
-        self._registered = {each.key: each for each in registered}
         self._secrets = secrets_in(lake.properties)
         self._started = False
 
@@ -176,18 +57,15 @@ class SparkSqlEngine:
         return open_catalog(self._lake)
 
     @cached_property
-    def _persistent(self) -> bool:
-        return holds_views(self._catalog)
-
-    @cached_property
     def _session(self) -> SparkSession:
         from pyspark import SparkContext
 
         self._started = self._given is None and SparkContext._active_spark_context is None
-        session = self._given or open_session(self._lake, self._spark, app_name="rfr builtin migration")
-        if self._registered:
-            register_views(session, self._lake.name, self._registered.values())
-        return session
+        return self._given or open_session(self._lake, self._spark)
+
+    @cached_property
+    def _rows(self) -> QueryRows:
+        return QueryRows(self._session, self._lake.name, self._catalog, self._secrets)
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""
@@ -210,59 +88,49 @@ class SparkSqlEngine:
         :raises SchemaError: the query gives the declared columns in another order
         :raises SparkJobError: the query can't be run, or the name is taken
         """
-        if not self._persistent:
-            self._register(RegisteredView(name, sql, tuple(each.name for each in columns)))
-            return
         there = find_view(self._catalog, name) if replace else None
-        made = _ViewText(name, sql, properties, comment, tuple(columns))
-        with spark_errors(f"view {name}", self._secrets):
-            self._define(made, there, replace)
-
-    def _define(self, made: _ViewText, there: ViewEntry | None, replace: bool) -> None:
-        session, catalog, namespace = self._session, self._lake.name, namespace_of(made.name)
-        users = there is not None and MARKER not in there.properties
-        same = there if there is not None and (users or there.query.split() == made.sql.split()) else None
-        if same is not None:
+        catalog, namespace = self._lake.name, namespace_of(name)
+        before: Sequence[LiveColumn] = ()
+        if there is not None and (MARKER not in there.properties or there.query.split() == sql.split()):
             # The same view once more. It may be a user's, made where another namespace was the current one.
-            catalog, namespace = same.catalog or catalog, same.namespace or namespace
-        use_namespace(session, catalog, namespace)
-        try:
-            found = session.sql(as_subquery(made.sql)).columns
-            if made.columns:
-                # Columns are named by position: the same names in another order would label others' values.
-                wanted = [each.name for each in made.columns]
-                folded, declared = [name.casefold() for name in found], [name.casefold() for name in wanted]
-                if folded != declared and sorted(folded) == sorted(declared):
-                    problem = f"the query gives {', '.join(found)}; declared are {', '.join(wanted)}"
-                    raise SchemaError(f"view {made.name}: {problem}; write them in one order")
-            elif same is not None:
-                made = made.named(same.columns, found)
-            session.sql(create_view(made, self._lake.name, replace=replace))
-        finally:
-            session.sql(f"USE {identifier(self._lake.name)}")
+            catalog, namespace, before = there.catalog or catalog, there.namespace or namespace, there.columns
+        with spark_errors(f"view {name}", self._secrets):
+            use_namespace(self._session, catalog, namespace)
+            found = self._session.sql(as_subquery(sql)).columns
+            if columns:
+                _check_order(name, columns, found)
+            else:
+                columns = kept_columns(before, found)
+            verb = "CREATE OR REPLACE VIEW" if replace else "CREATE VIEW"
+            head = f"{verb} {table_name(name, self._lake.name)}"
+            self._session.sql(f"{head} {view_body(sql, properties=properties, comment=comment, columns=columns)}")
 
     def analyse(
         self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
     ) -> Sequence[Outputs | None]:
         """See :meth:`SqlEngine.analyse`.
 
+        :raises ConfigurationError: there are views, and the catalog can't hold any
         :raises SchemaError: a query does not give the columns that are declared
         :raises SparkJobError: a query can't be run
         """
-        known: dict[str, RegisteredView] = {}
+        if not holds_views(self._catalog) and (views := [each.name for each in queries if each.is_view]):
+            problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
+            raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
+        known: dict[str, str] = {}
         try:
             for name, columns in tables.items():
                 nulls = ", ".join(f"CAST(NULL AS {each.type}) AS {identifier(each.name)}" for each in columns)
-                self._analysed(known, name, f"SELECT {nulls} WHERE false")
+                self._make_known(known, name, f"SELECT {nulls} WHERE false")
             return [self._outputs(known, each) for each in queries]
         finally:
-            for view in known.values():
-                self._session.catalog.dropTempView(view.name)
+            for name in known.values():
+                self._session.catalog.dropTempView(name)
 
-    def _outputs(self, known: dict[str, RegisteredView], query: AnalysedQuery) -> Outputs | None:
+    def _outputs(self, known: dict[str, str], query: AnalysedQuery) -> Outputs | None:
         try:
             with spark_errors(query.name, self._secrets):
-                text = _resolved(query.sql, namespace_of(query.name), self._lake.name, known)
+                text = resolved(query.sql, namespace_of(query.name), self._lake.name, known)
                 found = self._session.sql(as_subquery(text)).schema
         except QueryError:
             # sqlglot can't say which tables it reads; Spark meets it in its own step.
@@ -277,21 +145,17 @@ class SparkSqlEngine:
             problem = f"its query gives {', '.join(names)}; declared are {', '.join(query.columns)}"
             raise SchemaError(f"{query.name}: {problem}")
         if query.is_view:
-            self._analysed(known, query.name, text)
+            self._make_known(known, query.name, text)
         return tuple((each.name, each.dataType.simpleString()) for each in found)
 
-    def _analysed(self, known: dict[str, RegisteredView], name: str, text: str) -> None:
-        """Make what is analysed known under another name than that of anything real."""
-        view = RegisteredView(f"rfr_analysed.{name}", text)
+    def _make_known(self, known: dict[str, str], name: str, text: str) -> None:
+        """Register what is analysed for this session, under another name than that of anything real."""
+        view = f"rfr_analysed.{name}"
         with spark_errors(name, self._secrets):
-            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {identifier(view.name)} AS {text}")
+            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {identifier(view)} AS {text}")
         known[name.casefold()] = view
 
     def drop_view(self, name: str) -> None:
-        if not self._persistent:
-            self._registered.pop(name.casefold(), None)
-            self._session.catalog.dropTempView(name)
-            return
         self._run(name, f"DROP VIEW IF EXISTS {table_name(name, self._lake.name)}")
 
     def rename_view(self, old: str, new: str) -> None:
@@ -299,12 +163,6 @@ class SparkSqlEngine:
 
         :raises SparkJobError: there is neither one of the old name nor one of the new
         """
-        if not self._persistent:
-            known = self._registered.get(old.casefold())
-            if known is not None:
-                self._register(RegisteredView(new, known.query, known.columns))
-                self.drop_view(old)
-            return
         names, catalog = view_names(self._catalog), self._lake.name
         if old.casefold() not in names and new.casefold() in names:
             return
@@ -313,8 +171,6 @@ class SparkSqlEngine:
         self._run(old, f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}")
 
     def set_view_properties(self, name: str, properties: Mapping[str, str | None], comment: str | None) -> None:
-        if not self._persistent:
-            return
         values = {**properties, COMMENT: comment}
         given = {key: value for key, value in values.items() if value is not None}
         gone = sorted(key for key, value in values.items() if value is None)
@@ -325,30 +181,76 @@ class SparkSqlEngine:
             self._run(name, f"{view} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(string_literal, gone))})")
 
     def compute(
-        self,
-        *,
-        query: str,
-        table: str,
-        target: FileTarget,
-        read: Mapping[str, int] = MappingProxyType({}),
-        row_wise: str | None = None,
+        self, *, query: str, table: str, target: FileTarget, snapshot: int | None = None
     ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target's layout; commit nothing.
 
         :raises SchemaError: the query's columns or values don't fit the table
         :raises SparkJobError: Spark can't run the query
         """
-        if self._registered:
-            with suppress(QueryError):
-                query = _resolved(query, namespace_of(table), self._lake.name, self._registered)
-        job = Job(self._session, self._lake.name, self._catalog, query, table, target, self._secrets)
-        return compute(job, read, row_wise)
-
-    def _register(self, view: RegisteredView) -> None:
-        known = {**self._registered, view.key: view}
-        register_views(self._session, self._lake.name, known.values())
-        self._registered = known
+        if snapshot is None:
+            return self._rows.compute(query, table, target)
+        return self._rows.rewrite(query, table, target, snapshot)
 
     def _run(self, name: str, statement: str) -> None:
         with spark_errors(f"view {name}", self._secrets):
             self._session.sql(statement)
+
+
+def view_body(sql: str, *, properties: Mapping[str, str], comment: str | None, columns: Sequence[Column]) -> str:
+    """What stands behind a view's name: all at once, since a crash must not leave a view without its marker."""
+    parts = []
+    if columns:
+        named = [
+            identifier(each.name) + ("" if each.comment is None else f" COMMENT {string_literal(each.comment)}")
+            for each in columns
+        ]
+        parts.append(f"({', '.join(named)})")
+    if comment is not None:
+        parts.append(f"COMMENT {string_literal(comment)}")
+    # Spark keeps the text from its first word to its last one.
+    whole = {TEXT: sql} if any(mark in sql for mark in _MARKS) else {}
+    if said := {**properties, **whole}:
+        parts.append(f"TBLPROPERTIES {property_list(said)}")
+    return " ".join([*parts, f"AS {sql}"])
+
+
+def kept_columns(before: Sequence[LiveColumn], found: Sequence[str]) -> tuple[Column, ...]:
+    """The names and comments that a view's columns had; none if they say no more than the query does itself."""
+    said = any(each.comment for each in before) or [each.name for each in before] != list(found)
+    if not said or len(before) != len(found):
+        return ()
+    return tuple(Column(each.name, each.type, comment=each.comment) for each in before)
+
+
+def _check_order(name: str, columns: Sequence[Column], found: Sequence[str]) -> None:
+    """Columns are named by position: the same names in another order would label others' values.
+
+    :raises SchemaError: the order is another one
+    """
+    wanted = [each.name for each in columns]
+    folded, declared = [each.casefold() for each in found], [each.casefold() for each in wanted]
+    if folded != declared and sorted(folded) == sorted(declared):
+        problem = f"the query gives {', '.join(found)}; declared are {', '.join(wanted)}"
+        raise SchemaError(f"view {name}: {problem}; write them in one order")
+
+
+def resolved(query: str, namespace: str, catalog: str, known: Mapping[str, str]) -> str:
+    """The query with whole names, so that neither the session's catalog nor its namespace matters.
+
+    :param known: temporary views that stand for tables and views, by the names of these as they are compared
+    :raises QueryError: it can't be parsed
+    """
+
+    def whole(table: NamedTable) -> str:
+        view = known.get(table.name.removeprefix(f"{catalog.casefold()}."))
+        if view is not None:
+            # A temporary view can't have a namespace, so its whole name is one quoted identifier.
+            name = identifier(view)
+            return name if table.aliased else f"{name} AS {identifier(table.parts[-1])}"
+        if len(table.parts) == 1:
+            return f"{table_name(namespace, catalog)}.{table.written}"
+        named = len(table.parts) > 2 and table.parts[0] == catalog.casefold()
+        return table.written if named else f"{identifier(catalog)}.{table.written}"
+
+    return replace_tables(query, namespace, whole)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
-from airflow_provider_rfr.http.redaction import SECRET_NAMES, secrets_in
+from airflow_provider_rfr.http.redaction import SECRET_NAMES, Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings, spark_sql_settings
+from airflow_provider_rfr.lake.spark import LOCAL, application_settings, spark_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-_OF_PYTHON = re.compile(r"^(?:[a-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
-_OF_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
-_FAILED = re.compile(r"Job aborted due to stage failure: (.{1,300})")
-_REDACTED = f"(?i){SECRET_NAMES}"
-"""Names of settings whose values Spark shows nowhere; its own list lacks some of those that catalogs have."""
 
 
 @contextmanager
@@ -35,33 +26,10 @@ def spark_errors(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not of_spark(error):
+        problem = spark_problem(error)
+        if problem is None:
             raise
-        raise SparkJobError(f"{what}: {without(_sentence(error), secrets)}") from None
-
-
-def of_spark(error: BaseException) -> bool:
-    """Whether it comes out of Spark or the way to it."""
-    return type(error).__module__.split(".")[0] in ("py4j", "pyspark")
-
-
-def _sentence(error: BaseException) -> str:
-    """What went wrong, without the stack."""
-    message = str(error)
-    failed = _FAILED.search(message)
-    if type(error).__module__.startswith("pyspark.errors") and failed is None:
-        return message.strip().partition("\n")[0]
-    if of_python := _OF_PYTHON.search(message):
-        return of_python.group(2)
-    if causes := _OF_JAVA.findall(message):
-        return str(causes[-1])
-    return failed.group(1) if failed else message.strip().partition("\n")[0]
-
-
-def without(message: str, secrets: Iterable[str]) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        message = message.replace(secret, "***")
-    return message
+        raise SparkJobError(f"{what}: {Redactor(secrets).text(problem)}") from None
 
 
 def identifier(name: str) -> str:
@@ -69,10 +37,9 @@ def identifier(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def table_name(name: str, catalog: str | None = None) -> str:
-    """``namespace.name``, each part in backticks, with the catalog before it if there is one."""
-    parts = name.split(".")
-    return ".".join(map(identifier, parts if catalog is None else [catalog, *parts]))
+def table_name(name: str, catalog: str) -> str:
+    """``catalog.namespace.name``, each part in backticks."""
+    return ".".join(map(identifier, [catalog, *name.split(".")]))
 
 
 def string_literal(value: str) -> str:
@@ -90,7 +57,16 @@ def as_subquery(sql: str) -> str:
     return f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"
 
 
+def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
+    """Make the namespace, created if need be, the current one, in which unqualified names are looked up."""
+    name = table_name(namespace, catalog)
+    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
+    session.sql(f"USE {name}")
+
+
+_APP_NAME: Final = "rfr built-in migration"
 _PACKAGES: Final = "spark.jars.packages"
+_JARS: Final = "spark.jars"
 _CATALOGS: Final = "spark.sql.catalog."
 _RUNTIME: Final = "org.apache.iceberg.spark.SparkCatalog"
 _EXTENSIONS: Final = "spark.sql.extensions"
@@ -116,7 +92,7 @@ class SparkSettings:
     jars: tuple[str, ...] = ()
 
 
-def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_name: str = "rfr sql") -> SparkSession:
+def open_session(lake: LakeSettings, spark: SparkSettings | None = None) -> SparkSession:
     """A new session of this process's Spark, which is started if it isn't yet, with the lake's catalog as the current
     one. Sessions share Spark, but neither catalogs nor temporary views, so one process can have several lakes.
 
@@ -128,75 +104,57 @@ def open_session(lake: LakeSettings, spark: SparkSettings | None = None, *, app_
     """
     spark = spark or SparkSettings()
     settings = spark_sql_settings(lake)
-    session = _started(spark, settings, app_name)
+    session = _started(spark, settings)
     if not _has_runtime(session, settings[_EXTENSIONS]):
-        raise _no_runtime(settings, spark)
+        raise _no_runtime(spark, settings)
     session.sparkContext.setLogLevel("ERROR")
     found = {name: value for name, value in settings.items() if name.startswith(_CATALOGS)}
     # PyIceberg commits to the tables that this session reads: a cache would show the tables from before.
     found[f"{_CATALOGS}{lake.name}.cache-enabled"] = "false"
     for name, value in {**found, **_OF_SESSION}.items():
         session.conf.set(name, value)
-    try:
+    with spark_errors(f"Spark can't open the catalog {lake.name}", secrets_in(lake.properties)):
         # The method for this asks whichever session was the active one before.
         session.sql(f"USE {identifier(lake.name)}")
-    except Exception as error:
-        if not of_spark(error):
-            raise
-        problem = without(_sentence(error), secrets_in(lake.properties))
-        raise SparkJobError(f"Spark can't open the catalog {lake.name}: {problem}") from None
     return session
 
 
-def _started(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> SparkSession:
+def _started(spark: SparkSettings, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
-    for name, value in _of_application(spark, settings, app_name).items():
+    for name, value in _of_application(spark, settings).items():
         builder = builder.config(name, value)
-    try:
-        session: SparkSession = builder.getOrCreate().newSession()
-    except Exception as error:
-        if not of_spark(error):
-            raise
-        if "JAVA_GATEWAY_EXITED" in str(error):
-            raise _no_runtime(
-                settings, spark, "Spark could not start; its own output says why. If it is that"
-            ) from None
-        raise SparkJobError(f"Spark could not start: {_sentence(error)}") from None
+    with spark_errors("Spark could not start"):
+        try:
+            session: SparkSession = builder.getOrCreate().newSession()
+        except Exception as error:
+            if "JAVA_GATEWAY_EXITED" not in str(error):
+                raise
+            why = "Spark could not start; its own output says why. If it is that "
+            raise _no_runtime(spark, settings, why) from None
     return session
 
 
-def _of_application(spark: SparkSettings, settings: Mapping[str, str], app_name: str) -> dict[str, str]:
-    given = dict(spark.settings)
-    packages = [given.pop(_PACKAGES, ""), "" if spark.jars else settings[_PACKAGES]]
-    extensions = [given.pop(_EXTENSIONS, ""), settings[_EXTENSIONS]]
-    jars = [given.pop("spark.jars", ""), *spark.jars]
-    where: dict[str, str] = {}
+def _of_application(spark: SparkSettings, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of the application; packages, jars and extensions of the user stay beside ours."""
+    given = spark.settings
     # spark-submit says itself where it runs.
-    if "spark.master" in given or "PYSPARK_GATEWAY_PORT" not in os.environ:
-        where["spark.master"] = given.get("spark.master") or "local[*,4]"
-        if where["spark.master"].startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            where |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-            where["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+    master = given.get("spark.master") or (None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL)
+    packages = "" if spark.jars else settings[_PACKAGES]
     found = {
-        "spark.app.name": app_name,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.redaction.regex": _REDACTED,
-        **where,
-        _EXTENSIONS: _joined(extensions),
+        **application_settings(_APP_NAME, master),
+        # Of settings with such names Spark shows no value; its own list lacks some of those that catalogs have.
+        "spark.redaction.regex": f"(?i){SECRET_NAMES}",
         **given,
+        _EXTENSIONS: _joined(given.get(_EXTENSIONS, ""), settings[_EXTENSIONS]),
+        _PACKAGES: _joined(given.get(_PACKAGES, ""), packages),
+        _JARS: _joined(given.get(_JARS, ""), *spark.jars),
     }
-    for name, values in ((_PACKAGES, packages), ("spark.jars", jars)):
-        if joined := _joined(values):
-            found[name] = joined
-    return found
+    return {name: value for name, value in found.items() if value}
 
 
-def _joined(values: list[str]) -> str:
+def _joined(*values: str) -> str:
     return ",".join(dict.fromkeys(each for value in values for each in value.split(",") if each))
 
 
@@ -212,20 +170,12 @@ def _has_runtime(session: SparkSession, extensions: str) -> bool:
     return isinstance(found, JavaClass)
 
 
-def _no_runtime(settings: Mapping[str, str], spark: SparkSettings, why: str = "") -> ConfigurationError:
+def _no_runtime(spark: SparkSettings, settings: Mapping[str, str], why: str = "") -> ConfigurationError:
     wanted = settings[_PACKAGES]
     tried = f"they are not in {', '.join(spark.jars)}" if spark.jars else "they could not be had from Maven Central"
-    problem = f"{why} " if why else ""
     return ConfigurationError(
         "jars",
-        f"{problem}Spark runs without Iceberg's runtime ({wanted}): {tried}, or Spark was started before without them",
+        f"{why}Spark runs without Iceberg's runtime ({wanted}): {tried}, or Spark was started before without them",
         "let this machine reach Maven Central or a mirror (spark.jars.repositories), or give the files as jars;"
         f" under spark-submit: --packages {wanted} --conf {_EXTENSIONS}={settings[_EXTENSIONS]}",
     )
-
-
-def use_namespace(session: SparkSession, catalog: str, namespace: str) -> None:
-    """Make the namespace, created if need be, the current one, in which unqualified names are looked up."""
-    name = table_name(namespace, catalog)
-    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
-    session.sql(f"USE {name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -312,16 +312,3 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
                 places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), _is_fixed(table))
     edits = ((*place, replace(places[place])) for place in sorted(places, reverse=True))
     return spliced(query, ((start, end, put) for start, end, put in edits if put is not None))
-
-
-def at_snapshots(query: str, namespace: str, snapshots: Mapping[str, int]) -> str:
-    """The query, which reads these tables at these snapshots, unless it says itself which one it reads.
-
-    :param snapshots: by the table's name as it is compared
-    """
-
-    def pinned(table: NamedTable) -> str | None:
-        snapshot = snapshots.get(table.name)
-        return None if snapshot is None or table.fixed else f"{table.written} VERSION AS OF {snapshot}"
-
-    return replace_tables(query, namespace, pinned)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.fingerprint import _masked
-from airflow_provider_rfr.builtins.spark._session import without
-from airflow_provider_rfr.http.redaction import Masker, is_secret, is_secret_extra, secrets_in
+from airflow_provider_rfr.http.redaction import Masker, Redactor, is_secret, is_secret_extra, secrets_in
 from airflow_provider_rfr.refresh.errors import redact
 
 SECRETS = (
@@ -44,7 +43,7 @@ def test_what_is_secret_by_its_name_is_so_in_every_room(name: str) -> None:
     assert is_secret(name) and is_secret(name.upper())
     message = "the catalog said canary-81c2 to that"
     secrets = secrets_in({name: "canary-81c2", "warehouse": "s3://lake"})
-    assert redact(message, secrets) == without(message, secrets) == "the catalog said *** to that"
+    assert redact(message, secrets) == Redactor(secrets).text(message) == "the catalog said *** to that"
     assert _masked({name: "canary-81c2"}) == {name: "***"}
     assert "canary-81c2" not in Masker(()).kept(f"{name}: canary-81c2".encode())
 

@@ -117,13 +117,13 @@ class DuckEngine:
         query: str,
         table: str,
         target: FileTarget,
-        read: Mapping[str, int] | None = None,
-        row_wise: str | None = None,
+        snapshot: int | None = None,
     ) -> tuple[StoredFile, ...]:
         self.calls.append(f"compute {table}")
         views = self._views_in(query)
         with duckdb.connect() as connection:
-            for name, rows in self._inputs(" ".join((query, *views.values())), read or {}):
+            pinned = {} if snapshot is None else {table: snapshot}
+            for name, rows in self._inputs(" ".join((query, *views.values())), pinned):
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.register("rows_in", rows)
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM rows_in")

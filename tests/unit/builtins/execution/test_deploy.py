@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import StringType
 
 from airflow_provider_rfr.builtins import Applied, gc
 from airflow_provider_rfr.builtins.execution.maintenance import waiting
@@ -452,6 +453,18 @@ def test_drift_is_repaired_when_somebody_says_so(place: Place) -> None:
         place.apply(place.plan(wanted), wanted)
     place.settle(wanted, drift="repair")
     assert place.catalog.load_table("ops.t").properties["a"] == "1"
+
+
+def test_a_rewrite_keeps_the_values_of_a_column_that_others_added(place: Place) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id bigint", "n string")))
+    with place.catalog.load_table("ops.t").update_schema() as update:
+        update.add_column("theirs", StringType())
+    place.append("ops.t", {"id": 1, "n": "5", "theirs": "x"})
+    number = replace(column("n bigint"), was=(Was(type="string", using="CAST(n AS bigint)"),))
+    wanted = table("ops.t", "id bigint")
+    wanted = spec("2.0", replace(wanted, columns=(*wanted.columns, number)))
+    assert told(place.deploy(wanted, drift="adopt")) == [("rewrite", "ops.t")]
+    assert place.rows("ops.t") == [{"id": 1, "n": 5, "theirs": "x"}]
 
 
 def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:

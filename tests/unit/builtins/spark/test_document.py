@@ -58,9 +58,9 @@ def test_a_document_says_everything_of_a_deploy(tmp_path: Path) -> None:
     assert document.catalog_spec() == spec
     assert document.plan == wanted
     assert document.policies == wanted.policies
-    assert (document.lake.name, document.actor, document.supervisor) == ("lake", "me", (7, 8, "h"))
-    assert document.spark.jars == ("a.jar",)
-    assert document.spark.settings == {"spark.master": "local[2]", "spark.task.cpus": "1"}
+    assert (document.lake.name, document.actor, document.run.supervisor) == ("lake", "me", (7, 8, "h"))
+    assert document.jars == ("a.jar",)
+    assert document.spark == {"spark.master": "local[2]", "spark.task.cpus": "1"}
     assert "hidden" not in repr(document)
 
 
@@ -107,14 +107,15 @@ def test_objects_are_read_from_folders_beside_the_document(tmp_path: Path) -> No
         ({"store": None}, "store"),
         ({"stroe": "x"}, "stroe"),
         ({"objects": "folder"}, "objects"),
-        ({"spec": {"project": "x"}}, "spec"),
-        ({"spec": {"project": "x"}, "objects": ["a"]}, "spec"),
+        ({"spec": {"project": "x"}}, "spec.version"),
+        ({"spec": {"project": "x", "version": "1", "objects": []}, "objects": ["a"]}, "spec"),
         ({"policies": {"drift": "no"}}, "drift"),
         ({"spark": ["a"]}, "spark"),
         ({"refresh": ["ops.m"]}, "refresh"),
         ({"refresh": {"names": "ops.m"}}, "refresh.names"),
         ({"refresh": {}, "objects": ["a"]}, "refresh"),
-        ({"run": {"supervisor": {"pid": "x"}}}, "run.supervisor"),
+        ({"run": {"supervisor": {"pid": "x", "started": 1, "host": "h"}}}, "run.supervisor.pid"),
+        ({"run": {"supervisor": {"pid": 1}}}, "run.supervisor.started"),
     ],
 )
 def test_a_wrong_field_is_named_and_no_secret_is_shown(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
@@ -122,6 +123,20 @@ def test_a_wrong_field_is_named_and_no_secret_is_shown(tmp_path: Path, fields: d
         read_document(written(tmp_path, **fields))
     assert caught.value.field == field
     assert "hidden" not in str(caught.value)
+
+
+def test_every_wrong_field_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_document(written(tmp_path, stroe="hidden", project=["x"], spark={"spark.task.cpus": [1]}))
+    assert {each.field for each in caught.value.problems} == {"stroe", "project", "spark.spark.task.cpus"}
+    assert "did you mean store?" in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_flag_of_yaml_is_written_as_spark_reads_it(tmp_path: Path) -> None:
+    document = read_document(written(tmp_path, spark={"spark.ui.enabled": True}, version=1.5))
+    assert document.spark == {"spark.ui.enabled": "true"}
+    assert document.version == "1.5"
 
 
 def test_a_file_that_is_no_document_shows_none_of_its_lines(tmp_path: Path) -> None:

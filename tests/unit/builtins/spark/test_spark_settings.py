@@ -11,7 +11,7 @@ LAKE = LakeSettings("lake", {"type": "sql", "uri": "postgresql://me:hidden@db/la
 
 
 def settings(**options: object) -> dict[str, str]:
-    return _of_application(SparkSettings(**options), spark_sql_settings(LAKE), "app")
+    return _of_application(SparkSettings(**options), spark_sql_settings(LAKE))
 
 
 @pytest.fixture(autouse=True)
