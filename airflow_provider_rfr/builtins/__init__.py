@@ -8,11 +8,10 @@ from airflow_provider_rfr.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declaration.loader import load_objects
-    from airflow_provider_rfr.builtins.execution.deploy import apply
-    from airflow_provider_rfr.builtins.execution.maintenance import gc
+    from airflow_provider_rfr.builtins.execution.deploy import Applied, AppliedStep, apply
+    from airflow_provider_rfr.builtins.execution.maintenance import Collected, gc
     from airflow_provider_rfr.builtins.execution.observe import observe
     from airflow_provider_rfr.builtins.execution.refresh import Refreshed, refresh
-    from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Collected
     from airflow_provider_rfr.builtins.planning.plan import (
         Plan,
         Policies,
@@ -72,11 +71,11 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "Applied": "execution.work",
-        "AppliedStep": "execution.work",
+        "Applied": "execution.deploy",
+        "AppliedStep": "execution.deploy",
         "BuiltinObject": "spec",
         "CatalogSpec": "spec",
-        "Collected": "execution.work",
+        "Collected": "execution.maintenance",
         "Column": "spec",
         "Instance": "spec",
         "Kind": "spec",

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
-from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.spark._compute import Job, compute
 from airflow_provider_rfr.builtins.spark._session import (
     SparkSettings,
@@ -330,8 +329,7 @@ class SparkSqlEngine:
         query: str,
         table: str,
         target: FileTarget,
-        read: Mapping[str, int] = MappingProxyType({}),
-        row_wise: str | None = None,
+        snapshot: int | None = None,
     ) -> tuple[StoredFile, ...]:
         """Run the query, and write its rows as data files of the target's layout; commit nothing.
 
@@ -342,7 +340,9 @@ class SparkSqlEngine:
             with suppress(QueryError):
                 query = _resolved(query, namespace_of(table), self._lake.name, self._registered)
         job = Job(self._session, self._lake.name, self._catalog, query, table, target, self._secrets)
-        return compute(job, read, row_wise)
+        if snapshot is None:
+            return compute(job, {}, None)
+        return compute(job, {table.casefold(): snapshot}, table.casefold())
 
     def _register(self, view: RegisteredView) -> None:
         known = {**self._registered, view.key: view}

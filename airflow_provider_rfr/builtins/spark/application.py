@@ -31,8 +31,8 @@ from airflow_provider_rfr.lake.inventory import holds_views
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from airflow_provider_rfr.builtins.execution.deploy import Applied
     from airflow_provider_rfr.builtins.execution.refresh import Refreshed
-    from airflow_provider_rfr.builtins.execution.work import Applied
     from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
     from airflow_provider_rfr.builtins.spec import CatalogSpec
     from airflow_provider_rfr.builtins.state import RegistryState
