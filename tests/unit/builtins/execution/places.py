@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,23 @@ class DuckEngine:
                 nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
+            self._show_others(connection, tables)
             return [self._outputs(connection, each) for each in queries]
+
+    def _show_others(self, connection: duckdb.DuckDBPyConnection, known: Iterable[str]) -> None:
+        """The catalog's own tables and users' views, as far as they can be read."""
+        for name, rows in self._inputs(" ".join(self.tables() - {*known}), {}):
+            connection.register("rows_of", rows)
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {name} AS SELECT * FROM rows_of LIMIT 0")
+        for name, view in self._known().items():
+            if MARKER not in view.properties:
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
+                with suppress(duckdb.Error):
+                    connection.execute(f"CREATE VIEW {name} AS {view.query}")
+
+    def tables(self) -> set[str]:
+        return {".".join(each) for each in self._catalog.list_tables("ops")}
 
     def _outputs(self, connection: duckdb.DuckDBPyConnection, query: AnalysedQuery) -> Outputs | None:
         [text] = sqlglot.transpile(query.sql, read="spark", write="duckdb")
