@@ -4,8 +4,8 @@ Each step is probed, noted in the journal as begun, done, probed again, and note
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
@@ -30,7 +30,6 @@ from airflow_provider_rfr.exceptions import (
     DeployError,
     RfrError,
     StalePlanError,
-    StepError,
 )
 from airflow_provider_rfr.lake.commits import CommitConflictError, TargetChangedError
 from airflow_provider_rfr.store import deploys
@@ -169,15 +168,9 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
         _analyse(work, needing, replan=replan)
     fence(work.catalog, store, lease)
     lease.write(lambda connection, now: deploys.open_deploy(connection, opening, token=lease.token, now=now))
-    try:
+    with _failure_noted(work, deploys.end_deploy, DeployState.FAILED):
         done = tuple(_journalled(work, step) for step in plan.steps)
         revision = lease.write(lambda connection, now: _close(connection, now, work))
-    except Exception as error:
-        message, failed = _message(error), DeployState.FAILED
-        _note(
-            work, lambda connection, now: deploys.end_deploy(connection, work.deploy_id, failed, now=now, error=message)
-        )
-        raise
     return Applied(work.deploy_id, plan.plan_hash, DeployState.DONE.value, done, revision)
 
 
@@ -191,23 +184,39 @@ def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
 
 
 def _journalled(work: Work, step: Step) -> AppliedStep:
-    """Do the step; if it fails, note why.
+    """Do the step.
 
     :raises StepError: it can't be done
     :raises LeaseLostError: another deploy took over; nothing more is written
     """
+    mechanism = mechanism_of(work, step)
     try:
-        return _run(work, step, mechanism_of(work, step))
+        with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
+            done = _run(work, step, mechanism)
+    except DeployError:
+        raise
     except Exception as error:
-        seq, message, failed = step.seq, _message(error), StepState.FAILED
-        _note(
-            work,
-            lambda connection, now: deploys.end_step(connection, work.deploy_id, seq, failed, now=now, error=message),
-        )
-        if isinstance(error, DeployError):
-            raise
-        problem = message if isinstance(error, RfrError) else f"{message}: {str(error).partition(chr(10))[0][:300]}"
-        raise StepError(step.name, step.how.value, problem) from error
+        problem = _message(error)
+        problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
+        raise mechanism.refused(problem, "") from error
+    return done
+
+
+@contextmanager
+def _failure_noted(work: Work, end: Callable[..., None], *of: Any) -> Iterator[None]:
+    """If it fails, note why in the journal."""
+    try:
+        yield
+    except Exception as error:
+        message = _message(error)
+        # A second error must not hide the first one.
+        with suppress(DeployError, DBAPIError):
+            work.lease.write(lambda connection, now: end(connection, work.deploy_id, *of, now=now, error=message))
+        raise
+
+
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, RfrError) else type(error).__name__
 
 
 def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
@@ -265,13 +274,3 @@ def _close(connection: Connection, now: int, work: Work) -> int:
     deploys.end_deploy(connection, work.deploy_id, DeployState.DONE, now=now, revision=revision)
     deploys.abandon_others(connection, plan.project, work.deploy_id)
     return revision
-
-
-def _note(work: Work, write: Callable[[Connection, int], None]) -> None:
-    # A second error must not hide the first one.
-    with suppress(DeployError, DBAPIError):
-        work.lease.write(write)
-
-
-def _message(error: Exception) -> str:
-    return str(error) if isinstance(error, RfrError) else type(error).__name__

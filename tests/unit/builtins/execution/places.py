@@ -110,7 +110,7 @@ class DuckEngine:
                 nulls = ", ".join(f'CAST(NULL AS {_duck_type(each.type)}) AS "{each.name}"' for each in columns)
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name.partition('.')[0]}")
                 connection.execute(f"CREATE TABLE {name} AS SELECT {nulls} LIMIT 0")
-            self._show_others(connection, tables)
+            self._show_others(connection, [*tables, *(each.name for each in queries)])
             return [self._outputs(connection, each) for each in queries]
 
     def _show_others(self, connection: duckdb.DuckDBPyConnection, known: Iterable[str]) -> None:
@@ -126,7 +126,8 @@ class DuckEngine:
                     connection.execute(f"CREATE VIEW {name} AS {view.query}")
 
     def tables(self) -> set[str]:
-        return {".".join(each) for each in self._catalog.list_tables("ops")}
+        there = self._catalog.namespace_exists("ops")
+        return {".".join(each) for each in self._catalog.list_tables("ops")} if there else set()
 
     def _outputs(self, connection: duckdb.DuckDBPyConnection, query: AnalysedQuery) -> Outputs | None:
         [text] = sqlglot.transpile(query.sql, read="spark", write="duckdb")
@@ -184,8 +185,7 @@ class DuckEngine:
         return found
 
     def _inputs(self, query: str, read: Mapping[str, int | None]) -> Iterator[tuple[str, pa.Table]]:
-        for identifier in self._catalog.list_tables("ops"):
-            name = ".".join(identifier)
+        for name in sorted(self.tables()):
             if name in query:
                 table = self._catalog.load_table(name)
                 # A snapshot shows the columns of then; those of now may have other names.
