@@ -20,11 +20,10 @@ from airflow_provider_rfr.sinks.spec import SinkSpec
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins.declaration.loader import load_objects
-    from airflow_provider_rfr.builtins.execution.deploy import apply
-    from airflow_provider_rfr.builtins.execution.maintenance import gc
+    from airflow_provider_rfr.builtins.execution.deploy import Applied, AppliedStep, apply
+    from airflow_provider_rfr.builtins.execution.maintenance import Collected, gc
     from airflow_provider_rfr.builtins.execution.observe import observe
     from airflow_provider_rfr.builtins.execution.refresh import Refreshed, refresh
-    from airflow_provider_rfr.builtins.execution.work import Applied, AppliedStep, Collected
     from airflow_provider_rfr.builtins.planning.plan import (
         Plan,
         Policies,
@@ -73,11 +72,10 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "declaration.loader": ("load_objects",),
-        "execution.deploy": ("apply",),
-        "execution.maintenance": ("gc",),
+        "execution.deploy": ("Applied", "AppliedStep", "apply"),
+        "execution.maintenance": ("Collected", "gc"),
         "execution.observe": ("observe",),
         "execution.refresh": ("Refreshed", "refresh"),
-        "execution.work": ("Applied", "AppliedStep", "Collected"),
         "planning.plan": ("Plan", "Policies", "Step", "ensure_current", "exit_code", "load_plan", "save_plan"),
         "planning.planner": ("plan",),
         "state": ("ActualState", "RegistryState"),

@@ -13,8 +13,7 @@ from airflow_provider_rfr.cli.common import command, moment, print_data, print_v
 from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins import Plan
-    from airflow_provider_rfr.builtins.execution.work import Applied
+    from airflow_provider_rfr.builtins import Applied, Plan
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
@@ -65,7 +64,6 @@ def refresh(args: Namespace) -> None:
 @command
 def status(args: Namespace) -> None:
     """Print the registry's state, the lease, unfinished deploys, and tables that wait to be deleted."""
-    from airflow_provider_rfr.builtins.execution.maintenance import waiting
     from airflow_provider_rfr.store import deploys
     from airflow_provider_rfr.store.leases import LeaseKind, lease_state
 
@@ -74,7 +72,7 @@ def status(args: Namespace) -> None:
     with hook.store.read() as connection:
         lease = lease_state(connection, LeaseKind.DEPLOY, hook.project)
         open_ones = deploys.open_deploys(connection, hook.project)
-    garbage = waiting(hook.store, hook.project)
+        garbage = deploys.queued(connection, hook.project)
     found = {
         "project": hook.project,
         "version": recorded.version,
@@ -88,8 +86,8 @@ def status(args: Namespace) -> None:
             {"view": each.name, "reason": each.broken} for each in live.user_views if each.broken is not None
         ],
         "garbage": [
-            {"table": name, "reason": each.reason, "not_before": moment(each.not_before), "error": each.last_error}
-            for name, each in garbage.items()
+            {"table": row.physical, "reason": row.reason, "not_before": moment(row.not_before), "error": row.last_error}
+            for row in garbage
         ],
     }
     print_value(found, args)

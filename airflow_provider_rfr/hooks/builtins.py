@@ -19,9 +19,17 @@ from airflow_provider_rfr.hooks.lake import LakeDocument, LakeHook
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.builtins import ActualState, CatalogSpec, Plan, Policies, RegistryState
-    from airflow_provider_rfr.builtins.execution.refresh import Refreshed
-    from airflow_provider_rfr.builtins.execution.work import Applied, Collected, SqlEngine
+    from airflow_provider_rfr.builtins import (
+        ActualState,
+        Applied,
+        CatalogSpec,
+        Collected,
+        Plan,
+        Policies,
+        Refreshed,
+        RegistryState,
+    )
+    from airflow_provider_rfr.builtins.execution.engine import SqlEngine
     from airflow_provider_rfr.builtins.spark import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
 

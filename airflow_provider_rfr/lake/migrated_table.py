@@ -131,6 +131,14 @@ class MigratedTable:
         stage_columns(transaction, change)
         return FileTarget.of(transaction.table_metadata, self._table.io, family=family)
 
+    def origins(self, change: TableChange) -> dict[str, str]:
+        """The present name of each column of the changed table, by its coming name in lower case; not of new ones."""
+        transaction = self._begin()
+        stage_columns(transaction, change)
+        names = {each.field_id: each.name for each in self._table.schema().fields}
+        coming = transaction.table_metadata.schema().fields
+        return {each.name.casefold(): names[each.field_id] for each in coming if each.field_id in names}
+
     def replace_rows(
         self,
         change: TableChange,

@@ -283,13 +283,13 @@ def _names(value: Any, conn_id: str) -> bool:
 def write_registry(
     connection: Connection,
     project: str,
-    *,
     base_revision: int,
     version: str | None,
     deploy_id: str,
-    entries: Iterable[Entry],
-    forgotten: Iterable[str],
     now: int,
+    *,
+    entries: Iterable[Entry] = (),
+    forgotten: Iterable[str] = (),
 ) -> int:
     """Replace these entries and delete others; returns the new revision.
 

@@ -121,8 +121,8 @@ def test_everything_is_as_it_must_be_after(scenario: Scenario, tmp_path: Path) -
     lake = LakeSettings(
         "lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
     )
-    engine = DuckEngine(open_catalog(lake), tmp_path / "views.json")
-    world = World(lake, f"sqlite:///{tmp_path}/control.db", engine, engine.views)
+    engine = DuckEngine(open_catalog(lake), tmp_path / "views")
+    world = World(lake, f"sqlite:///{tmp_path}/control.db", engine)
     every = versions(tmp_path)
     sinks = next(each for each in every[0].objects if each.sink is not None)
     checks = [RowsAreKept(), SinksSendOnce(sinks, tmp_path), IdentitiesStay()]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from uuid import UUID
+from collections.abc import Mapping
 
 from airflow_provider_rfr.builtins.desired import in_order, readers_of
-from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs, SqlEngine, Work, rewriting_query
+from airflow_provider_rfr.builtins.execution._tables import ReplaceRows
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
+from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import DeployError, LeaseLostError, RfrError
 
 
-def analyse(work: Work) -> Mapping[str, Outputs]:
+def analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
     """Analyse every query that the plan changes, or whose inputs it changes.
 
     :returns: by name of each view that is bridged, as it is compared: the outputs of its present text over what it is
@@ -21,10 +22,8 @@ def analyse(work: Work) -> Mapping[str, Outputs]:
     :raises DeployError: a text can't be run; nothing was done
     :raises LeaseLostError: another deploy took over
     """
-    if work.sql is None:
-        return {}
     try:
-        return _analyse(work, work.sql)
+        return _analyse(work, sql)
     except LeaseLostError:
         raise
     except RfrError as error:
@@ -32,14 +31,17 @@ def analyse(work: Work) -> Mapping[str, Outputs]:
 
 
 def _analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
-    objects = {each.uuid: each for each in work.recorded.objects if each.uuid not in work.plan.forgotten} | work.records
+    objects = {each.uuid: each for each in work.objects.values()}
     reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
     order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]
     changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), (each.uuid for each in order), reads)
     asked = {each.uuid for each in order if each.uuid in changed and each.kind in QUERIED and each.sql is not None}
     bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
     # What users' views read is known by name alone, so everything is there for them.
-    needed = objects.keys() if any(each.user for each in bridges) else _inputs(asked, objects)
+    needed = set(objects) if any(each.user for each in bridges) else set(asked)
+    for each in reversed(order):
+        if each.uuid in needed:
+            needed |= {read.uuid for read in each.deps if read.uuid is not None}
     here = [each for each in order if each.uuid in needed]
     tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
     queries = [_query(each) for each in here if each.kind is Kind.VIEW and each.sql is not None]
@@ -58,17 +60,6 @@ def _query(obj: RecordedObject) -> AnalysedQuery:
     return AnalysedQuery(obj.name, obj.sql or "", names, is_view=obj.kind is Kind.VIEW)
 
 
-def _inputs(asked: Iterable[UUID], objects: Mapping[UUID, RecordedObject]) -> set[UUID]:
-    """These objects and everything that they read, directly or not."""
-    found, waiting = set(asked), list(asked)
-    while waiting:
-        for read in objects[waiting.pop()].deps:
-            if read.uuid is not None and read.uuid in objects and read.uuid not in found:
-                found.add(read.uuid)
-                waiting.append(read.uuid)
-    return found
-
-
 def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
     """The table may get its name only in an earlier step, so what is there now is looked for by its recorded name."""
     known = work.recorded.by_uuid.get(step.uuid) if step.uuid is not None else None
@@ -76,5 +67,4 @@ def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
     if table is None:
         return
     columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
-    query = rewriting_query(step.name, [each.name for each in columns], work.record(step).columns, step.details)
-    sql.analyse({step.name: columns}, [AnalysedQuery(step.name, query)])
+    sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])

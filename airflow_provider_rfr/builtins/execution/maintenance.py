@@ -5,10 +5,12 @@ Only tables are deleted that carry our marker, that nothing uses, and whose time
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded
-from airflow_provider_rfr.builtins.execution.work import TOKEN, Collected, SqlEngine
+from airflow_provider_rfr.builtins.execution.work import TOKEN
 from airflow_provider_rfr.builtins.spec import Kind, is_retired
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
@@ -22,41 +24,46 @@ from airflow_provider_rfr.builtins.state import (
     RegistryState,
 )
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError
-from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable, purge_table
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
-from airflow_provider_rfr.store.deploys import Garbage, read_registry, unfinished_ids, write_registry
+from airflow_provider_rfr.store.deploys import Garbage, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import PATIENCE, SECONDS, Lease, acquire
+from airflow_provider_rfr.store.leases import PATIENCE, Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
-def gc(
-    *,
-    project: str,
-    catalog: LakeSettings | Catalog,
-    store: ControlStore,
-    patience: float = PATIENCE,
-    lease_seconds: float = SECONDS,
-) -> Collected:
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection of garbage did.
+
+    :ivar deleted: names of deleted tables
+    :ivar kept: names of what has to wait, with why
+    :ivar failed: names of what could not be deleted, with why; they are tried again
+    """
+
+    deleted: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def gc(*, project: str, catalog: Catalog, store: ControlStore, patience: float = PATIENCE) -> Collected:
     """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
 
     :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
     """
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     deleted: list[str] = []
     kept: dict[str, str] = {}
     failed: dict[str, str] = {}
-    with acquire(store, project, seconds=lease_seconds, patience=patience) as lease:
+    with acquire(store, project, patience=patience) as lease:
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
             current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
-            unfinished = unfinished_ids(connection, project)
+            unfinished = deploys.unfinished_ids(connection, project)
             needed = needed_physicals(connection)
         for each in queue:
             name = each.physical
@@ -64,12 +71,10 @@ def gc(
                 kept[name] = "its time has not come"
             elif each.deploy_id in unfinished:
                 kept[name] = "its deploy did not finish, and may continue with it"
-            elif name.casefold() in current:
+            elif name.casefold() in current or not is_retired(name):
                 kept[name] = "it is in use"
-            elif not is_retired(name):
-                kept[name] = "its name is not that of a retired table"
             else:
-                _delete(opened, lease, each, needed, deleted, kept, failed)
+                _delete(catalog, lease, each, needed, deleted, kept, failed)
     return Collected(tuple(deleted), kept, failed)
 
 
@@ -103,11 +108,6 @@ def _delete(
         lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
 
 
-def waiting(store: ControlStore, project: str) -> Mapping[str, Garbage]:
-    with store.read() as connection:
-        return {each.physical: each for each in deploys.queued(connection, project)}
-
-
 _MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
 
 
@@ -115,7 +115,7 @@ def forget_objects(
     names: Collection[str],
     *,
     project: str,
-    catalog: LakeSettings | Catalog,
+    catalog: Catalog,
     store: ControlStore,
     sql: SqlEngine | None = None,
     patience: float = PATIENCE,
@@ -128,10 +128,9 @@ def forget_objects(
     :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
     :raises DeployBusyError: another deploy holds the lease
     """
-    opened = open_catalog(catalog) if isinstance(catalog, LakeSettings) else catalog
     with acquire(store, project, patience=patience) as lease:
         with store.read() as connection:
-            recorded = read_recorded(connection, project)
+            recorded, deploy_id = read_recorded(connection, project), read_registry(connection, project).deploy_id
         by_key = {each.key: each for each in recorded.objects}
         if unknown := [name for name in names if name.casefold() not in by_key]:
             known = ", ".join(sorted(by_key)[:5]) or "nothing"
@@ -139,19 +138,9 @@ def forget_objects(
         leaving = [by_key[key] for key in dict.fromkeys(name.casefold() for name in names)]
         _check_forgettable(recorded, leaving, sql)
         for each in leaving:
-            _unmark(opened, each, sql, lease)
-        lease.write(
-            lambda connection, now: write_registry(
-                connection,
-                lease.name,
-                base_revision=recorded.revision,
-                version=recorded.version,
-                deploy_id=read_registry(connection, lease.name).deploy_id,
-                entries=(),
-                forgotten=[str(each.uuid) for each in leaving],
-                now=now,
-            )
-        )
+            _unmark(catalog, each, sql, lease)
+        gone, base = [str(each.uuid) for each in leaving], (recorded.revision, recorded.version, deploy_id)
+        lease.write(lambda connection, now: write_registry(connection, project, *base, now, forgotten=gone))
     return tuple(each.name for each in leaving)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins.desired import relation
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
 from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
@@ -31,12 +29,12 @@ from airflow_provider_rfr.builtins.state import (
     dumps,
 )
 from airflow_provider_rfr.exceptions import DeployError, QueryError
-from airflow_provider_rfr.lake.commits import CommitConflictError
-from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, holds_views, list_tables, list_views
+from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
+from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import sink_states
-from airflow_provider_rfr.store.deploys import Entry, begun_steps, read_registry, touched
+from airflow_provider_rfr.store.deploys import Entry, JournalStep, begun_steps, read_registry, touched
 from airflow_provider_rfr.store.engine import ControlStore
 from airflow_provider_rfr.store.leases import Lease
 
@@ -55,66 +53,39 @@ def entry_of(obj: RecordedObject) -> Entry:
     return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
 
 
-ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
-"""Lists a catalog's views; None: it can't hold any."""
-
-
-def catalog_views(catalog: Catalog) -> tuple[ViewEntry, ...] | None:
-    return list_views(catalog) if holds_views(catalog) else None
-
-
-def observe(
-    catalog: Catalog, store: ControlStore, *, project: str, views: ViewsOf = catalog_views
-) -> tuple[RegistryState, ActualState]:
-    """The registry, and everything that is in the catalog, of users too.
-
-    Where the catalog can't hold views, they are taken to be as recorded: each Spark session creates them again.
-    """
+def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[RegistryState, ActualState]:
+    """The registry, and everything that is in the catalog, of users too."""
     with store.read() as connection:
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
-    found = {each.key: each for each in _tables(list_tables(catalog), recorded)}
-    there = views(catalog)
-    listed = list(map(_view, there or ()))
-    if there is None:
-        listed = [
-            LiveObject(
-                each.physical,
-                LiveKind.VIEW,
-                each.uuid,
-                each.columns,
-                stamp=each.fingerprints.contract.digest,
-                query=each.sql,
-            )
-            for each in recorded.objects
-            if relation(each.kind) is LiveKind.VIEW
-        ]
-    found |= {each.key: each for each in listed if each.key not in found}
-    users = tuple(_user_view(each, catalog.name, found) for each in there or () if _marker_of(each.properties) is None)
+    tables, views = list_tables(catalog), list_views(catalog)
+    found = {each.key: each for each in (_table(entry, recorded) for entry in tables)}
+    for view in map(_view, views):
+        found.setdefault(view.key, view)
+    users = tuple(_user_view(each, catalog.name, found) for each in views if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
-def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[LiveObject]:
-    for entry in entries:
-        identity = _marker_of(entry.properties)
-        known = recorded.by_uuid.get(identity) if identity is not None else None
-        columns: Sequence[LiveColumn] = entry.columns
-        if known is not None and known.kind is Kind.SOURCE:
-            # Of a source only declared columns count: the refresh adds others, and that is not drift.
-            declared = {each.name.casefold() for each in known.columns}
-            columns = [each for each in columns if each.name.casefold() in declared]
-        yield LiveObject(
-            entry.name,
-            LiveKind.TABLE,
-            identity,
-            tuple(Column(each.name, each.type, each.required, each.comment) for each in columns),
-            Constraints(entry.partitioning, entry.keys),
-            dict(entry.properties),
-            entry.snapshot_id,
-            entry.rows,
-            entry.bytes,
-            entry.properties.get(STAMP),
-        )
+def _table(entry: TableEntry, recorded: RegistryState) -> LiveObject:
+    marker = _marker_of(entry.properties)
+    known = recorded.by_uuid.get(marker) if marker is not None else None
+    columns = _columns(entry.columns)
+    if known is not None and known.kind is Kind.SOURCE:
+        # Of a source only declared columns count: the refresh adds others, and that is not drift.
+        declared = {each.name.casefold() for each in known.columns}
+        columns = tuple(each for each in columns if each.name.casefold() in declared)
+    return LiveObject(
+        entry.name,
+        LiveKind.TABLE,
+        marker,
+        columns,
+        Constraints(entry.partitioning, entry.keys),
+        dict(entry.properties),
+        entry.snapshot_id,
+        entry.rows,
+        entry.bytes,
+        entry.properties.get(STAMP),
+    )
 
 
 def _view(entry: ViewEntry) -> LiveObject:
@@ -122,22 +93,28 @@ def _view(entry: ViewEntry) -> LiveObject:
         entry.name,
         LiveKind.VIEW,
         _marker_of(entry.properties),
-        tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns),
+        _columns(entry.columns),
         properties=dict(entry.properties),
         stamp=entry.properties.get(STAMP),
         query=entry.query,
     )
 
 
-def _reads(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> tuple[Dependency, ...] | None:
-    """What a view reads. None: its text can't be parsed here, so it may read anything."""
+def _columns(live: Iterable[LiveColumn]) -> tuple[Column, ...]:
+    return tuple(Column(each.name, each.type, each.required, each.comment) for each in live)
+
+
+def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:
+    """What a view reads, without the catalog's name. None: its text can't be parsed here, so it may read anything.
+
+    :param known: names of tables and views, as they are compared
+    """
     if not entry.query:
         return None
     prefix = f"{catalog.casefold()}."
-    known = {*found, *(prefix + key for key in found)}
-    namespace = entry.namespace or namespace_of(entry.name)
+    both = {name for key in known for name in (key, prefix + key)}
     try:
-        reads = dependencies(entry.query, namespace, known=known)
+        reads = dependencies(entry.query, entry.namespace or namespace_of(entry.name), known=both)
     except QueryError:
         return None
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
@@ -149,7 +126,9 @@ def _user_view(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) 
     mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
     broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
     pinned = None if bridged else _pinned(entry, found)
-    return UserView(entry.name, own if bridged else entry.query, _reads(entry, catalog, found), broken, bridged, pinned)
+    return UserView(
+        entry.name, own if bridged else entry.query, view_reads(entry, catalog, found), broken, bridged, pinned
+    )
 
 
 def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
@@ -190,15 +169,16 @@ def fence(catalog: Catalog, store: ControlStore, lease: Lease) -> None:
     for step in begun:
         if step.token >= lease.token or step.uuid is None:
             continue
-        for _ in range(_TRIES):
-            table = MigratedTable.load(catalog, step.name)
-            ours = table is not None and table.properties.get(MARKER) == step.uuid
-            if table is None or not ours or token_of(table.properties) > step.token:
-                break
-            lease.ensure()
-            with suppress(CommitConflictError):
-                table.alter(TableChange(properties={TOKEN: str(lease.token)}))
-                break
-        else:
+        try:
+            retry_conflicts(_TRIES)(_mark, catalog, step, lease)
+        except CommitConflictError as error:
             problem = f"others committed {_TRIES} times while it was marked; deploy when fewer write"
-            raise DeployError(f"{step.name}: {problem}")
+            raise DeployError(f"{step.name}: {problem}") from error
+
+
+def _mark(catalog: Catalog, step: JournalStep, lease: Lease) -> None:
+    table = MigratedTable.load(catalog, step.name)
+    if table is None or table.properties.get(MARKER) != step.uuid or token_of(table.properties) > step.token:
+        return
+    lease.ensure()
+    table.alter(TableChange(properties={TOKEN: str(lease.token)}))

@@ -13,22 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import in_order
-from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, read_recorded
-from airflow_provider_rfr.builtins.execution.work import SqlEngine
+from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
 from airflow_provider_rfr.builtins.inputs import tables_below
-from airflow_provider_rfr.builtins.spec import Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.facts import dependencies
+from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject
-from airflow_provider_rfr.exceptions import ConfigurationError, QueryError, RfrError, StepError
+from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import load_table
 from airflow_provider_rfr.lake.commits import CommitConflictError, last_change
 from airflow_provider_rfr.lake.expiry import expire_table, is_ours
+from airflow_provider_rfr.lake.inventory import find_view
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.store.engine import ControlStore
@@ -36,21 +37,13 @@ from airflow_provider_rfr.store.engine import ControlStore
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from airflow_provider_rfr.lake.data_files import FileTarget, StoredFile
-    from airflow_provider_rfr.lake.inventory import ViewEntry
-
 log = logging.getLogger(__name__)
 _INPUTS: Final = "rfr.inputs"
 """In a snapshot's summary: JSON, snapshot by name of each table that was read, null for one that never had a row."""
 _TRIES: Final = 3
 
 
-def inputs_summary(
-    obj: RecordedObject,
-    objects: Mapping[str, RecordedObject],
-    catalog: Catalog,
-    views: Callable[[], Sequence[ViewEntry] | None],
-) -> dict[str, str]:
+def inputs_summary(obj: RecordedObject, objects: Mapping[str, RecordedObject], catalog: Catalog) -> dict[str, str]:
     """What the summary of a commit says of the tables that its rows come from; empty if one of them can't be told.
 
     To be called before they are read: what is committed to them meanwhile then counts as not read.
@@ -68,7 +61,8 @@ def inputs_summary(
             change = last_change(table)
             snapshots[name] = None if change is None else change.snapshot_id
             return None
-        reads = _read_by_others(name, views()) if known is None else None
+        view = find_view(catalog, name) if known is None else None
+        reads = None if view is None else view_reads(view, catalog.name)
         return None if reads is None else _names(reads, catalog)
 
     if snapshots.keys() != set(tables_below(_names(obj.deps, catalog), of_view)):
@@ -80,15 +74,15 @@ def _names(reads: Sequence[Dependency], catalog: Catalog) -> list[str]:
     return [each.name.removeprefix(f"{catalog.name.casefold()}.") for each in reads]
 
 
-def _read_by_others(name: str, views: Sequence[ViewEntry] | None) -> Sequence[Dependency] | None:
-    """What a view reads that is not ours; None where there is none of this name, or its text can't be parsed."""
-    view = next((each for each in views or () if each.name.casefold() == name), None)
-    if view is None or not view.query:
-        return None
-    try:
-        return dependencies(view.query, view.namespace or namespace_of(view.name))
-    except QueryError:
-        return None
+def files_family(identity: UUID, since: str) -> str:
+    """The prefix of the names of files with an object's rows.
+
+    It is the same for each process that tries, until one commits. So files of a dead one are collected, and files of a
+    commit never are.
+
+    :param since: a value that changes with the commit
+    """
+    return f"rfr-{hashlib.sha256(f'{identity}/{since}'.encode()).hexdigest()[:32]}-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,6 @@ def refresh(
     store: ControlStore,
     sql: SqlEngine,
     force: bool = False,
-    views: ViewsOf = catalog_views,
 ) -> tuple[Refreshed, ...]:
     """Refresh materialized views as they are deployed, what is read before its readers.
 
@@ -127,24 +120,17 @@ def refresh(
     :raises SchemaError: the query's columns or values don't fit the table
     :raises SparkJobError: Spark can't run the query
     """
-    deployed = _Deployed(project, catalog, store, views)
-    return tuple(_repeated(deployed, name, sql, force) for name in deployed.chosen(names))
+    deployed = _Deployed(project, catalog, store)
+    return tuple(_refresh(deployed, name, sql, force) for name in deployed.chosen(names))
 
 
-def due(
-    names: Sequence[str] = (),
-    *,
-    project: str,
-    catalog: Catalog,
-    store: ControlStore,
-    views: ViewsOf = catalog_views,
-) -> dict[str, bool]:
+def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: ControlStore) -> dict[str, bool]:
     """Whether something came, by name, for the same materialized views as :func:`refresh`; takes no Spark.
 
     :raises ConfigurationError: a name is not that of a deployed materialized view
     :raises StepError: one can't be refreshed
     """
-    deployed = _Deployed(project, catalog, store, views)
+    deployed = _Deployed(project, catalog, store)
     return {each.obj.name: each.is_due for each in map(deployed.load, deployed.chosen(names))}
 
 
@@ -173,7 +159,6 @@ class _Deployed:
     project: str
     catalog: Catalog
     store: ControlStore
-    views: ViewsOf
 
     def _objects(self) -> dict[str, RecordedObject]:
         with self.store.read() as connection:
@@ -197,7 +182,7 @@ class _Deployed:
         """
         objects = self._objects()
         obj = objects.get(key)
-        if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW or obj.sql is None:
+        if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:
             raise _refused(key, "a deploy has just removed it", "leave it out")
         table = MigratedTable.load(self.catalog, obj.name)
         if table is None:
@@ -209,14 +194,14 @@ class _Deployed:
             # Its rows may be those of another query already, which an older one must not take away again.
             remedy = "wait for the deploy; if it failed, deploy again"
             raise _refused(obj.name, f"deploy {deploy} has changed it and is not finished", remedy)
-        return _Loaded(obj, table, inputs_summary(obj, objects, self.catalog, lambda: self.views(self.catalog)))
+        return _Loaded(obj, table, inputs_summary(obj, objects, self.catalog))
 
 
 def _refused(name: str, problem: str, remedy: str) -> StepError:
     return StepError(name, "refresh", problem, remedy)
 
 
-def _repeated(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Refreshed:
+def _refresh(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Refreshed:
     """Refresh one; start again when another refresh, or a deploy, committed first."""
     for _ in range(_TRIES):
         found = deployed.load(name)
@@ -232,14 +217,13 @@ def _repeated(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Re
 
 
 def _compute(catalog: Catalog, found: _Loaded, sql: SqlEngine) -> Refreshed:
-    """Compute the rows and commit them.
+    """Compute the rows and commit them; then delete files of dead refreshes, and expire snapshots: each refresh leaves
+    a copy of all rows.
 
     :raises CommitConflictError: the table is no longer as it was loaded; nothing was changed
     """
     obj, table, change = found.obj, found.table, TableChange()
-    # The same until one commits, so that who commits next to the same snapshot deletes what dead ones have left.
-    since = hashlib.sha256(f"{obj.uuid}/refresh/{table.snapshot_id}".encode()).hexdigest()
-    target = table.coming(change, f"rfr-{since[:32]}-")
+    target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)
     try:
         # A snapshot in any case: it is what makes the other one's commit fail.
@@ -249,12 +233,6 @@ def _compute(catalog: Catalog, found: _Loaded, sql: SqlEngine) -> Refreshed:
         raise
     rows = sum(each.rows for each in files)
     log.info("%s: refreshed, %s rows", obj.name, rows)
-    _tidy_up(catalog, table, target, files)
-    return Refreshed(obj.name, "refreshed", rows, str(snapshot))
-
-
-def _tidy_up(catalog: Catalog, table: MigratedTable, target: FileTarget, files: Sequence[StoredFile]) -> None:
-    """Delete files of dead refreshes, and expire snapshots: each refresh leaves a copy of all rows."""
     try:
         target.collect(files)
         if is_ours(table.properties):
@@ -262,3 +240,4 @@ def _tidy_up(catalog: Catalog, table: MigratedTable, target: FileTarget, files: 
     except Exception as error:  # noqa: BLE001 - stores fail in their own ways, and their texts may name secrets
         reason = str(error) if isinstance(error, RfrError) else type(error).__name__
         log.warning("%s is refreshed, but could not be tidied up: %s", table.name, reason)
+    return Refreshed(obj.name, "refreshed", rows, str(snapshot))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_provider_rfr.builtins.execution.work import AnalysedQuery, Outputs
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
 from airflow_provider_rfr.builtins.spark._compute import QueryRows
 from airflow_provider_rfr.builtins.spark._session import (
     SparkSettings,

@@ -27,7 +27,7 @@ from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings
 
 if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.execution.work import Applied
+    from airflow_provider_rfr.builtins.execution.deploy import Applied
 
 log = logging.getLogger("airflow_provider_rfr")
 

@@ -111,7 +111,7 @@ def deploy(objects: Path, tmp_path: Path) -> DuckEngine:
     runs, _, daily = (objects / "ops.yaml").read_text().split("---")
     (objects / "ops.yaml").write_text(f"{runs}---{daily}")
     found = hook(objects)
-    engine = DuckEngine(found.catalog, tmp_path / "views.json")
+    engine = DuckEngine(found.catalog, tmp_path / "views")
     found.apply(found.plan(), sql=engine)
     found.refresh_views(sql=engine)
     return engine

@@ -10,14 +10,13 @@ import pytest
 from pyiceberg.types import StringType
 
 from airflow_provider_rfr.builtins import Applied, gc
-from airflow_provider_rfr.builtins.execution.maintenance import waiting
 from airflow_provider_rfr.builtins.planning.plan import summary
 from airflow_provider_rfr.builtins.planning.render import render
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_id
 from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
-from airflow_provider_rfr.store.deploys import history
+from airflow_provider_rfr.store.deploys import Garbage, history, queued
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
 from tests.unit.builtins.execution.places import Place
 
@@ -29,6 +28,11 @@ FIRST = spec("1.0", T, V, M)
 
 def told(done: Applied) -> list[tuple[str, str]]:
     return [(each.how, each.name) for each in done.steps]
+
+
+def waiting(place: Place) -> dict[str, Garbage]:
+    with place.store.read() as connection:
+        return {each.physical: each for each in queued(connection, PROJECT)}
 
 
 def tags(place: Place, name: str) -> list[str | None]:
@@ -572,10 +576,10 @@ def test_garbage_that_can_not_be_deleted_stays_in_the_queue_and_is_tried_again(
         patch.setattr(place.catalog, "purge_table", refuse)
         assert gc(project=PROJECT, catalog=place.catalog, store=place.store).failed == {aside: "OSError"}
     assert done.state == "done" and aside in place.tables()
-    row = waiting(place.store, PROJECT)[aside]
+    row = waiting(place)[aside]
     assert (row.attempts, row.last_error) == (1, "OSError")
     assert gc(project=PROJECT, catalog=place.catalog, store=place.store).deleted == (aside,)
-    assert waiting(place.store, PROJECT) == {} and aside not in place.tables()
+    assert waiting(place) == {} and aside not in place.tables()
 
 
 def test_a_name_whose_case_alone_changes_stays_as_it_was_written_first(place: Place) -> None:

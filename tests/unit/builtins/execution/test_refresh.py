@@ -40,12 +40,11 @@ def refreshed(place: Place, names: Sequence[str] = (), force: bool = False) -> t
         store=place.store,
         sql=place.engine,
         force=force,
-        views=place.engine.views,
     )
 
 
 def is_due(place: Place, *names: str) -> dict[str, bool]:
-    return due(names, project=PROJECT, catalog=place.catalog, store=place.store, views=place.engine.views)
+    return due(names, project=PROJECT, catalog=place.catalog, store=place.store)
 
 
 def head(place: Place, name: str = "ops.m") -> Table:
@@ -235,7 +234,7 @@ def test_what_a_deploy_has_changed_waits_until_it_is_finished(filled: Place, mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._Deploy._close", die)
+        patch.setattr("airflow_provider_rfr.builtins.execution.deploy._close", die)
         with pytest.raises(MemoryError):
             filled.deploy(NEWER)
     before = filled.snapshots()
