@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
@@ -114,7 +113,6 @@ class DesiredObject:
     """
 
     obj: BuiltinObject
-    fingerprints: Fingerprints
     reads: tuple[Dependency, ...] = ()
     sql: str | None = None
     recorded: RecordedObject | None = None

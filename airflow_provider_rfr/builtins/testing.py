@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from airflow_provider_rfr.builtins.execution.deploy import apply
 from airflow_provider_rfr.builtins.execution.observe import ViewsOf, catalog_views, entry_of, observe
 from airflow_provider_rfr.builtins.execution.work import Applied, SqlEngine
-from airflow_provider_rfr.builtins.fingerprint import Fingerprint
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
@@ -97,11 +96,10 @@ class World:
 
     def force(self, spec: CatalogSpec) -> Applied:
         """Deploy as if everything had been another way before: every object has a step."""
-        recorded, other = self.recorded(spec), Fingerprint.of("x1", "another way")
-        changed = (replace(each.fingerprints, logic=other, meta=other) for each in recorded.objects)
+        recorded = self.recorded(spec)
         objects = [
-            replace(each, fingerprints=prints, raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
-            for each, prints in zip(recorded.objects, changed, strict=True)
+            replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
+            for each in recorded.objects
         ]
         with acquire(self.store, spec.project, seconds=_LEASE_SECONDS, patience=_PATIENCE) as lease:
             lease.write(

@@ -209,8 +209,7 @@ def _rewritten(work: Work, step: Step, table: MigratedTable, target: FileTarget)
     return files
 
 
-_SAME = ("name", "physical", "comment", "owner", "instance", "revision")
-_DIGESTS = ("contract", "constraints", "logic", "meta")
+_SAME = ("name", "comment", "owner", "instance", "revision", "contract", "exportable")
 _OF_COLUMN = ("name", "type", "required", "comment")
 
 
@@ -219,19 +218,15 @@ def _listed_objects(work: Work) -> list[dict[str, Any]]:
     held = {each.uuid: each for each in work.recorded.objects if each.uuid not in work.plan.forgotten}
     held |= work.records
     stepped = {each.uuid for each in work.plan.steps}
-    declared = {each.id: each for each in work.spec.objects}
     rows = []
     for obj in sorted(held.values(), key=lambda one: one.key):
-        said = declared.get(obj.uuid)
         rows.append(
             {
                 **{name: getattr(obj, name) for name in _SAME},
                 "kind": obj.kind.value,
                 "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
-                **{name: getattr(obj.fingerprints, name).digest for name in _DIGESTS},
                 "id": str(obj.uuid),
                 "project": work.plan.project,
-                "exportable": said.exportable if said is not None else None,
                 "columns": [{name: getattr(each, name) for name in _OF_COLUMN} for each in obj.columns],
                 "keys": list(obj.keys),
                 "partitioning": list(obj.partitioning),

@@ -55,7 +55,7 @@ def gc(
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
-            current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
+            current = {each.key for each in read_recorded(connection, project).objects}
             unfinished = unfinished_ids(connection, project)
             needed = needed_physicals(connection)
         for each in queue:
@@ -172,8 +172,8 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     lease.ensure()
     if obj.kind is Kind.VIEW:
         assert sql is not None
-        sql.set_view_properties(obj.physical, dict.fromkeys(_MARKS), obj.comment)
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
         return
-    table = MigratedTable.load(catalog, obj.physical)
+    table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
         table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))

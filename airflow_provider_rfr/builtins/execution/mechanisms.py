@@ -64,7 +64,7 @@ def _let_go(work: Work, step: Step) -> None:
     sink = next((each for each in work.recorded.sinks if each.uuid == step.uuid), None)
     source = work.recorded.by_uuid.get(sink.source) if sink is not None else None
     if step.how is Action.REMOVE and sink is not None and source is not None:
-        release_snapshots(work.catalog, source.physical, sink.uuid)
+        release_snapshots(work.catalog, source.name, sink.uuid)
 
 
 def _settle_sink(connection: Connection, now: int, work: Work, step: Step) -> None:

@@ -52,7 +52,7 @@ def read_recorded(connection: Connection, project: str) -> RegistryState:
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, dumps(obj).decode())
 
 
 ViewsOf = Callable[["Catalog"], Sequence[ViewEntry] | None]
@@ -79,11 +79,11 @@ def observe(
     if there is None:
         listed = [
             LiveObject(
-                each.physical,
+                each.name,
                 LiveKind.VIEW,
                 each.uuid,
                 each.columns,
-                stamp=each.fingerprints.contract.digest,
+                stamp=each.contract,
                 query=each.sql,
             )
             for each in recorded.objects
@@ -110,7 +110,6 @@ def _tables(entries: Iterable[TableEntry], recorded: RegistryState) -> Iterator[
             tuple(Column(each.name, each.type, each.required, each.comment) for each in columns),
             Constraints(entry.partitioning, entry.keys),
             dict(entry.properties),
-            entry.snapshot_id,
             entry.rows,
             entry.bytes,
             entry.properties.get(STAMP),

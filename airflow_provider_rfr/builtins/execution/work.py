@@ -197,9 +197,9 @@ class Work:
             **record.properties,
             MARKER: str(record.uuid),
             PROJECT: self.plan.project,
-            STAMP: record.fingerprints.contract.digest,
+            STAMP: record.contract,
             **self.marks(step),
-            DONE: done_mark(self.plan.base_revision, record.fingerprints, record.sql, inputs),
+            DONE: done_mark(self.plan.base_revision, record, inputs),
         }
 
     def new_names(self, step: Step) -> list[str]:

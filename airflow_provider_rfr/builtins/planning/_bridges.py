@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from enum import IntEnum
 
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
+from airflow_provider_rfr.builtins.planning.columns import ALL, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
@@ -74,10 +75,9 @@ class Bridges:
             yield _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
         elif decision.desired.kind not in STORED:
             yield self._felt.get(read.name, _Felt.NOTHING), because(Why.READS, name)
-        elif met := decision.effects.shape.intersection(read.columns):
-            wider = not decision.effects.shape.all and set(met) - {"*"} <= decision.effects.widened
-            wider = wider and (met != ["*"] or decision.effects.shape.columns <= decision.effects.widened)
-            yield _Felt.WIDER if wider else _Felt.BROKEN, because(Why.READS, ", ".join(f"{name}.{one}" for one in met))
+        elif seen := met(decision.effects.shape, read.columns):
+            wider = (decision.effects.shape if seen == [ALL] else set(seen)) <= decision.effects.widened
+            yield _Felt.WIDER if wider else _Felt.BROKEN, because(Why.READS, ", ".join(f"{name}.{one}" for one in seen))
 
     def _in_order(self) -> Iterator[UserView]:
         """Users' views, each after those that it reads."""

@@ -6,12 +6,13 @@ end, so that nothing loses an input too early, unless something else needs its n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, DesiredObject, DesiredState, Graph, relation
-from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision, Decisions
+from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -50,7 +51,7 @@ def removals(
     desired_state: DesiredState,
     recorded: RegistryState,
     live: ActualState,
-    accepted: Accepted,
+    accepted: Set[str],
     downgrade: Reason | None,
 ) -> Removals:
     """What leaves for good.
@@ -115,11 +116,11 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
 
 
 def _against(
-    known: RecordedObject, accepted: Accepted, coming: Iterable[DesiredObject]
+    known: RecordedObject, accepted: Set[str], coming: Iterable[DesiredObject]
 ) -> tuple[list[Reason], tuple[str, ...]]:
     """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
     that lets it go."""
-    if known.keep is False or (known.keep is True and known.name in accepted):
+    if known.keep is False or (known.keep is True and known.key in accepted):
         return [], ()
     rows = f"all rows of {known.name}" if known.kind in STORED else known.name
     paste: tuple[str, ...] = (f"{{kind: removed, name: {known.name}}}",)
@@ -142,7 +143,7 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     now = {(each.name.casefold(), each.type) for each in desired.obj.columns}
     if before or now:
         return 2 * len(before & now) >= max(len(before), len(now))
-    return known.fingerprints.logic.text == desired.fingerprints.logic.text
+    return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
 
 
 def _reason(known: RecordedObject) -> Reason:

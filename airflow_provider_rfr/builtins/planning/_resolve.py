@@ -16,7 +16,6 @@ from airflow_provider_rfr.builtins.desired import (
     rank,
     relation,
 )
-from airflow_provider_rfr.builtins.fingerprint import fingerprints
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
@@ -97,9 +96,6 @@ class Resolver:
         if known is not None and obj.query is not None and known.canonicalizer == CANONICALIZER:
             is_same = (known.raw_sql, known.kind, known.key) == (obj.query, obj.kind, obj.key)
             same = known if is_same else None
-        prints = fingerprints(obj if same is None else replace(obj, query=None), self._spec)
-        if same is not None:
-            prints = replace(prints, logic=same.fingerprints.logic)
         reads: Sequence[Dependency] = ()
         if obj.sink is not None:
             reads = (self._sink_reads(obj.sink, known),)
@@ -107,7 +103,6 @@ class Resolver:
             reads = self._read(obj) if same is None else same.deps
         return DesiredObject(
             obj,
-            prints,
             self._own(obj, reads),
             same.sql if same is not None and same.sql == same.raw_sql else None,
             known,

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, Graph
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, lost_column, reads
+from airflow_provider_rfr.builtins.planning.columns import met
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Kind
@@ -111,5 +112,5 @@ def _notice_change(decision: Decision, columns: tuple[str, ...] | None, broken: 
     for old, now in decision.effects.gone:
         if columns is None or old in columns:
             broken[identity] = lost_column(name, old, now)
-    if identity not in broken and (met := decision.effects.shape.intersection(columns)):
-        changed[identity] = reads(name, met)
+    if identity not in broken and (seen := met(decision.effects.shape, columns)):
+        changed[identity] = reads(name, seen)

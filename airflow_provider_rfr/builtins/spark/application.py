@@ -271,5 +271,5 @@ def registered_views(recorded: RegistryState) -> tuple[RegisteredView, ...]:
     """The views that earlier deploys left, for catalogs that can't hold any."""
     views = (each for each in recorded.objects if each.kind is Kind.VIEW and each.sql is not None)
     return tuple(
-        RegisteredView(each.physical, each.sql or "", tuple(column.name for column in each.columns)) for each in views
+        RegisteredView(each.name, each.sql or "", tuple(column.name for column in each.columns)) for each in views
     )

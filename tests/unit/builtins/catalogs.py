@@ -280,7 +280,7 @@ class Catalog:
             frozenset(name for name, _ in used) if kind is LiveKind.VIEW else frozenset(),
             tuple(used) if kind is LiveKind.VIEW else (),
             record.sql if kind is LiveKind.VIEW else None,
-            record.fingerprints.contract.digest,
+            record.contract,
             deploy,
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
             dict(record.properties),

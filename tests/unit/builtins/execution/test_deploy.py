@@ -571,7 +571,7 @@ def test_a_name_whose_case_alone_changes_stays_as_it_was_written_first(place: Pl
     place.append("ops.Runs", {"id": 1})
     place.settle(spec("1.1", table("ops.runs", "id bigint", "n int"), view("ops.seen", "SELECT id FROM ops.Runs")))
     assert place.rows("ops.Runs") == [{"id": 1, "n": None}]
-    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").physical == "ops.Runs"
+    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").name == "ops.Runs"
 
 
 def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
