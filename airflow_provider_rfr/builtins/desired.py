@@ -1,4 +1,4 @@
-"""The desired state: each declared object with its final name, its fingerprints and its reads, and the graph of reads.
+"""The desired state: each declared object with its final name and its reads, and the graph of reads.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.

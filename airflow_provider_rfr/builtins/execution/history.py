@@ -89,8 +89,6 @@ def _step_row(done: JournalStep, step: Step | None) -> dict[str, Any]:
         "reason": step.reason,
         "changes": list(step.changes),
         "loses": list(step.loses),
-        "contract_before": step.details.get("from"),
-        "contract_after": step.details.get("contract"),
     }
 
 

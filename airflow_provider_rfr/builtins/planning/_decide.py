@@ -6,6 +6,7 @@ Objects are decided in the order of their reads, so that every input is decided 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Set
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation
@@ -13,7 +14,7 @@ from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, i
 from airflow_provider_rfr.builtins.planning._exports import decide_sink
 from airflow_provider_rfr.builtins.planning._origin import Origin, find, whose
 from airflow_provider_rfr.builtins.planning._table import decide_table
-from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NOTHING, Effects
+from airflow_provider_rfr.builtins.planning.columns import EVERYTHING, NO_EFFECTS, NOTHING, Effects
 from airflow_provider_rfr.builtins.planning.plan import Action, Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Kind
@@ -61,7 +62,7 @@ def _view_effects(decision: Decision, origin: Origin, inputs: Inputs) -> Effects
     if origin.rewrite_text:
         return Effects(EVERYTHING, EVERYTHING)
     if not changed and Why.COLUMNS_CHANGED not in decision.differences and not inputs.shape:
-        return Effects(contents=contents)
+        return Effects(contents=contents) if contents else NO_EFFECTS
     effects = decision.becomes(contents)
     return Effects(EVERYTHING, contents) if inputs.shape and not effects.shape else effects
 
@@ -70,50 +71,45 @@ _LIST = "rfr_system.builtin_objects"
 """The package's own table whose rows list the declared objects; it is filled again when these change."""
 
 
+@dataclass
 class Decider:
     """Decides about every object, one after the other.
 
-    :param accepted: losses that somebody accepted: names of objects, or of columns behind them, as they are compared
-    :param leaving: ids of objects that give up their names
-    :param downgrade: why an older version may not change anything; None: it is not older
+    :ivar accepted: losses that somebody accepted: names of objects, or of columns behind them, as they are compared
+    :ivar leaving: ids of objects that give up their names
+    :ivar downgrade: why an older version may not change anything; None: it is not older
     """
 
-    def __init__(
-        self,
-        desired_state: DesiredState,
-        recorded: RegistryState,
-        live: ActualState,
-        policies: Policies,
-        *,
-        accepted: Set[str],
-        leaving: Container[UUID],
-        downgrade: Reason | None,
-    ) -> None:
-        self._desired_state, self._recorded, self._live = desired_state, recorded, live
-        self._policies, self._accepted = policies, accepted
-        self._leaving = leaving
-        self._downgrade = downgrade
-        self._old_names = {each.key: each for each in recorded.objects}
-        self._user_views = {each.key: each for each in live.user_views}
-        self._decisions: dict[UUID, Decision] = {}
+    desired_state: DesiredState
+    recorded: RegistryState
+    live: ActualState
+    policies: Policies
+    accepted: Set[str]
+    leaving: Container[UUID]
+    downgrade: Reason | None
+    _decisions: dict[UUID, Decision] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._old_names = {each.key: each for each in self.recorded.objects}
+        self._user_views = {each.key: each for each in self.live.user_views}
 
     def decide(self) -> dict[UUID, Decision]:
         """All decisions, what is read before its readers."""
-        for desired in self._desired_state.objects.values():
+        for desired in self.desired_state.objects.values():
             self._decisions[desired.uuid] = self._decided(desired)
         return self._decisions
 
     def _decided(self, desired: DesiredObject) -> Decision:
-        origin = find(desired, self._policies, self._leaving, self._live.unfinished)
+        origin = find(desired, self.policies, self.leaving, self.live.unfinished)
         inputs = inputs_of(desired, self._decisions)
-        problems = [*self._desired_state.problems.get(desired.uuid, ()), *origin.conflicts, *inputs.gone]
+        problems = [*self.desired_state.problems.get(desired.uuid, ()), *origin.conflicts, *inputs.gone]
         decision = Decision(desired, drift=origin.drift, problems=problems)
         decision.note_differences()
         if desired.kind is Kind.SINK:
             source = self._decisions.get(desired.reads[0].uuid) if desired.reads[0].uuid is not None else None
-            decide_sink(decision, source, unfinished=desired.uuid in self._live.unfinished)
+            decide_sink(decision, source, unfinished=desired.uuid in self.live.unfinished)
         elif desired.kind in STORED:
-            decide_table(decision, origin, inputs, self._policies, self._accepted)
+            decide_table(decision, origin, inputs, self.policies, self.accepted)
         else:
             _decide_view(decision, origin, inputs)
         if "load_anew" not in decision.details and self._is_done(desired):
@@ -123,8 +119,8 @@ class Decider:
         self._leave(decision)
         self._rename(decision)
         decision.problems += self._name_problems(decision)
-        if self._downgrade is not None and decision.touched:
-            decision.problems.insert(0, self._downgrade)
+        if self.downgrade is not None and decision.touched:
+            decision.problems.insert(0, self.downgrade)
             decision.paste = []
         return decision
 
@@ -138,26 +134,26 @@ class Decider:
         elif there.key == desired.key:
             decision.how = Action.REPLACE if there.kind is LiveKind.VIEW else Action.METADATA
         if decision.leaves and known.kind in STORED and known.keep is not False:
-            decision.lose({known.name: "all rows"}, self._accepted)
+            decision.lose({known.name: "all rows"}, self.accepted)
 
     def _is_done(self, desired: DesiredObject) -> bool:
         """Whether an unfinished deploy has brought it to the desired state, from inputs that do not change."""
         live = desired.live
-        if live is None or DONE not in live.properties or desired.uuid not in self._live.unfinished:
+        if live is None or DONE not in live.properties or desired.uuid not in self.live.unfinished:
             return False
         read = [self._decisions[each.uuid] for each in desired.reads if each.uuid in self._decisions]
         if any(each.touched for each in read):
             return False
         held = ((each.desired.uuid, each.desired.live) for each in read)
         inputs = [(identity, there.properties.get(STEP, "") if there is not None else "") for identity, there in held]
-        return live.properties[DONE] == done_mark(self._recorded.revision, record_of(desired, 0), inputs)
+        return live.properties[DONE] == done_mark(self.recorded.revision, record_of(desired, 0), inputs)
 
     def _rename(self, decision: Decision) -> None:
         desired, known, live = decision.desired, decision.desired.recorded, decision.desired.live
         if known is not None and relation(desired.kind) is not None:
             if live is None or live.marker != desired.uuid or decision.how is Action.CREATE:
                 return
-            by_hand = live.key not in (known.key, desired.key) and decision.drift and self._policies.drift == "fail"
+            by_hand = live.key not in (known.key, desired.key) and decision.drift and self.policies.drift == "fail"
             decision.renamed = live.key != desired.key and not by_hand
         if known is not None and known.key != desired.key and not decision.renamed and not decision.done:
             decision.how = decision.how or Action.METADATA
@@ -166,9 +162,9 @@ class Decider:
         """Its own name is taken, or a name that it reads is not there any more."""
         desired, kind = decision.desired, decision.desired.kind.value
         if relation(desired.kind) is not None:
-            there = self._live.objects.get(desired.key)
+            there = self.live.objects.get(desired.key)
             takes_name = desired.recorded is not None and (decision.renamed or decision.how is Action.CREATE)
-            stays = there is not None and (there.marker is None or there.marker not in self._leaving)
+            stays = there is not None and (there.marker is None or there.marker not in self.leaving)
             if takes_name and there is not None and stays and there.marker != desired.uuid:
                 yield because(Why.NAME_TAKEN, kind, desired.obj.name, whose(there, desired.uuid))
             if desired.key in self._user_views and desired.live is None:
@@ -177,15 +173,15 @@ class Decider:
             old = self._old_names.get(each.name)
             if each.uuid is not None or old is None:
                 continue
-            now = self._desired_state.objects.get(old.uuid)
+            now = self.desired_state.objects.get(old.uuid)
             if now is not None:
                 yield because(Why.READS_RENAMED, old.name, now.obj.name)
-            elif old.uuid not in self._desired_state.kept:
+            elif old.uuid not in self.desired_state.kept:
                 yield because(Why.READS_NOT_DECLARED, old.name)
 
     def _list_objects(self, decision: Decision) -> None:
         """Fill the list of the declared objects again when one comes, goes, or is called something else."""
-        known, declared = self._recorded.by_uuid, self._desired_state
+        known, declared = self.recorded.by_uuid, self.desired_state
         found = []
         for desired in sorted(declared.objects.values(), key=lambda each: each.key):
             before = known.get(desired.uuid)

@@ -38,6 +38,16 @@ def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
     return [each.casefold() for each in old] == [each.casefold() for each in new]
 
 
+def _constraints(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
+    names = ([each.casefold() for each in some] for some in (obj.keys, obj.partitioning))
+    return (*names, obj.properties.get(FORMAT))
+
+
+def _metadata(obj: BuiltinObject | RecordedObject) -> tuple[Any, ...]:
+    properties = {name: value for name, value in obj.properties.items() if name != FORMAT}
+    return (obj.keep, obj.comment, obj.owner, obj.exportable, properties)
+
+
 @dataclass(slots=True)
 class Decision:
     """One object's part of a plan, while it is made.
@@ -78,28 +88,22 @@ class Decision:
             return
         self.column_changes = diff_columns(known.columns, obj.columns, pending_renames(known.columns, obj.columns))
         changes = {each.what for each in self.column_changes}
-        laid_out = same_names(known.keys, obj.keys) and same_names(known.partitioning, obj.partitioning)
-        is_metadata = any(getattr(obj, name) != getattr(known, name) for name in ("keep", "exportable"))
+        # A sink has another source if that has another id; a new name does not make it another one.
+        source, before = (tuple(each.uuid for each in some) for some in (self.desired.reads, known.deps))
+        fed = obj.kind is not Kind.SINK or source == before
         found = {
             Why.KIND_CHANGED: obj.kind is not known.kind,
             Why.RENAMED: obj.key != known.key,
             Why.COLUMNS_CHANGED: bool(changes - NULLABILITY - {Change.COMMENT}),
-            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY)
-            or not laid_out
-            or known.properties.get(FORMAT) != obj.properties.get(FORMAT),
+            Why.CONSTRAINTS_CHANGED: bool(changes & NULLABILITY) or _constraints(obj) != _constraints(known),
             Why.QUERY_CHANGED: not same_query(obj.query, known.raw_sql),
-            Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or self._is_fed_by_another(known),
+            Why.DEFINITION_CHANGED: definition_of(obj) != known.definition or not fed,
             Why.STAR_CHANGED: obj.query == known.raw_sql and None not in (sql, known.sql) and sql != known.sql,
-            Why.METADATA_CHANGED: is_metadata or Change.COMMENT in changes or any(metadata_words(obj, known, {FORMAT})),
+            Why.METADATA_CHANGED: Change.COMMENT in changes or _metadata(obj) != _metadata(known),
         }
         facts = {Why.KIND_CHANGED: (known.kind.value, obj.kind.value), Why.RENAMED: (known.name,)}
         self.differences = {why: because(why, *facts.get(why, ())) for why, is_so in found.items() if is_so}
         self.reasons += self.differences.values()
-
-    def _is_fed_by_another(self, known: RecordedObject) -> bool:
-        """Whether a sink has another source, which a new name does not make of it."""
-        deps = (self.desired.reads, known.deps)
-        return self.desired.kind is Kind.SINK and len({tuple(each.uuid for each in some) for some in deps}) > 1
 
     def note_metadata(self) -> None:
         """Note what a step has to write, and to take away, where the metadata changed."""
@@ -189,6 +193,8 @@ def inputs_of(desired: DesiredObject, decisions: Decisions) -> Inputs:
         if before.get(each.name) not in (None, each.uuid):
             found.shape[each.uuid] = found.contents[each.uuid] = because(Why.READS_ANOTHER, name)
             continue
+        if effects is NO_EFFECTS:
+            continue
         if columns := met(effects.shape, each.columns):
             found.shape[each.uuid] = reads(name, columns)
         if columns := met(effects.contents, each.columns):
@@ -215,14 +221,11 @@ def lost_column(name: str, column: str, now: str) -> Reason:
     return because(Why.READS_DROPPED_COLUMN, f"{name}.{column}")
 
 
-def metadata_words(obj: BuiltinObject, known: RecordedObject, without: Set[str] = frozenset()) -> Iterator[str]:
-    """What is said about the object and changed, but its columns' comments.
-
-    :param without: properties that are left out
-    """
+def metadata_words(obj: BuiltinObject, known: RecordedObject) -> Iterator[str]:
+    """What is said about the object and changed, but its columns' comments."""
     for name in ("comment", "owner"):
         yield from _word(name, getattr(known, name), getattr(obj, name))
-    for name in sorted({*known.properties, *obj.properties} - without):
+    for name in sorted({*known.properties, *obj.properties}):
         yield from _word(f"property {name}", known.properties.get(name), obj.properties.get(name))
 
 

@@ -1,4 +1,4 @@
-"""From declarations to the desired state: final names, fingerprints, reads, and stars written out."""
+"""From declarations to the desired state: final names, reads, and stars written out."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Set
 
 from airflow_provider_rfr.builtins.desired import relation
-from airflow_provider_rfr.builtins.fingerprint import contract_of
 from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, same_names
 from airflow_provider_rfr.builtins.planning._origin import Origin, is_unfinished
 from airflow_provider_rfr.builtins.planning.columns import (
@@ -82,7 +81,7 @@ class _Change:
         if how is Action.RECOMPUTE and self._obj.query is not None:
             decision.details["sql"] = self._desired.sql
         renamed = {each.column for each in self._changes if each.what is Change.RENAME}
-        decision.was_used = renamed | self._values.used.keys()
+        decision.was_used = renamed | self._values.texts.keys()
         decision.effects = Effects.of(origin.columns, self._target, self._changes, self._contents(how))
         decision.lose(self._losses, self._accepted)
         decision.problems += self._maybe_renamed()
@@ -103,11 +102,9 @@ class _Change:
             how = self._make_values()
         self._losses = dict(self._lost(how))
         if how is not None:
-            details = {**schema_updates(self._origin.columns, self._target, self._renames), **layout}
-            if how is Action.REWRITE:
-                details["expressions"] = dict(self._values.texts)
-            contracts = {"contract": contract_of(self._obj.columns), "from": contract_of(self._origin.columns)}
-            self._decision.details |= {**details, **contracts}
+            self._decision.details |= {**schema_updates(self._origin.columns, self._target, self._renames), **layout}
+        if how is Action.REWRITE:
+            self._decision.details["expressions"] = dict(self._values.texts)
         return how
 
     def _layout(self) -> dict[str, list[str]]:

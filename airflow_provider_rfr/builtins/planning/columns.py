@@ -153,14 +153,12 @@ class Expressions:
     """How the values of a table's columns are made from those of the old columns.
 
     :ivar texts: SQL by new column, over the old columns; a column that is not here keeps its values
-    :ivar used: the ``was`` that each of them comes from
     :ivar missing: changes that need values and have no ``was`` for them
     :ivar unreadable: by new column, what is wrong with its ``using``
     :ivar narrowed: new columns on whose way values may be lost, though every row stays
     """
 
     texts: Mapping[str, str]
-    used: Mapping[str, Was]
     missing: tuple[ColumnChange, ...]
     unreadable: Mapping[str, str]
     narrowed: tuple[str, ...] = ()
@@ -173,18 +171,18 @@ def expressions_of(
     before, sources = folded(old), _sources(old, new, renames)
     retyped = {each.key for each in changes if each.what is Change.RETYPE}
     # A `using` may call a column what it is called now, or was at any time.
-    called = {}
+    called = dict[str, str]()
     for name, column in folded(new).items():
         if name in sources:
             names = (name, *(was.name.casefold() for was in column.was if was.name is not None))
             called |= {each: identifier(sources[name].name) for each in names if each not in before}
-    texts, used, unreadable, narrowed = {}, {}, {}, []
+    texts, unreadable, narrowed = {}, {}, []
     for name, column in folded(new).items():
         source = sources.get(name)
         was = _meets(column, source)
         if was is None or was.using is None or (source and name not in retyped and not _is_past(was, column)):
             continue
-        texts[column.name], used[column.name] = was.using, was
+        texts[column.name] = was.using
         try:
             texts[column.name] = text = compose(was.using, called)
             unknown = [each for each in columns_read(text) if each not in before]
@@ -196,7 +194,7 @@ def expressions_of(
         if source is not None and narrows(source.type, column.type, text):
             narrowed.append(column.name)
     missing = tuple(each for each in changes if each.what in NEEDS_VALUES and each.column not in texts)
-    return Expressions(texts, used, missing, unreadable, tuple(narrowed))
+    return Expressions(texts, missing, unreadable, tuple(narrowed))
 
 
 def _meets(column: Column, source: Column | None) -> Was | None:
@@ -321,9 +319,9 @@ EVERYTHING: Final = frozenset({ALL})
 
 def met(touched: frozenset[str], used: Sequence[str] | None) -> list[str]:
     """The touched ones among the used columns; ``["*"]`` if the used ones are unknown or all are touched."""
-    if touched and (used is None or ALL in touched):
-        return [ALL]
-    return sorted(touched.intersection(used or ()))
+    if not touched:
+        return []
+    return [ALL] if used is None or ALL in touched else sorted(touched.intersection(used))
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,10 +198,9 @@ class Plan:
 
     :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
     :ivar base_revision: of the registry; the plan holds for this one alone
-    :ivar steps: in the order in which they are done
+    :ivar steps: in the order in which they are done: what leaves goes readers first, by what they read when they were
+        recorded; what comes or changes comes with what is read first, by what they read now
     :ivar dependents: views and sinks that the steps touch
-    :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
-    :ivar create_order: ids of objects that come or change, what is read first, by what they read now
     :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
         from the declarations, not from the steps. Those with a step take the id of the deploy, which that step has
         written into the object's properties as well; the others keep theirs
@@ -224,8 +223,6 @@ class Plan:
     blocked: tuple[Blocked, ...] = ()
     warnings: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
-    drop_order: tuple[UUID, ...] = ()
-    create_order: tuple[UUID, ...] = ()
     records: tuple[RecordedObject, ...] = ()
     forgotten: tuple[UUID, ...] = ()
     unchanged: int = 0
@@ -250,8 +247,7 @@ class Plan:
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
         dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
         base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
-        orders = (self.drop_order, self.create_order)
-        said = dumps((base, steps, dependents, self.drift, blocked, orders, self.records, self.forgotten))
+        said = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:

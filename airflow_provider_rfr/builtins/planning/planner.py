@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredState, relation, release
 from airflow_provider_rfr.builtins.planning._bridges import Bridges
 from airflow_provider_rfr.builtins.planning._decide import Decider
 from airflow_provider_rfr.builtins.planning._decision import Decision, record_of
-from airflow_provider_rfr.builtins.planning._exports import Exports, exports
-from airflow_provider_rfr.builtins.planning._order import Leaving, Removals, leaving, removals, renames
+from airflow_provider_rfr.builtins.planning._exports import exports
+from airflow_provider_rfr.builtins.planning._order import leaving, removals, renames
 from airflow_provider_rfr.builtins.planning._resolve import Resolver
 from airflow_provider_rfr.builtins.planning._user_views import UserViews
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Drift, Plan, Policies, Step
@@ -23,22 +22,40 @@ from airflow_provider_rfr.builtins.state import DEPLOY, ActualState, LiveObject,
 _SHOWN = frozenset({Action.REBIND, Action.REPLACE, Action.RECOMPUTE})
 
 
-@dataclass(frozen=True)
 class _Outcome:
-    """All decisions of a plan, and the parts of the plan that follow from them."""
+    """All decisions of a plan, and the parts of the plan that follow from them.
 
-    decisions: dict[UUID, Decision]
-    removed: Removals
-    leaving: Leaving
-    user_views: UserViews
-    bridges: Bridges
-    exports: Exports
-    policies: Policies
+    :ivar decisions: in the order in which things come: what is read before its readers
+    :ivar going: those that nothing stops
+    """
 
-    @cached_property
-    def going(self) -> dict[UUID, Decision]:
-        """Decisions that nothing stops."""
-        return {uuid: each for uuid, each in self.decisions.items() if not each.problems}
+    def __init__(
+        self,
+        spec: CatalogSpec,
+        desired_state: DesiredState,
+        recorded: RegistryState,
+        live: ActualState,
+        policies: Policies,
+    ) -> None:
+        downgrade = None
+        if recorded.version is not None and release(spec.version) < release(recorded.version):
+            downgrade = because(Why.DOWNGRADE, recorded.version, spec.version)
+        accepted = policies.accept_data_loss | {each.key for each in spec.removed}
+        self.removed = removed = removals(desired_state, recorded, live, accepted, downgrade)
+        # Objects that give up their present names.
+        names = {each.marker for each in removed.leftovers.values() if each.marker is not None} | removed.leaving.keys()
+        for each in desired_state.objects.values():
+            if each.live is not None and each.live.marker == each.uuid and each.live.key != each.key:
+                names.add(each.uuid)
+        decisions = Decider(desired_state, recorded, live, policies, accepted, names, downgrade).decide()
+        self.decisions = _in_order(decisions, desired_state)
+        self.going = {uuid: each for uuid, each in self.decisions.items() if not each.problems}
+        self.leaving = leaving(self.decisions, removed, recorded, policies)
+        self.user_views = UserViews(self.decisions, removed.leaving, live, policies).decide()
+        rebound = {each.name.casefold() for each in self.user_views.steps if each.how is Action.REBIND}
+        self.bridges = Bridges(self.decisions, live, rebound)
+        self.exports = exports(self.decisions, recorded, policies, removed.leftover_sinks)
+        self.policies = policies
 
     def steps(self) -> tuple[Step, ...]:
         """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
@@ -65,9 +82,7 @@ class _Outcome:
         for each in self.going.values():
             if each.how is None:
                 continue
-            obj, live, details = each.desired.obj, each.desired.live, each.details
-            if each.desired.instance is not None and each.how is Action.CREATE:
-                details = {**details, "instance": each.desired.instance}
+            obj, live = each.desired.obj, each.desired.live
             # What leaves before it comes is lost by the step that drops it.
             losses = {} if each.leaves else each.losses
             yield Step(
@@ -78,7 +93,7 @@ class _Outcome:
                 each.how,
                 tuple(dict.fromkeys(each.reasons)),
                 tuple(each.words),
-                details,
+                each.details,
                 tuple(losses),
                 tuple(losses.values()),
                 rows=live.rows if live is not None else None,
@@ -234,7 +249,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
     """
     policies = policies or Policies()
     desired_state = Resolver(spec, recorded, live).resolve()
-    outcome = _outcome(spec, desired_state, recorded, live, policies)
+    outcome = _Outcome(spec, desired_state, recorded, live, policies)
     blocked = outcome.blocked()
     stopped = {each.uuid for each in blocked}
     records = (
@@ -242,7 +257,6 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         for each in sorted(outcome.decisions.values(), key=lambda each: each.desired.key)
         if each.desired.uuid not in stopped
     )
-    order = (*outcome.leaving.early, *outcome.leaving.late)
     untouched = [each for each in outcome.decisions.values() if not each.touched and not each.problems]
     warnings = (
         *sorted(_warnings(desired_state, recorded, live)),
@@ -261,38 +275,9 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         blocked=blocked,
         warnings=tuple(dict.fromkeys(warnings)),
         stale=tuple(sorted(set(outcome.stale(spec)))),
-        drop_order=tuple(each for each in order if each in outcome.removed.there or each in outcome.going),
-        create_order=tuple(identity for identity, each in outcome.going.items() if each.how is not None),
         records=tuple(each for each in records if each is not None),
         forgotten=tuple(sorted(outcome.removed.leaving)),
         unchanged=len(untouched),
         done=sum(each.done for each in untouched),
     )
     return replace(found, plan_hash=found.digest())
-
-
-def _outcome(
-    spec: CatalogSpec, desired_state: DesiredState, recorded: RegistryState, live: ActualState, policies: Policies
-) -> _Outcome:
-    downgrade = None
-    if recorded.version is not None and release(spec.version) < release(recorded.version):
-        downgrade = because(Why.DOWNGRADE, recorded.version, spec.version)
-    accepted = policies.accept_data_loss | {each.key for each in spec.removed}
-    removed = removals(desired_state, recorded, live, accepted, downgrade)
-    # Objects that give up their present names.
-    names = {each.marker for each in removed.leftovers.values() if each.marker is not None} | removed.leaving.keys()
-    for each in desired_state.objects.values():
-        if each.live is not None and each.live.marker == each.uuid and each.live.key != each.key:
-            names.add(each.uuid)
-    decider = Decider(desired_state, recorded, live, policies, accepted=accepted, leaving=names, downgrade=downgrade)
-    decisions = _in_order(decider.decide(), desired_state)
-    user_views = UserViews(decisions, removed.leaving, live, policies).decide()
-    return _Outcome(
-        decisions,
-        removed,
-        leaving(decisions, removed, recorded, policies),
-        user_views,
-        Bridges(decisions, live, {each.name.casefold() for each in user_views.steps if each.how is Action.REBIND}),
-        exports(decisions, recorded, policies, removed.leftover_sinks),
-        policies,
-    )

@@ -276,7 +276,7 @@ def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whateve
     wanted = spec("1.1", T, LOG)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "Main"),)})
     assert did(found) == ["create ops.log_Main_2"]
-    assert found.steps[0].details["instance"] == "l1"
+    assert [each.instance for each in found.records] == ["l1"]
     catalog.apply(found)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "renamed"), Instance("l2", "eu west"))})
     assert did(found) == ["create ops.log_eu_west"]
