@@ -1,4 +1,4 @@
-"""The desired state: each declared object with its final name, its fingerprints and its reads, and orders of reads.
+"""The desired state: each declared object with its final name and its reads, and orders of reads.
 
 Objects with ``per_instance`` become one object for each instance. Their ids come from the instance's id. Their names
 are generated once, made unique by a number, and kept in the registry from then on, even if the instance is renamed.
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.reasons import Reason
 from airflow_provider_rfr.builtins.spec import (
     LONGEST_PART,
@@ -106,7 +105,6 @@ class DesiredObject:
     """
 
     obj: BuiltinObject
-    fingerprints: Fingerprints
     reads: tuple[Dependency, ...] = ()
     sql: str | None = None
     recorded: RecordedObject | None = None

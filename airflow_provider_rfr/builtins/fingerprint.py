@@ -1,148 +1,56 @@
-"""Fingerprints of an object: four canonical texts with their hashes, by which a change shows what it asks for.
+"""What is compared of a declaration besides its fields: its columns' contract, its query, and its definition.
 
-* ``contract``: number, name and type of the columns. Another contract asks for a migration of the stored rows.
-* ``constraints``: required columns, keys, partitioning, format. They change metadata, or need a checked rewrite.
-* ``logic``: the query; the definition of a source or a sink.
-* ``meta``: comments, owner, properties and promises. Applied in place, never by a rebuild.
+The contract is number, name and type of the columns: its digest is written into a table in the same commit as they are.
+Where something is declared, how names and queries are laid out, and in which order keys are written, makes no
+difference.
 
-Texts are compared, not hashes, so that a difference can be shown. Where something is declared, in which order keys are
-written and whether a default is written out makes no difference.
+Columns, keys and partitioning are validated and brought to their canonical form here, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column
-from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER, canonical_sql
+from airflow_provider_rfr.builtins.spec import BuiltinObject, Column
+from airflow_provider_rfr.builtins.sql.parse import canonical_sql
 from airflow_provider_rfr.http.redaction import is_secret
 from airflow_provider_rfr.lake.types import parse_type, quoted
 
-if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.state import RecordedObject
 
-_FORMAT = "format-version"
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """A canonical text and its hash.
-
-    :ivar digest: prefix of the component, a colon, 64 hex digits
-    """
-
-    text: str
-    digest: str
-
-    @classmethod
-    def of(cls, prefix: str, text: str) -> Fingerprint:
-        """The fingerprint of a text; ``prefix`` names the component and the version of its text's format."""
-        digits = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        return cls(text, f"{prefix}:{digits}")
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprints:
-    """The four fingerprints of one object."""
-
-    contract: Fingerprint
-    constraints: Fingerprint
-    logic: Fingerprint
-    meta: Fingerprint
-
-
-def fingerprints(obj: BuiltinObject, spec: CatalogSpec) -> Fingerprints:
-    """The fingerprints of a declared object; types are canonical texts."""
-    return Fingerprints(
-        contract_of(obj.columns),
-        Fingerprint.of("k1", "\n".join(_constraints(obj))),
-        Fingerprint.of("l1", _logic(obj, spec)),
-        Fingerprint.of("m1", "\n".join(_meta(obj))),
-    )
-
-
-def contract_of(columns: Sequence[Column]) -> Fingerprint:
-    """The contract of the columns; empty for a view that declares none."""
-    lines = (
+def contract_text(columns: Sequence[Column]) -> str:
+    """Number, name and type of the columns; empty for a view that declares none."""
+    return "\n".join(
         f"{number} {quoted(each.name.casefold())} {parse_type(each.type).folded()}"
         for number, each in enumerate(columns, 1)
     )
-    return Fingerprint.of("c1", "\n".join(lines))
 
 
-def same_logic(obj: BuiltinObject, recorded: RecordedObject) -> bool:
-    """Whether an object's query is the recorded one.
-
-    A text of another canonicalizer is not comparable: the recorded query is then made canonical again.
-    """
-    if obj.query is None or recorded.raw_sql is None or obj.query == recorded.raw_sql:
-        return obj.query == recorded.raw_sql
-    if recorded.canonicalizer == CANONICALIZER:
-        return canonical_sql(obj.query) == recorded.fingerprints.logic.text
-    return canonical_sql(obj.query) == canonical_sql(recorded.raw_sql)
+def contract_of(columns: Sequence[Column]) -> str:
+    """The digest of the columns' contract; its prefix names the format of the text."""
+    return f"c1:{hashlib.sha256(contract_text(columns).encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def definition_of(source: Mapping[str, Any]) -> str:
-    """The text of a source's ``logic``: its definition without secrets."""
-    return _json(_masked(source))
+def same_query(one: str | None, other: str | None) -> bool:
+    """Whether two queries differ in white space, comments and case at most."""
+    if one is None or other is None or one == other:
+        return one == other
+    return canonical_sql(one) == canonical_sql(other)
 
 
-def _constraints(obj: BuiltinObject) -> Iterator[str]:
-    required = sorted(quoted(each.name.casefold()) for each in obj.columns if each.required)
-    if required:
-        yield f"required: {', '.join(required)}"
-    if obj.keys:
-        yield f"key: {', '.join(quoted(name.casefold()) for name in obj.keys)}"
-    if obj.partitioning:
-        yield f"partitioning: {', '.join(each.casefold() for each in obj.partitioning)}"
-    if _FORMAT in obj.properties:
-        yield f"{_FORMAT}: {_json(obj.properties[_FORMAT])}"
-
-
-def _logic(obj: BuiltinObject, spec: CatalogSpec) -> str:
-    if obj.query is not None:
-        return canonical_sql(obj.query)
+def definition_of(obj: BuiltinObject) -> str | None:
+    """What a source reads or a sink sends, without secrets; None for another kind. A sink's source is not part of it:
+    what it reads holds the id, which survives a rename."""
     if obj.source is not None:
-        return definition_of(obj.source)
+        return _json(_masked(obj.source))
     if obj.sink is None:
-        return ""
-    # The id of the source, which survives a rename; the name, if no object has it. Objects are sorted by key, unless
-    # the spec was made by hand.
-    key = obj.sink.source.casefold()
-    at = bisect_left(spec.objects, key, key=lambda each: each.key)
-    near = spec.objects[at : at + 1]
-    found = near[0] if near and near[0].key == key else next((o for o in spec.objects if o.key == key), None)
-    return _json(
-        {
-            "source": str(found.id) if found is not None else key,
-            "to": obj.sink.to,
-            "settings": _masked(obj.sink.settings),
-            "columns": [name.casefold() for name in obj.sink.columns],
-            "follow_schema": obj.sink.follow_schema,
-        }
-    )
-
-
-def _meta(obj: BuiltinObject) -> Iterator[str]:
-    yield f"keep: {_json(obj.keep)}"
-    for name in ("comment", "owner"):
-        if getattr(obj, name) is not None:
-            yield f"{name}: {_json(getattr(obj, name))}"
-    if obj.exportable:
-        yield "exportable: true"
-    if obj.sink is not None:
-        yield f"on_replace: {obj.sink.on_replace}"
-    comments = ((each.name.casefold(), each.comment) for each in obj.columns if each.comment)
-    for name, comment in sorted(comments):
-        yield f"column {_json(name)}: {_json(comment)}"
-    for name, value in sorted(obj.properties.items()):
-        if name != _FORMAT:
-            yield f"property {_json(name)}: {_json(value)}"
+        return None
+    sink = obj.sink
+    columns = [name.casefold() for name in sink.columns]
+    rest = {"columns": columns, "follow_schema": sink.follow_schema, "on_replace": sink.on_replace}
+    return _json({"to": sink.to, "settings": _masked(sink.settings), **rest})
 
 
 def _masked(value: Any, name: str = "") -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
 from typing import Any, Final, TypeVar, cast
@@ -12,7 +12,6 @@ from uuid import UUID
 
 import orjson
 
-from airflow_provider_rfr.builtins.fingerprint import Fingerprints
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, Named, no_entries
 from airflow_provider_rfr.sinks.spec import SinkState
 
@@ -88,29 +87,15 @@ def broken_mark(query: str, why: str) -> str:
     return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
 
 
-def done_mark(
-    revision: int, fingerprints: Fingerprints, sql: str | None, inputs: Iterable[tuple[UUID, str]] = ()
-) -> str:
-    """A mark of an object in its desired state, made of the current state of its inputs.
-
-    :param revision: of the registry that the deploy was planned from: another mark for each deploy that finishes
-    :param inputs: ids of what it reads, with the last step of each
-    """
-    texts = [
-        each.text for each in (fingerprints.contract, fingerprints.constraints, fingerprints.logic, fingerprints.meta)
-    ]
-    said = dumps((revision, texts, sql, sorted((str(identity), step) for identity, step in inputs)))
-    return f"{revision}/{hashlib.sha256(said).hexdigest()}"
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedObject(Named):
-    """An object as the last deploy that changed it left it.
+    """An object as the last deploy that changed it left it: what was declared, and what became of it.
 
-    :ivar physical: name of the table or view that holds it now
-    :ivar canonicalizer: what wrote the text of the logic fingerprint
+    :ivar contract: digest of number, names and types of the columns, which a live table carries
+    :ivar definition: what a source reads or a sink sends, without secrets
     :ivar raw_sql: the query as its author wrote it
     :ivar sql: the query as it was executed, its stars written out
+    :ivar canonicalizer: what read the query; another one may find other ``deps`` in the same text
     :ivar revision: of the registry, when this was written
     :ivar instance: id of the instance that it was generated for; its name was then generated once and is kept
     """
@@ -118,13 +103,14 @@ class RecordedObject(Named):
     uuid: UUID
     name: str
     kind: Kind
-    physical: str
-    fingerprints: Fingerprints
+    contract: str = ""
+    definition: str | None = None
     canonicalizer: str = ""
     raw_sql: str | None = None
     columns: tuple[Column, ...] = ()
     deps: tuple[Dependency, ...] = ()
     keep: bool | str = True
+    exportable: bool = False
     revision: int = 0
     deploy_id: str = ""
     sql: str | None = None
@@ -134,6 +120,18 @@ class RecordedObject(Named):
     comment: str | None = None
     owner: str | None = None
     instance: str | None = None
+
+
+def done_mark(base: int, record: RecordedObject, inputs: Iterable[tuple[UUID, str]] = ()) -> str:
+    """A mark of an object in its desired state, made of the current state of its inputs.
+
+    :param base: revision of the registry that the deploy was planned from: another mark for each deploy that finishes
+    :param record: what is to be recorded of it
+    :param inputs: ids of what it reads, with the last step of each
+    """
+    wanted = replace(record, revision=base, deploy_id="")
+    said = dumps((wanted, sorted((str(identity), step) for identity, step in inputs)))
+    return f"{base}/{hashlib.sha256(said).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,6 @@ class LiveObject(Named):
     columns: tuple[Column, ...] = ()
     constraints: Constraints | None = None
     properties: Mapping[str, str] = field(default_factory=no_entries)
-    snapshot_id: int | None = None
     rows: int | None = None
     bytes: int | None = None
     stamp: str | None = None

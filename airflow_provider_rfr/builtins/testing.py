@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
 from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import entry_of, observe
-from airflow_provider_rfr.builtins.fingerprint import Fingerprint
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
@@ -136,13 +135,9 @@ def crash(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
     """Deploy as if everything had been another way before: every object has a step; ids, rows and what users made
     stay."""
-    recorded, other = world.recorded(spec), Fingerprint.of("x1", "another way")
+    recorded = world.recorded(spec)
     changed = [
-        replace(
-            each,
-            fingerprints=replace(each.fingerprints, logic=other, meta=other),
-            raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0",
-        )
+        replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
         for each in recorded.objects
     ]
 

@@ -118,7 +118,7 @@ class _DeclaredSource:
             known is not None
             and known.kind is Kind.SOURCE
             and known.key == self.declared.key
-            and known.fingerprints.logic.text == definition_of(self.declared.source or {})
+            and known.definition == definition_of(self.declared)
         )
 
     def is_needed(
@@ -137,7 +137,7 @@ class _DeclaredSource:
 
         hook = self._hook(store)
         known = self._recorded(hook)
-        table = None if known is None else load_table(hook.catalog, known.physical)
+        table = None if known is None else load_table(hook.catalog, known.name)
         return table is None or PUBLISHED_PROPERTY not in table.properties
 
     def refresh(self, task_id: str = "refresh", **arguments: Any) -> ResumableFullRefreshOperator:

@@ -85,7 +85,7 @@ class SinkOperator(BaseOperator):
         stopping = self._stopping = threading.Event()
         hook, done, errors = BuiltinsHook.of_task(self), dict[str, dict[str, Any]](), list[RfrError]()
         chosen = self._chosen(hook)
-        tables = {each.key: each.physical for each in hook.recorded().objects}
+        tables = {each.key: each.name for each in hook.recorded().objects}
         for obj in chosen:
             try:
                 done[obj.name] = self._run(hook, obj, tables, stopping)

@@ -229,24 +229,18 @@ class RetireTable(TableStep):
         self.table().rename(self._to)
 
 
-_DIGESTS = ("contract", "constraints", "logic", "meta")
-
-
 def _listed_objects(work: Work) -> list[dict[str, Any]]:
     """What the registry is going to hold, in the order of names."""
     stepped = {each.uuid for each in work.plan.steps}
-    exportable = {each.id: each.exportable for each in work.spec.objects}
     rows = []
     for obj in sorted(work.objects.values(), key=lambda one: one.key):
         said = encode(obj)
         rows.append(
             {
                 **said,
-                **{name: getattr(obj.fingerprints, name).digest for name in _DIGESTS},
                 "id": said["uuid"],
                 "keep": str(obj.keep).lower() if isinstance(obj.keep, bool) else obj.keep,
                 "project": work.plan.project,
-                "exportable": exportable.get(obj.uuid),
                 "reads": [each.name for each in obj.deps],
                 "query": obj.raw_sql,
                 "executed_query": obj.sql,

@@ -263,11 +263,9 @@ def _close(connection: Connection, now: int, work: Work) -> int:
     """Write the registry, and end this deploy and the unfinished ones that it replaces, in one transaction."""
     plan = work.plan
     stepped = {each.uuid for each in plan.steps}
-    # Records of objects that a step changed bear the deploy's id, as their properties do. Here an object's table
-    # always has the object's name; a rename that a deploy before this one did is not in the plan.
+    # Records of objects that a step changed bear the deploy's id, as their properties do.
     records = (
-        replace(each, physical=each.name, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id)
-        for each in plan.records
+        replace(each, deploy_id=work.deploy_id if each.uuid in stepped else each.deploy_id) for each in plan.records
     )
     base, forgotten = (plan.base_revision, plan.version, work.deploy_id), map(str, plan.forgotten)
     revision = write_registry(connection, plan.project, *base, now, entries=map(entry_of, records), forgotten=forgotten)

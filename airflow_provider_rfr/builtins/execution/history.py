@@ -69,7 +69,6 @@ def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, 
         }
         if (step := planned.get(each.seq)) is not None:
             row |= {"kind": step.kind.value, "reason": step.reason, "changes": step.changes, "loses": step.loses}
-            row |= {"contract_before": step.details.get("from"), "contract_after": step.details.get("contract")}
         yield row
 
 

@@ -62,7 +62,7 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore, patience: float =
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
-            current = {each.physical.casefold() for each in read_recorded(connection, project).objects}
+            current = {each.key for each in read_recorded(connection, project).objects}
             unfinished = deploys.unfinished_ids(connection, project)
             needed = needed_physicals(connection)
         for each in queue:
@@ -161,8 +161,8 @@ def _unmark(catalog: Catalog, obj: RecordedObject, sql: SqlEngine | None, lease:
     lease.ensure()
     if obj.kind is Kind.VIEW:
         assert sql is not None
-        sql.set_view_properties(obj.physical, dict.fromkeys(_MARKS), obj.comment)
+        sql.set_view_properties(obj.name, dict.fromkeys(_MARKS), obj.comment)
         return
-    table = MigratedTable.load(catalog, obj.physical)
+    table = MigratedTable.load(catalog, obj.name)
     if table is not None and table.properties.get(MARKER) == str(obj.uuid):
         table.alter(TableChange(unset=[each for each in _MARKS if each in table.properties]))

@@ -28,7 +28,7 @@ class SinkStep(Mechanism):
         sink = next((each for each in recorded.sinks if each.uuid == self.step.uuid), None)
         source = recorded.by_uuid.get(sink.source) if sink is not None else None
         if self.step.how is Action.REMOVE and sink is not None and source is not None:
-            release_snapshots(self.work.catalog, source.physical, sink.uuid)
+            release_snapshots(self.work.catalog, source.name, sink.uuid)
 
     def settle(self, connection: Connection, now: int) -> None:
         identity, how, details = self.step.uuid, self.step.how, self.step.details

@@ -50,7 +50,7 @@ def read_recorded(connection: Connection, project: str) -> RegistryState:
 
 
 def entry_of(obj: RecordedObject) -> Entry:
-    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.physical, dumps(obj).decode())
+    return Entry(str(obj.uuid), obj.name, obj.kind.value, obj.name, dumps(obj).decode())
 
 
 def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[RegistryState, ActualState]:
@@ -81,7 +81,6 @@ def _table(entry: TableEntry, recorded: RegistryState) -> LiveObject:
         columns,
         Constraints(entry.partitioning, entry.keys),
         dict(entry.properties),
-        entry.snapshot_id,
         entry.rows,
         entry.bytes,
         entry.properties.get(STAMP),

@@ -157,9 +157,9 @@ class Mechanism:
             **record.properties,
             MARKER: str(record.uuid),
             PROJECT: plan.project,
-            STAMP: record.fingerprints.contract.digest,
+            STAMP: record.contract,
             **self.marks(),
-            DONE: done_mark(plan.base_revision, record.fingerprints, record.sql, self._inputs()),
+            DONE: done_mark(plan.base_revision, record, self._inputs()),
         }
 
     def _inputs(self) -> list[tuple[UUID, str]]:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.planning._decision import Decisions, reads
 from airflow_provider_rfr.builtins.planning._user_views import views_in_order
+from airflow_provider_rfr.builtins.planning.columns import ALL, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import STORED, Dependency, Kind
@@ -74,11 +75,10 @@ class Bridges:
             return _Felt.BROKEN, because(Why.READS_RENAMED, name, decision.desired.obj.name)
         if decision.desired.kind not in STORED:
             return felt, because(Why.READS, name)
-        if met := effects.shape.intersection(read.columns):
-            changed = effects.shape.columns if met == ["*"] else {*met}
-            is_wider = not effects.shape.all and changed <= effects.widened
-            felt = _Felt.WIDER if is_wider else _Felt.BROKEN
-        return felt, reads(name, met)
+        if seen := met(effects.shape, read.columns):
+            changed = effects.shape if seen == [ALL] else {*seen}
+            felt = _Felt.WIDER if changed <= effects.widened else _Felt.BROKEN
+        return felt, reads(name, seen)
 
 
 def _step(uuid: UUID | None, name: str, sql: str) -> Step:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, Difference, metadata_words
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, metadata_words
 from airflow_provider_rfr.builtins.planning.columns import pending_renames
 from airflow_provider_rfr.builtins.planning.plan import SINKS, Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -50,9 +50,9 @@ def decide_sink(decision: Decision, source: Decision | None, *, unfinished: bool
         decision.reasons.append(because(Why.NEW))
     elif known.kind is not Kind.SINK:
         decision.how = Action.CREATE
-    elif decision.differences.keys() - {Difference.NAME} or renamed:
+    elif decision.differences.keys() - {Why.RENAMED} or renamed:
         decision.how = Action.METADATA
-        decision.words += metadata_words(desired, known)
+        decision.words += metadata_words(desired.obj, known)
         name = desired.obj.sink.source
         decision.reasons += [because(Why.COLUMN_RENAMED, f"{name}.{old}", new) for old, new in renamed.items()]
     elif unfinished:

@@ -6,7 +6,7 @@ end, so that nothing loses an input too early, unless something else needs its n
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -18,7 +18,8 @@ from airflow_provider_rfr.builtins.desired import (
     readers_of,
     relation,
 )
-from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision, Decisions
+from airflow_provider_rfr.builtins.fingerprint import definition_of, same_query
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions
 from airflow_provider_rfr.builtins.planning._origin import whose
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
@@ -51,7 +52,7 @@ def removals(
     desired_state: DesiredState,
     recorded: RegistryState,
     live: ActualState,
-    accepted: Accepted,
+    accepted: Set[str],
     downgrade: Reason | None,
 ) -> Removals:
     """What leaves for good.
@@ -109,11 +110,11 @@ def _there(known: RecordedObject, live: ActualState, known_ids: Container[UUID])
 
 
 def _against(
-    known: RecordedObject, accepted: Accepted, coming: Iterable[DesiredObject]
+    known: RecordedObject, accepted: Set[str], coming: Iterable[DesiredObject]
 ) -> tuple[list[Reason], tuple[str, ...]]:
     """What stops the removal of an object, and YAML against it: its id where it may have a new name, else the document
     that lets it go."""
-    if known.keep is False or (known.keep is True and known.name in accepted):
+    if known.keep is False or (known.keep is True and known.key in accepted):
         return [], ()
     what = f"all rows of {known.name}" if known.kind in STORED else f"the {known.kind.value} {known.name}"
     kept = isinstance(known.keep, str)
@@ -133,7 +134,7 @@ def _is_like(known: RecordedObject, desired: DesiredObject) -> bool:
     )
     if before or now:
         return 2 * len(before & now) >= max(len(before), len(now))
-    return known.fingerprints.logic.text == desired.fingerprints.logic.text
+    return same_query(known.raw_sql, desired.obj.query) and known.definition == definition_of(desired.obj)
 
 
 @dataclass(frozen=True)

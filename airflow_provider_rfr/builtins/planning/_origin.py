@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning.columns import Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.planning._decision import FORMAT, same_names
+from airflow_provider_rfr.builtins.planning.columns import ADDS, Change, ColumnChange, diff_columns, folded
 from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 
-_FORMAT = "format-version"
-"""Property that REST catalogs take as a table is made, and do not keep as one."""
 _BY_HAND = {
     Change.ADD: Why.COLUMN_ADDED,
     Change.ADD_REQUIRED: Why.COLUMN_ADDED,
@@ -32,70 +32,61 @@ _BY_HAND = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a change starts from.
+    """How an object was found, and what a change of it starts from.
 
-    :ivar contract: fingerprint of the columns
-    :ivar remembered: the columns still say what they were
+    :ivar there: False: it is to be made
     :ivar left: columns that were added by hand and stay
     :ivar note: why this is not what is recorded
-    :ivar by_hand: somebody changed the columns by hand
-    """
-
-    columns: tuple[Column, ...]
-    contract: str
-    partitioning: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    remembered: bool = True
-    left: tuple[Column, ...] = ()
-    note: Reason | None = None
-    by_hand: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """How an object was found.
-
-    :ivar origin: None: there is nothing, the object is to be made
     :ivar drift: what was changed by hand
     :ivar conflicts: what stops any change of it
     :ivar adopted: it becomes ours
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
     """
 
-    origin: Origin | None = None
+    there: bool = False
+    columns: tuple[Column, ...] = ()
+    partitioning: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    left: tuple[Column, ...] = ()
+    note: Reason | None = None
     drift: tuple[Reason, ...] = ()
     conflicts: tuple[Reason, ...] = ()
-    rewrite_text: bool = False
     adopted: bool = False
-
-
-def same_names(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Whether two lists of names, or of expressions over them, say the same."""
-    return [each.casefold() for each in old] == [each.casefold() for each in new]
+    rewrite_text: bool = False
 
 
 def find(
     desired: DesiredObject, policies: Policies, leaving: Container[UUID] = (), unfinished: Container[UUID] = ()
-) -> Found:
+) -> Origin:
     """How the object is found.
 
     :param leaving: ids of objects that give up their names in the same deploy
     :param unfinished: ids of objects that an unfinished deploy began to change
     """
-    if desired.recorded is None:
-        live = desired.live
-        if live is None or live.marker in leaving or relation(desired.kind) is None:
-            return Found()
-        if live.marker == desired.uuid:
-            note = because(Why.NOT_RECORDED)
-            return Found(_from_live(desired, live, note)) if live.kind is relation(desired.kind) else Found()
-        if live.marker is not None or desired.key not in policies.adopt:
-            why = Why.NAME_TAKEN if live.marker is not None else Why.NAME_TAKEN_ADOPT
-            return Found(conflicts=(because(why, desired.kind.value, desired.obj.name, whose(live, desired.uuid)),))
-        if problems := list(_not_as_declared(desired, live)):
-            return Found(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
-        return Found(_from_live(desired, live, None), adopted=True)
-    return _recorded(desired, desired.recorded, policies, desired.uuid in unfinished)
+    known, live, kind = desired.recorded, desired.live, relation(desired.kind)
+    if known is not None and relation(known.kind) is None:
+        return _from_record(known)
+    if known is not None and live is not None and live.marker == desired.uuid:
+        return _ours(desired, known, live, policies, desired.uuid in unfinished)
+    if known is not None and live is None:
+        # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
+        conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
+        again = desired.uuid in unfinished and relation(known.kind) is LiveKind.VIEW
+        return Origin() if again else Origin(drift=(because(Why.GONE),), conflicts=conflicts)
+    if live is None or (known is None and (kind is None or live.marker in leaving)):
+        return Origin()
+    if live.marker == desired.uuid:
+        return _from_live(desired, live, because(Why.NOT_RECORDED)) if live.kind is kind else Origin()
+    named = live.marker is None and desired.key in policies.adopt
+    problems = list(_not_as_declared(desired, live)) if named else []
+    if named and not problems:
+        return _from_live(desired, live, None, adopted=True)
+    if known is not None:
+        return _from_record(known, drift=(whose(live, desired.uuid),), conflicts=(whose(live, desired.uuid),))
+    if problems:
+        return Origin(conflicts=(because(Why.NOT_ADOPTABLE, live.name, "; ".join(map(str, problems))),))
+    why = Why.NAME_TAKEN if live.marker is not None else Why.NAME_TAKEN_ADOPT
+    return Origin(conflicts=(because(why, desired.kind.value, desired.obj.name, whose(live, desired.uuid)),))
 
 
 def whose(live: LiveObject, expected: UUID) -> Reason:
@@ -114,69 +105,52 @@ def _not_as_declared(desired: DesiredObject, live: LiveObject) -> Iterator[Reaso
         yield from _by_hand(diff_columns(desired.obj.columns, live.columns))
 
 
-def _recorded(desired: DesiredObject, known: RecordedObject, policies: Policies, unfinished: bool) -> Found:
-    live, was = desired.live, relation(known.kind)
-    if was is None:
-        return Found(_from_record(known))
-    if live is None:
-        # A table that does not exist any more took its rows along: never repaired silently, whatever the cause.
-        conflicts = (because(Why.GONE_ADOPT),) if policies.drift == "adopt" else ()
-        again = unfinished and was is LiveKind.VIEW
-        return Found() if again else Found(drift=(because(Why.GONE),), conflicts=conflicts)
-    if live.marker != desired.uuid:
-        if live.marker is None and desired.key in policies.adopt and not list(_not_as_declared(desired, live)):
-            return Found(_from_live(desired, live, None), adopted=True)
-        return Found(_from_record(known), (whose(live, desired.uuid),), (whose(live, desired.uuid),))
-    drift = tuple(_drift(desired, known, live))
+def _ours(
+    desired: DesiredObject, known: RecordedObject, live: LiveObject, policies: Policies, unfinished: bool
+) -> Origin:
+    """A recorded object that carries our marker."""
+    changes = diff_columns(known.columns, live.columns) if live.kind is LiveKind.TABLE and live.columns else ()
+    drift = tuple(_drift(desired, known, live, changes))
     # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
     at_home = live.key in (known.key, desired.key)
     if drift and (unfinished or (at_home and is_unfinished(known, live))):
+        if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
+            return Origin()
         note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
-        if live.kind is not relation(known.kind):
-            return Found(None if live.kind is not relation(desired.kind) else _from_live(desired, live, note))
-        text = (
-            live.kind is LiveKind.VIEW and desired.sql is not None and (live.query or "").split() != desired.sql.split()
-        )
-        return Found(_from_live(desired, live, note), rewrite_text=text)
+        text = live.kind is relation(known.kind) is LiveKind.VIEW and not _is_text(live, desired.sql)
+        return _from_live(desired, live, note, rewrite_text=text)
     if not drift or policies.drift == "fail":
-        return Found(_from_record(known), drift)
-    if live.key not in (known.key, desired.key) and policies.drift == "adopt":
-        return Found(_from_record(known), drift, (because(Why.DECLARE_NAME, live.name),))
-    if was is LiveKind.VIEW:
-        origin = replace(_from_record(known), note=because(Why.CHANGED_BY_HAND))
-        return Found(origin, drift, rewrite_text=policies.drift == "repair")
-    return _decided(desired, known, live, drift, policies)
+        return _from_record(known, drift=drift)
+    if not at_home and policies.drift == "adopt":
+        return _from_record(known, drift=drift, conflicts=(because(Why.DECLARE_NAME, live.name),))
+    note = because(Why.CHANGED_BY_HAND)
+    if relation(known.kind) is LiveKind.VIEW:
+        return _from_record(known, note=note, drift=drift, rewrite_text=policies.drift == "repair")
+    found = _from_live(desired, live, note, drift=drift)
+    return found if policies.drift == "repair" else _adopted(found, desired, known, live, changes)
 
 
-def _decided(
-    desired: DesiredObject, known: RecordedObject, live: LiveObject, drift: tuple[Reason, ...], policies: Policies
-) -> Found:
-    """A table that was changed by hand, under the policy adopt or repair."""
-    changes = diff_columns(known.columns, live.columns) if live.columns else ()
-    origin = _from_live(desired, live, because(Why.CHANGED_BY_HAND))
-    origin = replace(origin, contract=known.fingerprints.contract.digest, by_hand=True)
-    if policies.drift == "repair":
-        return Found(origin, drift)
-    added = {each.column.casefold() for each in changes if each.what in (Change.ADD, Change.ADD_REQUIRED)}
-    wanted = folded(desired.obj.columns)
-    left = tuple(each for each in live.columns if each.name.casefold() in added - set(wanted))
-    against = list(_by_hand([each for each in changes if _contradicts(each, desired, live)]))
-    against += _rest(
-        live,
-        desired.obj.partitioning,
-        desired.obj.keys,
-        {name: desired.obj.properties[name] for name in known.properties if name in desired.obj.properties},
-    )
-    conflicts = tuple(because(Why.DECLARE_IT, each) for each in against if each in drift)
-    return Found(replace(origin, left=left), drift, conflicts)
+def _adopted(
+    found: Origin, desired: DesiredObject, known: RecordedObject, live: LiveObject, changes: Sequence[ColumnChange]
+) -> Origin:
+    """A table that was changed by hand and stays so: added columns are left, all else has to be declared."""
+    obj, wanted = desired.obj, folded(desired.obj.columns)
+    added = {each.key for each in changes if each.what in ADDS}
+    left = tuple(each for each in live.columns if each.name.casefold() in added - wanted.keys())
+    properties = {name: obj.properties[name] for name in known.properties if name in obj.properties}
+    against = {
+        *_by_hand([each for each in changes if _contradicts(each, wanted, folded(live.columns))]),
+        *_rest(live, obj.partitioning, obj.keys, properties),
+    }
+    conflicts = tuple(because(Why.DECLARE_IT, each) for each in found.drift if each in against)
+    return replace(found, left=left, conflicts=conflicts)
 
 
-def _contradicts(change: ColumnChange, desired: DesiredObject, live: LiveObject) -> bool:
-    wanted, there = folded(desired.obj.columns), folded(live.columns)
+def _contradicts(change: ColumnChange, wanted: Mapping[str, Column], there: Mapping[str, Column]) -> bool:
     if change.what is Change.REORDER:
         return [each for each in there if each in wanted] != [each for each in wanted if each in there]
-    declared, now = wanted.get(change.column.casefold()), there.get(change.column.casefold())
-    if declared is None or change.what in (Change.ADD, Change.ADD_REQUIRED):
+    declared, now = wanted.get(change.key), there.get(change.key)
+    if declared is None or change.what in ADDS:
         return False
     return now is None or (declared.type, declared.required) != (now.type, now.required)
 
@@ -186,34 +160,44 @@ def is_unfinished(known: RecordedObject, live: LiveObject) -> bool:
     deploy = live.properties.get(DEPLOY)
     if deploy is not None and known.deploy_id and deploy != known.deploy_id:
         return True
-    return live.stamp is not None and live.stamp != known.fingerprints.contract.digest
+    return live.stamp is not None and live.stamp != known.contract
 
 
-def _drift(desired: DesiredObject, known: RecordedObject, live: LiveObject) -> Iterator[Reason]:
+def _drift(
+    desired: DesiredObject, known: RecordedObject, live: LiveObject, changes: Sequence[ColumnChange]
+) -> Iterator[Reason]:
     if live.kind is not relation(known.kind):
         yield because(Why.IS_OTHER_KIND, live.kind.value, known.kind.value)
         return
     if live.key not in (known.key, desired.key):
         yield because(Why.CALLED, live.name)
-    if live.kind is LiveKind.TABLE and live.columns:
-        yield from _by_hand(diff_columns(known.columns, live.columns))
+    yield from _by_hand(changes)
     yield from _rest(live, known.partitioning, known.keys, known.properties)
-    if live.query is not None and live.query not in (known.sql, desired.sql):
-        texts = [each.split() for each in (known.sql, desired.sql) if each is not None]
-        if texts and live.query.split() not in texts:
-            yield because(Why.VIEW_TEXT)
+    texts = [each for each in (known.sql, desired.sql) if each is not None]
+    if live.query is not None and texts and not _is_text(live, *texts):
+        yield because(Why.VIEW_TEXT)
+
+
+def _is_text(live: LiveObject, *texts: str | None) -> bool:
+    """Whether a view has one of the texts, whatever its layout; it has any that is not known."""
+    there = live.query or ""
+    return any(each is None or there == each or there.split() == each.split() for each in texts)
 
 
 def _rest(
     live: LiveObject, partitioning: Sequence[str], keys: Sequence[str], properties: Mapping[str, str]
 ) -> Iterator[Reason]:
     """What else than its columns is not as it should be."""
-    if live.constraints is not None and not same_names(live.constraints.partitioning, partitioning):
-        yield because(Why.PARTITIONED, _listed(live.constraints.partitioning), _listed(partitioning))
-    if live.constraints is not None and not same_names(live.constraints.keys, keys):
-        yield because(Why.KEYED, _listed(live.constraints.keys), _listed(keys))
+    if live.constraints is not None:
+        there = live.constraints
+        for why, now, wanted in (
+            (Why.PARTITIONED, there.partitioning, partitioning),
+            (Why.KEYED, there.keys, keys),
+        ):
+            if not same_names(now, wanted):
+                yield because(why, ", ".join(now) or "nothing", ", ".join(wanted) or "nothing")
     for name in properties if live.properties else ():
-        if name != _FORMAT and live.properties.get(name) != properties[name]:
+        if name != FORMAT and live.properties.get(name) != properties[name]:
             yield because(Why.PROPERTY, name, repr(live.properties.get(name)), repr(properties[name]))
 
 
@@ -226,26 +210,17 @@ def _by_hand(changes: Sequence[ColumnChange]) -> Iterator[Reason]:
             yield because(why, each.after if why is Why.COLUMN_ORDER else each.column)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "nothing"
+def _from_record(known: RecordedObject, **more: Any) -> Origin:
+    return Origin(True, known.columns, known.partitioning, known.keys, **more)
 
 
-def _from_record(known: RecordedObject) -> Origin:
-    return Origin(known.columns, known.fingerprints.contract.digest, known.partitioning, known.keys)
-
-
-def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None) -> Origin:
-    known = desired.recorded
-    said = folded(known.columns) if known is not None else {}
+def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> Origin:
+    """What is live, with what is known of it that no catalog keeps."""
+    known = desired.recorded or desired.obj
+    said = folded(desired.recorded.columns if desired.recorded is not None else ())
     columns = tuple(
-        replace(each, was=before.was, comment=before.comment)
-        if (before := said.get(each.name.casefold())) is not None
-        else each
-        for each in live.columns
-    ) or (known.columns if known is not None else desired.obj.columns)
-    partitioning = known.partitioning if known is not None else desired.obj.partitioning
-    keys = known.keys if known is not None else desired.obj.keys
-    if live.constraints is not None:
-        partitioning, keys = live.constraints.partitioning, live.constraints.keys
-    fallback = known.fingerprints.contract.digest if known is not None else ""
-    return Origin(columns, live.stamp or fallback, partitioning, keys, known is not None, (), note)
+        replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
+        for name, each in folded(live.columns).items()
+    )
+    there = live.constraints or known
+    return Origin(True, columns or known.columns, there.partitioning, there.keys, note=note, **more)

@@ -1,4 +1,4 @@
-"""From declarations to the desired state: final names, fingerprints, reads, and stars written out."""
+"""From declarations to the desired state: final names, reads, and stars written out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from airflow_provider_rfr.builtins.desired import (
     objects_of,
     relation,
 )
-from airflow_provider_rfr.builtins.fingerprint import fingerprints
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import (
     QUERIED,
@@ -100,8 +99,7 @@ class Resolver:
                 reads, sql = known.deps, known.sql if known.sql == known.raw_sql else None
             else:
                 reads = self._read(obj)
-        prints, own, there = fingerprints(obj, self._spec), self._own(reads), self._there(obj, known)
-        return DesiredObject(obj, prints, own, sql, known, there, instance)
+        return DesiredObject(obj, self._own(reads), sql, known, self._there(obj, known), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
         """What is live under the recorded name; what is ours under another one, if a deploy did not finish."""

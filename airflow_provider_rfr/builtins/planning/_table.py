@@ -7,51 +7,43 @@ column says, in its ``was``, how they are made."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Set
 
-from airflow_provider_rfr.builtins.desired import DesiredObject, relation
-from airflow_provider_rfr.builtins.planning._decision import Accepted, Decision, Difference, Inputs, becomes
-from airflow_provider_rfr.builtins.planning._origin import Found, Origin, is_unfinished, same_names
+from airflow_provider_rfr.builtins.desired import relation
+from airflow_provider_rfr.builtins.planning._decision import Decision, Inputs, same_names
+from airflow_provider_rfr.builtins.planning._origin import Origin, is_unfinished
 from airflow_provider_rfr.builtins.planning.columns import (
     EVERYTHING,
     NOTHING,
     Change,
-    ColumnChange,
-    ColumnSet,
     Effects,
-    Expressions,
     diff_columns,
     expressions_of,
     folded,
     gentlest,
-    gone_of,
     pending_renames,
     possible_renames,
     proposed,
     schema_updates,
-    shape_of,
-    widened_of,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action, Load, Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Was
-from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
+from airflow_provider_rfr.builtins.state import LiveKind
 from airflow_provider_rfr.lake.types import is_plain
 
-_ORDER = (Action.METADATA, Action.EVOLVE, Action.REWRITE, Action.RECOMPUTE, Action.REPLACE_EMPTY)
-"""The gentlest first."""
 
+def decide_table(decision: Decision, origin: Origin, inputs: Inputs, policies: Policies, accepted: Set[str]) -> None:
+    """Decide about an object with a table behind it.
 
-def decide_table(decision: Decision, found: Found, inputs: Inputs, policies: Policies, accepted: Accepted) -> None:
-    """Decide about an object with a table behind it."""
+    :param accepted: losses that somebody accepted, by names as they are compared
+    """
     desired, known = decision.desired, decision.desired.recorded
     # A deploy that did not finish may have made the table already.
     is_table = desired.live is not None and desired.live.kind is LiveKind.TABLE and desired.live.marker == desired.uuid
     was_no_table = known is not None and relation(known.kind) is not LiveKind.TABLE and not is_table
-    if found.origin is not None and not was_no_table:
-        _decide_change(decision, found, found.origin, inputs, policies, accepted)
+    if origin.there and not was_no_table:
+        _Change(decision, origin, accepted).decide(inputs, policies)
     else:
         decision.how = Action.CREATE
         if desired.sql is not None:
@@ -59,104 +51,137 @@ def decide_table(decision: Decision, found: Found, inputs: Inputs, policies: Pol
         if known is None:
             decision.reasons.append(because(Why.NEW))
         else:
-            decision.reasons += found.drift if not was_no_table else ()
-            decision.effects = becomes(desired, known)
+            decision.reasons += origin.drift if not was_no_table else ()
+            decision.effects = decision.becomes()
     if desired.kind is Kind.SOURCE:
         _decide_load(decision)
 
 
-@dataclass
 class _Change:
-    """How the table's columns and layout become the declared ones.
+    """How a table that is there becomes the declared one."""
 
-    :ivar how: None: not at all
-    :ivar changes: of its columns
-    :ivar words: of everything, for people
-    :ivar losses: what would be lost: a name to accept, and what it stands for
-    """
+    def __init__(self, decision: Decision, origin: Origin, accepted: Set[str]) -> None:
+        self._decision, self._origin, self._accepted = decision, origin, accepted
+        self._desired, self._obj = decision.desired, decision.desired.obj
+        self._target = (*self._obj.columns, *origin.left)
+        recorded = self._desired.recorded is not None
+        self._renames = pending_renames(origin.columns, self._target, recorded=recorded)
+        self._changes = diff_columns(origin.columns, self._target, self._renames)
+        self._values = expressions_of(origin.columns, self._target, self._changes, self._renames)
+        self._losses: dict[str, str] = {}
 
-    desired: DesiredObject
-    origin: Origin
-    how: Action | None = None
-    changes: tuple[ColumnChange, ...] = ()
-    words: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
-    losses: dict[str, str] = field(default_factory=dict)
-    problems: list[Reason] = field(default_factory=list)
-    paste: list[str] = field(default_factory=list)
-    expressions: Expressions = field(default_factory=lambda: Expressions({}, {}, (), {}))
+    def decide(self, inputs: Inputs, policies: Policies) -> None:
+        decision, origin, known = self._decision, self._origin, self._desired.recorded
+        decision.words += map(str, self._changes)
+        how = self._with_the_rest(self._columns_and_layout(), inputs)
+        # An adopted manual change is kept: writing everything that is declared would revert it.
+        if how is None and (policies.drift == "repair" if origin.drift else origin.note is not None):
+            how = Action.METADATA
+        decision.how = how = Action.ADOPT if origin.adopted else how
+        if how is Action.RECOMPUTE and self._obj.query is not None:
+            decision.details["sql"] = self._desired.sql
+        renamed = {each.column for each in self._changes if each.what is Change.RENAME}
+        decision.was_used = renamed | self._values.texts.keys()
+        decision.effects = Effects.of(origin.columns, self._target, self._changes, self._contents(how))
+        decision.lose(self._losses, self._accepted)
+        decision.problems += self._maybe_renamed()
+        if known is not None and origin.note is not None and Why.COLUMNS_CHANGED in decision.differences:
+            # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
+            decision.effects |= decision.becomes()
+        if how is not None and origin.note is not None:
+            decision.reasons.append(origin.note)
+        if origin.adopted:
+            decision.reasons.append(because(Why.ADOPTED))
 
-    @classmethod
-    def of(cls, desired: DesiredObject, origin: Origin) -> _Change:
-        found = cls(desired, origin)
-        target = (*desired.obj.columns, *origin.left)
-        renames = pending_renames(origin.columns, target, recorded=origin.remembered)
-        found.changes = diff_columns(origin.columns, target, renames)
-        found.expressions = expressions_of(origin.columns, target, found.changes, renames)
-        found.words += map(str, found.changes)
-        constraints = found._constraints()
-        found.how = gentlest(found.changes)
-        if constraints:
-            found.how = max(found.how or Action.METADATA, Action.EVOLVE, key=_ORDER.index)
-        if found.expressions.texts:
-            found.how = Action.REWRITE
-        found._make_values()
-        found._note_losses()
-        if found.how is not None:
-            found.details = {**schema_updates(origin.columns, target, renames), **constraints}
-            if found.how is Action.REWRITE:
-                found.details["expressions"] = dict(found.expressions.texts)
-            found.details |= {"contract": desired.fingerprints.contract.digest, "from": origin.contract}
-        return found
+    def _columns_and_layout(self) -> Action | None:
+        """The action that columns, partitioning and keys ask for, with its details, losses and problems."""
+        layout, how = self._layout(), gentlest(self._changes)
+        if layout and how is not Action.REWRITE:
+            how = Action.EVOLVE
+        if how is Action.REWRITE or self._values.texts:
+            how = self._make_values()
+        self._losses = dict(self._lost(how))
+        if how is not None:
+            self._decision.details |= {**schema_updates(self._origin.columns, self._target, self._renames), **layout}
+        if how is Action.REWRITE:
+            self._decision.details["expressions"] = dict(self._values.texts)
+        return how
 
-    def _constraints(self) -> dict[str, list[str]]:
+    def _layout(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for said, name in (("partitioned by", "partitioning"), ("keys", "keys")):
-            old, new = getattr(self.origin, name), getattr(self.desired.obj, name)
+            old, new = getattr(self._origin, name), getattr(self._obj, name)
             if not same_names(old, new):
-                self.words.append(f"~ {said}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}")
+                words = f"~ {said}: {', '.join(old) or 'nothing'} -> {', '.join(new) or 'nothing'}"
+                self._decision.words.append(words)
                 found[name] = list(new)
         return found
 
-    def _make_values(self) -> None:
+    def _make_values(self) -> Action:
         """Where values are needed that no row has: from the query, from a ``using``, or not at all."""
-        if self.how is not Action.REWRITE:
-            return
-        if self.desired.obj.query is not None:
-            self.how = Action.RECOMPUTE
-            return
-        for name, problem in self.expressions.unreadable.items():
-            self.problems.append(because(Why.USING_UNREADABLE, name, problem))
-        if self.expressions.missing and not self.desired.keeps_rows:
+        decision, values = self._decision, self._values
+        if self._obj.query is not None:
+            return Action.RECOMPUTE
+        decision.problems += [because(Why.USING_UNREADABLE, *each) for each in values.unreadable.items()]
+        if values.missing and not self._desired.keeps_rows:
             # Rows that may be made again are not worth an expression.
-            self.how = Action.REPLACE_EMPTY
-            return
-        declared = folded(self.desired.obj.columns)
-        for each in self.expressions.missing:
-            if self.origin.by_hand:
-                self.problems.append(because(Why.NOT_UNDONE, each.column))
+            return Action.REPLACE_EMPTY
+        declared, note = folded(self._obj.columns), self._origin.note
+        for each in values.missing:
+            if note is not None and note.why is Why.CHANGED_BY_HAND:
+                decision.problems.append(because(Why.NOT_UNDONE, each.column))
                 continue
-            was = proposed(each, self.changes)
-            self.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
-            self.paste.append(_entry(declared[each.column.casefold()], was))
+            decision.problems.append(because(Why.NEEDS_USING, each.column, each.before or "nothing", each.after))
+            decision.paste.append(_entry(declared[each.key], proposed(each, self._changes)))
+        return Action.REWRITE
 
-    def maybe_renamed(self, accepted: Accepted) -> Iterator[Reason]:
+    def _lost(self, how: Action | None) -> Iterator[tuple[str, str]]:
+        """Names to accept, and what they stand for."""
+        if not self._desired.keeps_rows:
+            return
+        for each in self._changes:
+            if each.what is Change.DROP:
+                yield f"{self._obj.name}.{each.column}", f"column {each.column}"
+        for column in self._obj.columns if how is Action.REWRITE else ():
+            if column.name in self._values.narrowed:
+                yield f"{self._obj.name}.{column.name}", f"values of {column.name} that are no {column.type}"
+
+    def _maybe_renamed(self) -> Iterator[Reason]:
         """Questions about columns that nobody let go, while others like them come."""
-        for old, new in possible_renames(self.changes):
-            lost = f"{self.desired.obj.name}.{old}"
-            if lost in self.losses and lost not in accepted:
+        for old, new in possible_renames(self._changes):
+            lost = f"{self._obj.name}.{old}"
+            if lost in self._losses and lost.casefold() not in self._accepted:
                 yield because(Why.MAYBE_RENAMED, new, old, old)
 
-    def _note_losses(self) -> None:
-        name = self.desired.obj.name
-        if not self.desired.keeps_rows:
-            return
-        for each in self.changes:
-            if each.what is Change.DROP:
-                self.losses[f"{name}.{each.column}"] = f"column {each.column}"
-        for column in self.desired.obj.columns if self.how is Action.REWRITE else ():
-            if column.name in self.expressions.narrowed:
-                self.losses[f"{name}.{column.name}"] = f"values of {column.name} that are no {column.type}"
+    def _with_the_rest(self, how: Action | None, inputs: Inputs) -> Action | None:
+        """The action for all of it: there may be more to do than its columns ask for."""
+        decision, known = self._decision, self._desired.recorded
+        decision.note_metadata()
+        if how is None and decision.differences.keys() - {Why.RENAMED}:
+            how = Action.METADATA
+        kind = self._desired.kind
+        is_filled = kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and not _appends(self._obj)
+        if is_filled and known is not None and known.kind is not kind and known.keep is not False:
+            # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
+            self._losses = {self._obj.name: "all rows"}
+        if kind is not Kind.MATERIALIZED_VIEW:
+            return how
+        decision.input_reasons = {**inputs.contents, **inputs.shape}
+        decision.reasons += decision.input_reasons.values()
+        is_new = decision.differences.keys() & {Why.KIND_CHANGED, Why.QUERY_CHANGED, Why.STAR_CHANGED}
+        return Action.RECOMPUTE if decision.input_reasons or is_new else how
+
+    def _contents(self, how: Action | None) -> frozenset[str]:
+        """Columns whose values readers may see changed."""
+        if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY):
+            return EVERYTHING
+        return frozenset(map(str.casefold, self._values.texts)) if how is Action.REWRITE else NOTHING
+
+
+def _appends(obj: BuiltinObject) -> bool:
+    """Whether a refresh leaves the rows that are there."""
+    options = (obj.refresh or {}).get("options")
+    return isinstance(options, Mapping) and options.get("mode") == "append"
 
 
 def _entry(column: Column, was: Was) -> str:
@@ -174,86 +199,10 @@ def _scalar(text: str) -> str:
     return text if is_word else json.dumps(text, ensure_ascii=False)
 
 
-def _decide_change(
-    decision: Decision, found: Found, origin: Origin, inputs: Inputs, policies: Policies, accepted: Accepted
-) -> None:
-    desired, known = decision.desired, decision.desired.recorded
-    change = _Change.of(desired, origin)
-    how = change.how
-    if known is not None:
-        how = _with_the_rest(decision, change, known)
-    if desired.kind is Kind.MATERIALIZED_VIEW:
-        decision.input_reasons = {**inputs.contents, **inputs.shape}
-        decision.reasons += decision.input_reasons.values()
-        new_query = {Difference.LOGIC, Difference.STAR} & decision.differences.keys()
-        if decision.input_reasons or new_query or how is Action.REWRITE:
-            how = Action.RECOMPUTE
-    # An adopted manual change is kept: writing everything that is declared would revert it.
-    if how is None and (policies.drift == "repair" if found.drift else origin.note is not None):
-        how = Action.METADATA
-    if found.adopted:
-        how = Action.ADOPT
-    _take(decision, change, how)
-    decision.lose(change.losses, accepted)
-    decision.problems += change.maybe_renamed(accepted)
-    if known is not None and origin.note is not None and Difference.CONTRACT in decision.differences:
-        # The table may be as declared already; its readers saw the recorded one, and the deploy died before them.
-        decision.effects |= becomes(desired, known)
-    if how is not None and origin.note is not None:
-        decision.reasons.append(origin.note)
-    if found.adopted:
-        decision.reasons.append(because(Why.ADOPTED))
-
-
-def _with_the_rest(decision: Decision, change: _Change, known: RecordedObject) -> Action | None:
-    """The action for a recorded table: there may be more to do than its columns ask for."""
-    desired = decision.desired
-    beside_rows = {Difference.METADATA, Difference.CONSTRAINTS, Difference.CONTRACT, Difference.DEFINITION}
-    decision.note_metadata()
-    filled = desired.kind in (Kind.MATERIALIZED_VIEW, Kind.SOURCE) and known.kind is not desired.kind
-    if filled and known.keep is not False and not _appends(desired.obj):
-        # Rows that nothing can make again are overwritten by a query's result, or by the first refresh.
-        change.losses = {desired.obj.name: "all rows"}
-    if filled and desired.kind is Kind.MATERIALIZED_VIEW:
-        return Action.RECOMPUTE
-    if change.how is None and (beside_rows & decision.differences.keys() or desired.kind is not known.kind):
-        return Action.METADATA
-    return change.how
-
-
-def _appends(obj: BuiltinObject) -> bool:
-    """Whether a refresh leaves the rows that are there."""
-    options = (obj.refresh or {}).get("options")
-    return isinstance(options, Mapping) and options.get("mode") == "append"
-
-
-def _take(decision: Decision, change: _Change, how: Action | None) -> None:
-    """Put the change into the decision, with its effects on readers."""
-    desired = decision.desired
-    decision.how = how
-    decision.words = [*change.words, *decision.words]
-    decision.details |= change.details if how is not None else {}
-    if how is Action.RECOMPUTE and desired.obj.query is not None:
-        decision.details["sql"] = desired.sql
-    decision.problems += change.problems
-    decision.paste += change.paste
-    renamed = {each.column for each in change.changes if each.what is Change.RENAME}
-    decision.was_used = renamed | change.expressions.used.keys()
-    if how is None and not change.changes:
-        return
-    contents = NOTHING
-    if how in (Action.RECOMPUTE, Action.REPLACE_EMPTY):
-        contents = EVERYTHING
-    elif how is Action.REWRITE:
-        contents = ColumnSet(frozenset(name.casefold() for name in change.expressions.texts))
-    gone = gone_of(change.origin.columns, desired.obj.columns, change.changes) if change.changes else ()
-    decision.effects = Effects(shape_of(change.changes), contents, gone, widened_of(change.changes))
-
-
 def _decide_load(decision: Decision) -> None:
     """Rows of a source come from a refresh: note why one has to run after the deploy."""
     known, live = decision.desired.recorded, decision.desired.live
-    redefined = Difference.DEFINITION in decision.differences
+    redefined = Why.DEFINITION_CHANGED in decision.differences
     if redefined:
         decision.words.append("~ definition: the next refresh starts a new generation")
     if known is None or known.kind is not Kind.SOURCE or decision.how is Action.CREATE:
@@ -268,5 +217,4 @@ def _decide_load(decision: Decision) -> None:
     if decision.how is None and decision.problems:
         return
     decision.details["load_anew"] = why.value
-    if decision.how is None:
-        decision.how = Action.METADATA
+    decision.how = decision.how or Action.METADATA

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
 from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, lost_column, reads
+from airflow_provider_rfr.builtins.planning.columns import met
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Dependency, Kind
@@ -98,5 +99,5 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
     breaks += [lost_column(name, old, now) for old, now in effects.gone if columns is None or old in columns]
     if breaks:
         return breaks[-1], True
-    met = effects.shape.intersection(columns)
-    return (reads(name, met), False) if met else None
+    seen = met(effects.shape, columns)
+    return (reads(name, seen), False) if seen else None

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -48,9 +48,10 @@ class Policies:
     keep_days: int = 7
 
     def __post_init__(self) -> None:
-        _one_of("drift", self.drift, _DRIFT)
-        for name, choice in self.sinks.items():
-            _one_of(f"sinks.{name}", choice, SINKS)
+        sinks = [(f"sinks.{name}", choice, SINKS) for name, choice in self.sinks.items()]
+        for name, choice, allowed in (("drift", self.drift, _DRIFT), *sinks):
+            if choice not in allowed:
+                raise ConfigurationError(name, f"{choice!r} is unknown", f"one of {', '.join(allowed)}")
         for name in ("accept_data_loss", "adopt", "break_views"):
             names = getattr(self, name)
             if isinstance(names, str):
@@ -60,11 +61,6 @@ class Policies:
                 raise ConfigurationError(name, "must name each object", "there is no word for all of them")
             object.__setattr__(self, name, folded)
         object.__setattr__(self, "sinks", {key.casefold(): value for key, value in self.sinks.items()})
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigurationError(name, f"{value!r} is unknown", f"one of {', '.join(allowed)}")
 
 
 class Action(str, Enum):
@@ -202,10 +198,9 @@ class Plan:
 
     :ivar version: that the code wants; ``recorded_version``: that is there, None before the first deploy
     :ivar base_revision: of the registry; the plan holds for this one alone
-    :ivar steps: in the order in which they are done
+    :ivar steps: in the order in which they are done: what leaves goes readers first, by what they read when they were
+        recorded; what comes or changes comes with what is read first, by what they read now
     :ivar dependents: views and sinks that the steps touch
-    :ivar drop_order: ids of objects that leave, readers first, by what they read when they were recorded
-    :ivar create_order: ids of objects that come or change, what is read first, by what they read now
     :ivar records: what the registry holds afterwards for each object of which it holds something else now. It follows
         from the declarations, not from the steps. Those with a step take the id of the deploy, which that step has
         written into the object's properties as well; the others keep theirs
@@ -222,15 +217,12 @@ class Plan:
     recorded_version: str | None
     base_revision: int
     policies: Policies
-    canonicalizer: str = ""
     steps: tuple[Step, ...] = ()
     dependents: tuple[Dependent, ...] = ()
     drift: tuple[Drift, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     warnings: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
-    drop_order: tuple[UUID, ...] = ()
-    create_order: tuple[UUID, ...] = ()
     records: tuple[RecordedObject, ...] = ()
     forgotten: tuple[UUID, ...] = ()
     unchanged: int = 0
@@ -250,15 +242,12 @@ class Plan:
 
     def digest(self) -> str:
         """Of everything that is done and of the base, without what is only shown."""
-        steps = [
-            (each.uuid, each.name, each.kind, each.how, each.reasons, each.changes, each.details, each.loses, each.user)
-            for each in self.steps
-        ]
-        base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
-        rest = (self.drift, [(each.name, each.problems) for each in self.blocked], self.drop_order, self.create_order)
+        steps = [replace(each, rows=None, bytes=None) for each in self.steps]
+        blocked = [(each.name, each.problems) for each in self.blocked]
         # Not their reasons: a sink that runs between plan and apply has another cursor, and nothing else is another.
         dependents = [(each.on, each.name, each.kind, each.how, each.uuid, each.user) for each in self.dependents]
-        said = dumps((base, steps, dependents, rest, self.records, self.forgotten, self.canonicalizer))
+        base = (_FORMAT, self.project, self.version, self.recorded_version, self.base_revision, self.policies)
+        said = dumps((base, steps, dependents, self.drift, blocked, self.records, self.forgotten))
         return hashlib.sha256(said).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -333,7 +322,7 @@ def ensure_current(saved: Plan, fresh: Plan) -> Plan:
     :param fresh: the plan of now, made with the saved one's policies
     :raises StalePlanError: something has changed since, with what
     """
-    if saved.plan_hash == fresh.plan_hash and saved.base_revision == fresh.base_revision:
+    if saved.plan_hash == fresh.plan_hash:
         return saved
     found = []
     if saved.project != fresh.project:

@@ -92,6 +92,20 @@ def did(found: Plan) -> list[str]:
     return [f"{each.how.value} {each.name}" for each in steps(found)]
 
 
+_ASIDE = {Action.RENAME, Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND}
+
+
+def drop_order(found: Plan) -> list[UUID | None]:
+    """Ids of objects that leave."""
+    return [each.uuid for each in found.steps if each.how in (Action.DROP, Action.REMOVE)]
+
+
+def create_order(found: Plan) -> list[UUID | None]:
+    """Ids of objects that come or change."""
+    apart = {*_ASIDE, Action.DROP, Action.REMOVE}
+    return [each.uuid for each in found.steps if each.how not in apart and not each.user]
+
+
 def problems(found: Plan) -> list[str]:
     """What stops a plan."""
     assert exit_code(found) == 1
@@ -280,7 +294,7 @@ class Catalog:
             frozenset(name for name, _ in used) if kind is LiveKind.VIEW else frozenset(),
             tuple(used) if kind is LiveKind.VIEW else (),
             record.sql if kind is LiveKind.VIEW else None,
-            record.fingerprints.contract.digest,
+            record.contract,
             deploy,
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
             dict(record.properties),

@@ -144,7 +144,7 @@ def test_a_using_makes_values_where_its_was_meets_the_column_and_values_are_need
 ) -> None:
     before = columns(old, "kept int")
     found = expressions(before, columns(new, "kept int"))
-    assert (found.texts, set(found.used), found.unreadable) == (texts, set(texts), {})
+    assert (found.texts, found.unreadable) == (texts, {})
 
 
 def test_of_several_the_newest_was_that_meets_is_taken_and_any_old_name_may_be_used() -> None:

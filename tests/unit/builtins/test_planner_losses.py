@@ -317,14 +317,3 @@ def test_there_is_no_word_for_all_objects() -> None:
                 Catalog().plan(spec("1.0", T), **{name: {word}})
         with pytest.raises(ConfigurationError, match="give a list of names"):
             Catalog().plan(spec("1.0", T), **{name: "ops.t"})
-
-
-def test_a_permission_that_nobody_needs_is_told() -> None:
-    catalog = Catalog()
-    catalog.deploy(spec("1.0", T))
-    found = catalog.plan(spec("1.0", T), accept_data_loss={"ops.t"}, adopt={"ops.u"}, break_views={"bob.v"})
-    assert found.warnings == (
-        "accept_data_loss names ops.t, which loses nothing",
-        "adopt names ops.u, which is not there to be adopted",
-        "break_views names bob.v, which does not break",
-    )

@@ -108,7 +108,7 @@ def test_a_renamed_object_is_not_made_anew() -> None:
     catalog.check()
     assert catalog.garbage == []
     recorded = {each.uuid: each for each in catalog.recorded.objects}
-    assert (recorded[T.id].name, recorded[T.id].physical) == ("ops.runs", "ops.runs")
+    assert recorded[T.id].name == "ops.runs"
 
 
 def test_objects_that_exchange_their_names_go_by_a_name_in_between() -> None:
@@ -150,7 +150,7 @@ def test_a_table_becomes_a_view_under_its_name_and_its_id_and_its_rows_are_kept_
     found = catalog.deploy(spec("2.0", now, base, view("ops.reader", "SELECT id FROM ops.t")), **accepted)
     assert did(found) == ["drop ops.t", "create ops.t"]
     assert found.dependents == () and found.steps[1].uuid == T.id
-    assert found.steps[0].details == {"physical": "ops.t", "keep_days": 7}
+    assert found.steps[0].details == {"keep_days": 7}
     assert [catalog.things[each].marker for each in catalog.garbage] == [T.id]
     assert found.steps[0].reason.startswith("kind: table -> view")
     catalog.check()
@@ -276,7 +276,7 @@ def test_a_generated_name_takes_a_number_until_nobody_has_it_and_is_kept_whateve
     wanted = spec("1.1", T, LOG)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "Main"),)})
     assert did(found) == ["create ops.log_Main_2"]
-    assert found.steps[0].details["instance"] == "l1"
+    assert [each.instance for each in found.records] == ["l1"]
     catalog.apply(found)
     found = catalog.plan(wanted, instances={"lake": (Instance("l1", "renamed"), Instance("l2", "eu west"))})
     assert did(found) == ["create ops.log_eu_west"]

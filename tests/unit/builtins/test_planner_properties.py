@@ -19,7 +19,7 @@ from airflow_provider_rfr.builtins.reasons import Why
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Column, Dependency, Kind, Was, stable_id
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
 from tests.profile import examples
-from tests.unit.builtins.catalogs import Catalog, spec
+from tests.unit.builtins.catalogs import Catalog, create_order, drop_order, spec
 
 COLUMNS = "abcdef"
 TYPES = ("int", "bigint", "string", "decimal(10,2)", "decimal(12,2)")
@@ -223,7 +223,7 @@ def test_nothing_is_lost_that_was_not_accepted_and_the_names_in_the_plan_are_all
 
 
 def assert_orders(found: Plan, edges: set[tuple[Any, Any]], second: dict[int, Draft]) -> None:
-    dropped, created = positions(found.drop_order), positions(found.create_order)
+    dropped, created = positions(drop_order(found)), positions(create_order(found))
     for reader, read in closure(edges):
         if reader in dropped and read in dropped:
             assert dropped[reader] < dropped[read]

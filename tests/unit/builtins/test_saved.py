@@ -29,7 +29,7 @@ def test_it_is_applied_while_nothing_has_changed_though_rows_came_in(tmp_path: P
     catalog.deploy(ONE)
     saved = load_plan(save_plan(catalog.plan(TWO), tmp_path / "plan.json"))
     live = catalog.live()
-    more = replace(live, objects={key: replace(each, rows=1_000, snapshot_id=9) for key, each in live.objects.items()})
+    more = replace(live, objects={key: replace(each, rows=1_000, bytes=9) for key, each in live.objects.items()})
     assert ensure_current(saved, plan(TWO, catalog.recorded, more, policies=saved.policies)) is saved
 
 

@@ -101,7 +101,7 @@ def test_what_is_lost_and_which_views_break_is_said_name_by_name(
     assert rfr(objects, "plan", "--accept-data-loss", "ops.runs.note", "--break-views", "bob.v", "-o", "json") == 2
     plan = told(capsys)
     assert (plan["summary"]["data_loss"], plan["steps"][0]["loses"]) == (1, ["ops.runs.note"])
-    assert plan["warnings"] == ["break_views names bob.v, which does not break"]
+    assert plan["policies"]["break_views"] == ["bob.v"]
     assert rfr(objects, "apply", "--accept-data-loss", "ops.runs.note") == 0
 
 

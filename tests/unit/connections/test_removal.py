@@ -10,10 +10,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from airflow_provider_rfr.builtins import BuiltinObject, CatalogSpec, Kind
-from airflow_provider_rfr.builtins.fingerprint import fingerprints
+from airflow_provider_rfr.builtins import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.desired import DesiredObject
+from airflow_provider_rfr.builtins.planning._decision import record_of
 from airflow_provider_rfr.builtins.spec import SinkSpec
-from airflow_provider_rfr.builtins.state import RecordedObject, dumps
+from airflow_provider_rfr.builtins.state import dumps
 from airflow_provider_rfr.connections import parse_statement
 from airflow_provider_rfr.connections._journal import _REMOVED
 from airflow_provider_rfr.connections.alteration import execute
@@ -105,8 +106,7 @@ def test_a_task_that_ended_keeps_its_connection_until_airflow_no_longer_has_it(b
 
 def deploy(bench: Bench, *objects: BuiltinObject) -> None:
     """The registry as a deploy of these objects leaves it."""
-    spec = CatalogSpec("rfr", "1", objects)
-    recorded = [RecordedObject(each.id, each.name, each.kind, each.name, fingerprints(each, spec)) for each in objects]
+    recorded = [record_of(DesiredObject(each), 1) for each in objects]
     entries = [Entry(str(each.uuid), each.name, each.kind.value, each.name, dumps(each).decode()) for each in recorded]
 
     def write(connection: Connection) -> None:

@@ -465,8 +465,8 @@ def test_a_rewrite_keeps_the_values_of_a_column_that_others_added(place: Place) 
         update.add_column("theirs", StringType())
     place.append("ops.t", {"id": 1, "n": "5", "theirs": "x"})
     number = replace(column("n bigint"), was=(Was(type="string", using="CAST(n AS bigint)"),))
-    wanted = table("ops.t", "id bigint")
-    wanted = spec("2.0", replace(wanted, columns=(*wanted.columns, number)))
+    declared = table("ops.t", "id bigint")
+    wanted = spec("2.0", replace(declared, columns=(*declared.columns, number)))
     assert told(place.deploy(wanted, drift="adopt")) == [("rewrite", "ops.t")]
     assert place.rows("ops.t") == [{"id": 1, "n": 5, "theirs": "x"}]
 
@@ -588,7 +588,7 @@ def test_a_name_whose_case_alone_changes_stays_as_it_was_written_first(place: Pl
     place.append("ops.Runs", {"id": 1})
     place.settle(spec("1.1", table("ops.runs", "id bigint", "n int"), view("ops.seen", "SELECT id FROM ops.Runs")))
     assert place.rows("ops.Runs") == [{"id": 1, "n": None}]
-    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").physical == "ops.Runs"
+    assert place.tables() == ["ops.Runs"] and place.recorded("ops.Runs").name == "ops.Runs"
 
 
 def test_garbage_is_what_somebody_accepted_to_lose(place: Place) -> None:
