@@ -271,10 +271,9 @@ def schema_updates(old: Sequence[Column], new: Sequence[Column], renames: Mappin
     before, wanted = folded(old), folded(new)
     first = [{"op": "drop", "column": each.name} for name, each in before.items() if name not in now]
     second, tighten = list[dict[str, Any]](), list[dict[str, Any]]()
-    for change in changes:
-        if change.key in kept and change.what in (Change.WIDEN, Change.RELAX):
-            kind = {"type": change.after} if change.what is Change.WIDEN else {}
-            first.append({"op": change.what.value, "column": kept[change.key].name, **kind})
+    for each in (each for each in changes if each.key in kept and each.what in (Change.WIDEN, Change.RELAX)):
+        kind = {"type": each.after} if each.what is Change.WIDEN else {}
+        first.append({"op": each.what.value, "column": kept[each.key].name, **kind})
     for number, (name, column) in enumerate(wanted.items()):
         if name not in kept:
             add = {"op": "add", "column": column.name, "type": column.type}

@@ -271,11 +271,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         if each.desired.uuid not in stopped
     )
     untouched = [each for each in outcome.decisions.values() if not each.touched and not each.problems]
-    warnings = (
-        *sorted(_warnings(desired_state, recorded, live)),
-        *outcome.bridges.warnings,
-        *outcome.user_views.warnings,
-    )
+    outside = sorted(_warnings(desired_state, recorded, live))
     found = Plan(
         project=spec.project,
         version=spec.version,
@@ -286,7 +282,7 @@ def plan(spec: CatalogSpec, recorded: RegistryState, live: ActualState, *, polic
         dependents=outcome.dependents(),
         drift=outcome.drift(),
         blocked=blocked,
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=tuple(dict.fromkeys((*outside, *outcome.bridges.warnings, *outcome.user_views.warnings))),
         stale=tuple(sorted(set(outcome.stale(spec)))),
         records=tuple(each for each in records if each is not None),
         forgotten=tuple(sorted(outcome.removed.leaving)),

@@ -175,7 +175,7 @@ def test_sources_that_are_gone_and_those_of_each_instance_have_no_dag(objects: P
 def test_a_refresh_waits_until_what_is_declared_is_deployed(lake: Lake, objects: Path) -> None:
     name, uuid = "name: raw.Orders\n", "id: 0c9f2a44-64ce-4a8e-9b3e-5a0c6e1d7a11\n"
     first = (objects / "orders.yaml").read_text().replace(name, name + uuid)
-    table = f"kind: table\n{name}{uuid}columns: [{{name: id, type: bigint}}]\n"
+    table = f"kind: table\n{name}{uuid}keep: false\ncolumns: [{{name: id, type: bigint}}]\n"
     for declared in (
         first,
         first.replace("page_size: 50", "page_size: 20"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_rfr.builtins.execution.work import AnalysedQuery
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery
 from airflow_provider_rfr.builtins.spark import _engine as engine
 from airflow_provider_rfr.builtins.spark import _session as session
 from airflow_provider_rfr.builtins.spark._session import spark_errors
