@@ -76,17 +76,17 @@ class Limits:
 
     :ivar connect: seconds for opening a connection; None for as long as the deadline allows, as ``read``
     :ivar read: seconds without a byte
-    :ivar body: seconds for the body, where the status says all that matters: a body that takes longer or breaks off is
-        left out. None: it has to come whole
     :ivar max_bytes: of the decoded body
     :ivar truncate: whether a longer body is cut; otherwise the request fails
+    :ivar body: seconds for the body, where the status says all that matters: a body that takes longer or breaks off is
+        left out. None: it has to come whole
     """
 
     connect: float | None = None
     read: float | None = None
-    body: float | None = None
     max_bytes: int = 64 * 1024
     truncate: bool = True
+    body: float | None = None
 
 
 _USUAL: Final = Limits()

@@ -155,7 +155,13 @@ def test_whatever_drips_is_cut_at_the_deadline(server: Receiver, write: Callable
         (drip(b"HTTP/1.1 201 OK\r\nContent-Length: 100\r\n\r\n", *[b"x"] * 100), 201),
         (drip(b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 100), 400),
         (drip(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", pause=0), 200),
-        (drip(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope", pause=0), 200),
+        (
+            drip(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: 4\r\n\r\nnope",
+                pause=0,
+            ),
+            200,
+        ),
     ],
     ids=["drips", "chunks", "breaks off", "can't be decoded"],
 )
@@ -226,7 +232,10 @@ def test_a_resolver_that_hangs_is_cut_at_the_deadline(monkeypatch: pytest.Monkey
         (drip(b"\x16\x03\x01\x00\x00 not http at all\r\n\r\n", pause=0), "connection"),
         (drip(pause=0), "connection"),
         (
-            drip(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope", pause=0),
+            drip(
+                b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\nContent-Length: 4\r\n\r\nnope",
+                pause=0,
+            ),
             "connection",
         ),
     ],
