@@ -34,11 +34,12 @@ def tables(deploy: Deploy, tmp_path: Path) -> Iterator[Deploy]:
 
 def on_spark(deploy: Deploy, query: str) -> list[str] | None:
     """Names of the columns; None: Spark refuses the query."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     try:
         return [each.name for each in deploy.session.sql(query).schema.fields]
-    except (AnalysisException, IllegalArgumentException):  # the latter for a snapshot that is not there
+    except (AnalysisException, IllegalArgumentException, Py4JJavaError):  # the latter two: no such snapshot or branch
         return None
 
 
