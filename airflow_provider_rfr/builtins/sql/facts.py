@@ -8,7 +8,7 @@ replaced; the rest stays as its author wrote it, and that text is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import Final
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, namespace_of, nearest
+from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
 from airflow_provider_rfr.builtins.sql.parse import canonical_sql, spliced, without_comments
 from airflow_provider_rfr.builtins.sql.scopes import (
     ColumnsOf,
@@ -54,11 +54,6 @@ class _Facts:
 
 @lru_cache(maxsize=65_536)
 def _facts_of(query: str) -> _Facts:
-    """The facts of a query.
-
-    :raises QueryError: it is not one query
-    :raises UnreadableQueryError: it can't be parsed
-    """
     scopes, outputs = Scopes(query, lambda name: None, ""), None
     # Fills the cache of canonical texts while the tokens of this query are still cached.
     canonical_sql(query)
@@ -197,14 +192,12 @@ def query_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterato
 
     Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
 
-    :param columns_of: None for what is not known here
     :raises QueryError: as :func:`dependencies`
     """
     facts = _facts_of(query)
     tables = [(columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables]
-    if facts.plain and all(
-        columns is None or (used is not None and {*used} <= {*map(str.casefold, columns)}) for columns, used in tables
-    ):
+    has_all = (known is None or (used is not None and {*used} <= {*map(str.casefold, known)}) for known, used in tables)
+    if facts.plain and all(has_all):
         # Saves parsing it again, which is what costs.
         return
     missing = _Reader(Scopes(query, columns_of, namespace)).missing
@@ -241,7 +234,7 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
     """What an object reads: by its query, its ``depends_on``, or as a sink.
 
-    :raises QueryError: as :func:`dependencies`; a query that can't be parsed is taken to read what ``depends_on`` says
+    :raises QueryError: as :func:`dependencies`, but a query that can't be parsed reads what ``depends_on`` says
     """
     if obj.sink is not None:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
@@ -302,11 +295,10 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
     :raises QueryError: one has no name, or what a star stands for is not known
     """
-    found = _facts_of(query).outputs
-    if found is None:
-        scopes = Scopes(query, columns_of, namespace)
-        found = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
-    return found
+    if (found := _facts_of(query).outputs) is not None:
+        return found
+    scopes = Scopes(query, columns_of, namespace)
+    return tuple(each.written for each in scopes.outputs(scopes.all[-1]))
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
@@ -330,3 +322,33 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
         return known[key]
 
     return columns_of
+
+
+def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
+    """The names that no view has, sorted; all names are as they are compared.
+
+    :param of_view: what the view of a name reads; None: the name is no view's. Called once for each name
+    """
+    waiting, found = list(reads), dict[str, Iterable[str] | None]()
+    # The list grows while it is read.
+    for name in waiting:
+        if name not in found:
+            found[name] = of_view(name)
+            waiting += found[name] or ()
+    return tuple(sorted(name for name, inside in found.items() if inside is None))
+
+
+def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
+    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case.
+
+    :param declared: all objects, by their keys
+    """
+
+    def reads(each: BuiltinObject) -> list[str]:
+        return [read.name for read in object_reads(each, known=declared)]
+
+    def of_view(name: str) -> list[str] | None:
+        found = declared.get(name)
+        return reads(found) if found is not None and found.kind is Kind.VIEW else None
+
+    return tuple(declared[name].name if name in declared else name for name in tables_below(reads(obj), of_view))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Final
 
@@ -20,6 +20,8 @@ from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain
 
 _SPARK: Final = Dialect.get_or_raise("spark")
+_KEYWORDS: Final = frozenset(word for each in _SPARK.tokenizer_class.KEYWORDS for word in each.upper().split())
+"""Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
@@ -85,16 +87,9 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield from text.lower().split()
 
 
-@cache
-def _keywords() -> frozenset[str]:
-    """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = _SPARK.tokenizer_class.KEYWORDS
-    return frozenset(word for each in keywords for word in each.upper().split())
-
-
 def identifier(name: str) -> str:
     """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
-    if is_plain(name) and name.upper() not in _keywords():
+    if is_plain(name) and name.upper() not in _KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
@@ -175,9 +170,7 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("a comment ends in a backslash", "Spark would take the next line for a part of the comment")
     kinds = [each.token_type for each in words]
     if TokenType.SEMICOLON in kinds:
-        if {*kinds[kinds.index(TokenType.SEMICOLON) :]} == {TokenType.SEMICOLON}:
-            raise QueryError("it ends in a semicolon", "leave it out: the query becomes a part of other statements")
-        raise QueryError("it is more than one statement", "write one document for each")
+        raise QueryError("it is more than one statement, or ends in a semicolon", "write one query, and leave that out")
     first = words[0].text.upper()
     if first in ("VALUES", "TABLE"):
         raise QueryError(f"it begins with {first}", "write SELECT and the columns")

@@ -45,11 +45,6 @@ def full_name(parts: Parts, namespace: str) -> str:
     return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
 
 
-def _is_fixed(table: exp.Expr) -> bool:
-    """Whether the query says at which snapshot it reads the table, which may have had other columns then."""
-    return bool(table.args.get("version") or table.args.get("when"))
-
-
 def is_natural(node: exp.Expr | None) -> bool:
     return isinstance(node, exp.Join) and node.method.upper() == "NATURAL"
 
@@ -148,7 +143,9 @@ class Scopes:
         if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
             return _renamed(self.outputs(source), given, alias)
         name = full_name(parts, self._namespace)
-        names = self._columns_of(name) if name and not _is_fixed(node) else None
+        # At another snapshot it may have had other columns.
+        fixed = node.args.get("version") or node.args.get("when")
+        names = self._columns_of(name) if name and not fixed else None
         if names is None and not given:
             remedy = "write them out" if name else _NAME_THEM
             raise QueryError(f"the columns of {name or 'a function'} are not known here", remedy)
@@ -286,14 +283,12 @@ class NamedTable:
     :ivar written: as the author wrote it
     :ivar parts: of the name, as they are compared
     :ivar aliased: it has a name of its own in the query
-    :ivar fixed: the query says at which snapshot or time it reads it
     """
 
     name: str
     written: str
     parts: Parts
     aliased: bool
-    fixed: bool
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
@@ -301,7 +296,7 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
 
     :param namespace: of names that have none
     :param replace: what stands for a table's name from now on; None: the name
-    :raises QueryError: as :func:`scopes_of`
+    :raises QueryError: it can't be parsed
     """
     places: dict[tuple[int, int], NamedTable] = {}
     for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
@@ -309,6 +304,6 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
             start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
             if start is not None and end is not None:
                 text, name = query[start : end + 1], full_name(parts, namespace)
-                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), _is_fixed(table))
-    edits = ((*place, replace(places[place])) for place in sorted(places, reverse=True))
+                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias))
+    edits = ((*place, replace(table)) for place, table in places.items())
     return spliced(query, ((start, end, put) for start, end, put in edits if put is not None))
