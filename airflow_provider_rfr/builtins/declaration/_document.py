@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Place, Removed, Was, nearest, stable_id
+from airflow_provider_rfr.builtins.sql.parse import Flaw
 from airflow_provider_rfr.documents import plain_value
 from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.sinks.spec import SinkSpec
@@ -26,14 +27,6 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXT: Final = "tag:yaml.org,2002:str"
 _TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _WRITE_OUT: Final = "write it out; an object says everything itself"
-
-
-class Flaw(NamedTuple):
-    """Something wrong in a text; ``line`` is from 1."""
-
-    line: int
-    problem: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +221,8 @@ def _flaw(node: Node, error: ErrorDetails) -> Flaw:
         return Flaw(there.line, f"{path} {there.text!r} is unknown", nearest(there.text, [each.value for each in Kind]))
     if kind == "uuid_parsing":
         return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
-    wanted = _WANTED.get(kind, kind.replace("_", " "))
-    if kind == "dataclass_type" and "was" in location:
-        wanted = "a text or a mapping"
+    was = kind == "dataclass_type" and "was" in location
+    wanted = "a text or a mapping" if was else _WANTED.get(kind, kind.replace("_", " "))
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
     return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
 
@@ -264,14 +256,15 @@ class Declared:
     obj: BuiltinObject
     node: Node
 
-    def problem(self, path: str, problem: str, remedy: str = "", at: tuple[int, int] | None = None) -> Problem:
-        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place.
-
-        :param at: line and column in the text at that path
-        """
+    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
+        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
         _, there = _inside(self.node, path.split("."))
-        line, column = there.place_in(*at) if at is not None and there.raw else (there.line, None)
-        if at is not None and column is None:
-            problem = f"line {at[0]}, column {at[1]}: {problem}"
-        place = Place(self.obj.place.file, line)
-        return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")
+        return Problem(self.obj.name, problem, remedy, str(Place(self.obj.place.file, there.line)))
+
+    def flaw(self, path: str, flaw: Flaw) -> Problem:
+        """Something wrong in the text at a path."""
+        _, there = _inside(self.node, [path])
+        line, column = there.place_in(flaw.line, flaw.column) if there.raw else (there.line, None)
+        if column is None:
+            return self.problem(path, f"line {flaw.line}, column {flaw.column}: {flaw.problem}", flaw.remedy)
+        return Problem(self.obj.name, flaw.problem, flaw.remedy, f"{Place(self.obj.place.file, line)}:{column}")

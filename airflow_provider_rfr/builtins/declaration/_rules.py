@@ -269,8 +269,8 @@ class Catalog:
         """What is wrong with the query of an object; the names that it reads were checked before."""
         query, namespace, columns_of = each.obj.query or "", namespace_of(each.obj.name), self._columns_of
         try:
-            for found in facts.query_problems(query, columns_of, namespace):
-                yield each.problem("query", found.problem, found.remedy, (found.line, found.column))
+            for flaw in facts.query_flaws(query, columns_of, namespace):
+                yield each.flaw("query", flaw)
             starred = facts.expand_stars(query, columns_of, namespace) != query
             names = facts.output_columns(query, columns_of, namespace)
         except UnreadableQueryError:

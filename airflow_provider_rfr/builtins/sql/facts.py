@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
 from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, spliced, without_comments
+from airflow_provider_rfr.builtins.sql.parse import Flaw, canonical_sql, spliced, without_comments
 from airflow_provider_rfr.builtins.sql.scopes import (
     ColumnsOf,
     Item,
@@ -174,20 +174,7 @@ def _gives(scope: Scope, name: str) -> bool:
     return any(isinstance(each, _MANY) or name in names_of(each) for each in given)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryProblem:
-    """A mistake in a query.
-
-    :ivar line: in its text, from 1, as is ``column``
-    """
-
-    line: int
-    column: int
-    problem: str
-    remedy: str
-
-
-def query_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[QueryProblem]:
+def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[Flaw]:
     """Columns that a query asks for, and that nothing it reads has.
 
     Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
@@ -207,7 +194,7 @@ def query_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterato
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         known = {name.written for each in sources for name in each.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield QueryProblem(line, column, f"{whose} no column {word}", nearest(word, known))
+        yield Flaw(line, f"{whose} no column {word}", nearest(word, known), column)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
@@ -28,6 +28,18 @@ CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
 _INK = re.compile(r"\S")
 _AS_WRITTEN = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+
+
+class Flaw(NamedTuple):
+    """Something wrong in a text.
+
+    :ivar line: from 1, as is ``column``; a column of 0 is not known
+    """
+
+    line: int
+    problem: str
+    remedy: str = ""
+    column: int = 0
 
 
 @lru_cache(maxsize=8)
@@ -59,7 +71,7 @@ def without_comments(query: str) -> str:
 def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
 
-    It is for comparing, never for executing. A query that can't be tokenized is compared unchanged.
+    For comparing, never for executing. A query that can't be tokenized is compared unchanged.
     """
     try:
         return " ".join(_words(without_comments(query), tokens(query)))
@@ -151,10 +163,7 @@ def parse_query(query: str) -> exp.Query:
 
 
 def check_expression(expression: str) -> None:
-    """Refuse what is not an expression over the columns of one table.
-
-    :raises QueryError: what is wrong with it
-    """
+    """Refuse, by a :class:`QueryError`, what is not an expression over the columns of one table."""
     if not expression.strip():
         raise QueryError("it is empty")
     tree = parse_query(f"SELECT {expression}\nAS x")
@@ -171,11 +180,8 @@ def _check_words(query: str, words: list[Token]) -> None:
     kinds = [each.token_type for each in words]
     if TokenType.SEMICOLON in kinds:
         raise QueryError("it is more than one statement, or ends in a semicolon", "write one query, and leave that out")
-    first = words[0].text.upper()
-    if first in ("VALUES", "TABLE"):
-        raise QueryError(f"it begins with {first}", "write SELECT and the columns")
     if kinds[0] not in _BEGINNINGS:
-        raise QueryError(f"it begins with {first!r}", _ONE_SELECT)
+        raise QueryError(f"it begins with {words[0].text.upper()!r}", _ONE_SELECT)
     if TokenType.L_BRACE in kinds:
         raise QueryError("it has braces", "a query is not a template; write it out")
 
@@ -197,8 +203,6 @@ def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
     """The columns that an expression reads, as they are compared, with the places of their names in its text.
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
-
-    :raises ValueError: it can't be parsed as an expression over columns
     """
     try:
         words = [each.parts[0] for each in sqlglot.parse_one(expression, read=_SPARK).find_all(exp.Column)]
