@@ -24,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
 from airflow_provider_rfr.builtins.execution.engine import SqlEngine
@@ -37,9 +39,6 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 T = TypeVar("T")
 
@@ -124,8 +123,7 @@ def crash(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 
 
 def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
-    """Deploy as if everything had been another way before: every object has a step; ids, rows and what users made
-    stay."""
+    """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
     recorded, _ = observe(world.catalog, world.store, project=spec.project)
     changed = [
         replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
@@ -134,8 +132,7 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 
     def write(connection: Connection) -> None:
         base = (recorded.revision, recorded.version, read_registry(connection, spec.project).deploy_id)
-        now = world.store.now(connection)
-        write_registry(connection, spec.project, *base, now, entries=map(entry_of, changed))
+        write_registry(connection, spec.project, *base, world.store.now(connection), entries=map(entry_of, changed))
 
     world.store.run(write)
     plan = world.plan(spec)
@@ -196,7 +193,7 @@ def run_scenario(
     """Play a scenario in an empty world, and deploy and validate once more.
 
     :param versions: the oldest first
-    :param seed: of where crashes happen; say it when a scenario fails
+    :param seed: of where crashes happen
     :raises AssertionError: a check does not hold, or the last deploy had something to do
     """
     try:

@@ -245,8 +245,7 @@ def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
 def _shown(node: Node) -> str:
     if isinstance(node.value, (dict, list)):
         return "a mapping" if isinstance(node.value, dict) else "a list"
-    text = node.text or "nothing"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return (node.text or "nothing")[:_SHOWN]
 
 
 @dataclass(frozen=True, slots=True)

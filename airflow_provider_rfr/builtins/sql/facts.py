@@ -1,8 +1,5 @@
 """What a query reads and returns, its mistakes, and its text with the stars written out.
 
-Facts that do not depend on the columns of tables are cached: parsing takes milliseconds, and a tree is too large to be
-kept for thousands of queries.
-
 A ``SELECT *`` is written out so that a column that is added later changes no view by itself. Only the star is
 replaced; the rest stays as its author wrote it, and that text is executed."""
 
@@ -36,14 +33,13 @@ from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What can be said of a query where the columns of tables are not known.
+    """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
+    a tree is too large to be kept for thousands of queries.
 
-    :ivar tables: the parts of each table's name where it is read, and the columns of it that are used there, as they
-        are compared; None: all, or it can't be known
+    :ivar tables: each table where it is read: the parts of its name, and its columns that are used there; None: all
     :ivar plain: it reads tables alone, no subquery and no function
     :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
-    :ivar outputs: the names of its columns as their author wrote them; None: they depend on those of its tables, or
-        one has no name
+    :ivar outputs: the names of its columns as written; None: they depend on those of its tables, or one has no name
     """
 
     tables: tuple[tuple[Parts, tuple[str, ...] | None], ...]
@@ -178,8 +174,6 @@ def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[F
     """Columns that a query asks for, and that nothing it reads has.
 
     Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
-
-    :raises QueryError: as :func:`dependencies`
     """
     facts = _facts_of(query)
     tables = [(columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables]
@@ -221,7 +215,7 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
     """What an object reads: by its query, its ``depends_on``, or as a sink.
 
-    :raises QueryError: as :func:`dependencies`, but a query that can't be parsed reads what ``depends_on`` says
+    :raises QueryError: as :func:`dependencies`; but a query that can't be parsed reads what ``depends_on`` names
     """
     if obj.sink is not None:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
@@ -249,7 +243,6 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "") -> str:
 
     ``NATURAL JOIN`` is refused as well, since it depends on columns that are not named.
 
-    :param columns_of: the columns that are recorded, or declared, by name as it is compared
     :param namespace: of tables that are named without one
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """

@@ -20,10 +20,7 @@ ColumnsOf = Callable[[str], tuple[str, ...] | None]
 
 
 def scopes_of(query: str) -> list[Scope]:
-    """The scopes of a query, inner ones first; the parsed query in them is shared.
-
-    :raises QueryError: as :func:`parse_query`, or two sources have one name
-    """
+    """The scopes of a query, inner ones first; the parsed query in them is shared."""
     try:
         return traverse_scope(parse_query(query))
     except SqlglotError as error:
@@ -152,10 +149,7 @@ class Scopes:
         return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
 
     def outputs(self, scope: Scope) -> tuple[Name, ...]:
-        """The columns of a scope's result.
-
-        :raises QueryError: a column has no name, or a star can't be written out
-        """
+        """The columns of a scope's result; refuses one without a name, and a star that can't be written out."""
         if id(scope) not in self._outputs:
             # A recursive query reads itself by a scope that knows nothing of its names.
             holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
@@ -177,10 +171,7 @@ class Scopes:
             yield from found
 
     def star(self, scope: Scope, star: exp.Star) -> list[Item]:
-        """The columns that a star, alone or behind a table's name, expands to, in Spark's order.
-
-        :raises QueryError: one is not known, or two have one name
-        """
+        """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
         column, except_ = star.parent, star.args.get("except_") or ()
         if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
@@ -204,16 +195,15 @@ class Scopes:
         return [Item(None, each) for each in found[0].columns]
 
     def items(self, scope: Scope) -> list[Item]:
-        """The columns of all sources; raises as :meth:`star`."""
+        """The columns of all sources; refuses an unknown one, and two of one name."""
         sources, items = self.sources(scope), list[Item]()
         if not sources:
             raise QueryError("a star stands where there is no FROM", "write its columns out")
-        unknown = [each.unknown for each in sources if each.unknown is not None]
         for each in sources:
             alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
-            items = _joined(items, [Item(alias, name) for name in each.columns], _place(each.node), whole=not unknown)
+            items = _joined(items, [Item(alias, name) for name in each.columns], _place(each.node))
         known = f"known are {', '.join(map(str, items))}" if items else ""
-        if unknown:
+        if unknown := [each.unknown for each in sources if each.unknown is not None]:
             raise QueryError(unknown[0].problem, "; ".join(filter(None, [unknown[0].remedy, known])))
         names = [each.name for each in items]
         if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
@@ -239,13 +229,10 @@ def names_of(projection: exp.Expr) -> list[Name]:
     return [name] if isinstance(name, Name) else []
 
 
-def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole: bool) -> list[Item]:
-    """The columns of both sides of a join.
-
-    :param whole: all of them are known
-    """
-    theirs = {each.name for each in right}
+def _joined(left: list[Item], right: list[Item], join: exp.Expr | None) -> list[Item]:
+    """The columns of both sides of a join."""
     if is_natural(join):
+        theirs = {each.name for each in right}
         both = ", ".join(identifier(each.name.written) for each in left if each.name in theirs)
         remedy = f"write USING ({both})" if both else "write USING and the columns"
         raise QueryError("NATURAL JOIN joins by whatever columns both sides happen to have", remedy)
@@ -253,14 +240,8 @@ def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole
         return [*left, *right]
     using = [each.this for each in join.args.get("using") or ()]
     first = [Item(None, each.name) for name in using for each in left if each.name == name]
-    if join.is_semi_or_anti_join:
-        right = []
-    if not using or not whole:
-        return [*left, *right]
-    if len(first) != len(using) or not theirs.issuperset(using):
-        names = ", ".join(each.written for each in using)
-        raise QueryError(f"USING ({names}) needs one column of each name on each side")
-    return [*first, *(each for each in (*left, *right) if each.name not in using)]
+    rest = left if join.is_semi_or_anti_join else [*left, *right]
+    return [*first, *(each for each in rest if each.name not in using)]
 
 
 def _given(node: exp.Expr | None) -> tuple[Name, ...]:
@@ -294,7 +275,6 @@ class NamedTable:
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
     """The query with some tables' names replaced; nothing else is touched.
 
-    :param namespace: of names that have none
     :param replace: what stands for a table's name from now on; None: the name
     :raises QueryError: it can't be parsed
     """
