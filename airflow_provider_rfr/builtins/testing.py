@@ -103,26 +103,24 @@ class Check:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
-Deploy = Callable[[World, CatalogSpec, random.Random], bool]
-"""A deploy of a version in some way; returns whether the version is deployed now."""
+Deploy = Callable[[World, CatalogSpec, random.Random], None]
+"""A deploy of a version in some way."""
 
 
-def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Deploy it."""
     world.deploy(spec)
-    return True
 
 
-def crash(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """A deploy that dies at one of its writes, or just gets through."""
     plan = world.plan(spec)
     mortal = _Mortal(world.store, chance.randrange(1, 4 + 3 * len(plan.steps)))
     with suppress(_Death):
         world.apply(plan, spec, cast(ControlStore, mortal))
-    return False
 
 
-def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
     recorded, _ = observe(world.catalog, world.store, project=spec.project)
     changed = [
@@ -143,10 +141,9 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
     after, _ = observe(world.catalog, world.store, project=spec.project)
     if {each.uuid for each in recorded.objects} != {each.uuid for each in after.objects}:
         raise AssertionError("a forced migration gave an object another id")
-    return True
 
 
-def together(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Two deploys of the version at once; one of them may find that the other was faster."""
 
     def run(plan: Plan) -> None:
@@ -155,7 +152,6 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, [world.plan(spec) for _ in range(2)]))
-    return True
 
 
 @dataclass(frozen=True)
@@ -217,7 +213,8 @@ def _play(
         check.initialize(world)
     for number, deploys in enumerate((scenario.before, scenario.between), 1):
         for deploy, left in deploys:
-            if deploy(world, newest_first[left], chance):
+            deploy(world, newest_first[left], chance)
+            if deploy is not crash:
                 validate()
         world.manipulated = number
         for check in checks:

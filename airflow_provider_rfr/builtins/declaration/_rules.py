@@ -213,7 +213,7 @@ class Catalog:
         reads: dict[str, Sequence[Dependency]] = {}
         for key, each in self._known.items():
             try:
-                reads[key] = facts.object_reads(each.obj, known=self._known) if _reads(each.obj) else ()
+                reads[key] = facts.object_reads(each.obj, known=self._known)
                 yield from self._read_problems(each, reads[key])
             except QueryError as error:
                 remedy = error.remedy
@@ -290,11 +290,6 @@ class Catalog:
             yield each.problem("columns", problem, "write them alike, in the same order")
 
 
-def _reads(obj: BuiltinObject) -> bool:
-    """Whether it has the field by which its kind reads; a field of another kind is a problem of its own."""
-    return obj.sink is not None if obj.kind is Kind.SINK else obj.kind in QUERIED and bool(obj.query)
-
-
 def _refused(reader: BuiltinObject, found: BuiltinObject) -> tuple[str, str] | None:
     """Why the one may not read the other."""
     if found.kind is Kind.SINK:
@@ -323,23 +318,19 @@ def _order(reads: Mapping[str, Sequence[str]]) -> tuple[Sequence[str], list[tupl
             reads = {key: found for key, found in reads.items() if key not in error.cycle}
 
 
-def removal_problems(removed: Sequence[Removed]) -> Iterator[Problem]:
-    """What is wrong with the documents which say that something goes."""
+def other_problems(removed: Sequence[Removed], listed: Sequence[Instances]) -> Iterator[Problem]:
+    """What is wrong with the documents which say that something goes, and with lists of instances."""
     for each in removed:
         if problem := name_problem(each.name):
             yield Problem(each.name, problem, "write namespace.name, or namespace.table.column", str(each.place))
     for each, first in _repeated(removed, lambda each: each.key):
         yield Problem(each.name, f"it is removed already: {first.place}", "keep one of the two", str(each.place))
-
-
-def instances_problems(listed: Sequence[Instances]) -> Iterator[Problem]:
-    """What is wrong with lists of instances."""
-    for each in listed:
-        name, place = each.name, str(each.place)
-        if not is_plain(name):
-            yield Problem(name, f"{name!r} is not a name", "write what per_instance says, e.g. lake", place)
-        if not all(text.strip() for one in each.instances.items() for text in one):
-            yield Problem(name, "an instance has an empty id or name", "write ID: NAME", place)
-    for each, first in _repeated(listed, lambda each: each.name):
-        problem = f"there is a list of each {each.name} already: {first.place}"
-        yield Problem(each.name, problem, "keep one of the two", str(each.place))
+    for one in listed:
+        if not is_plain(one.name):
+            problem = f"{one.name!r} is not a name"
+            yield Problem(one.name, problem, "write what per_instance says, e.g. lake", str(one.place))
+        if not all(text.strip() for pair in one.instances.items() for text in pair):
+            yield Problem(one.name, "an instance has an empty id or name", "write ID: NAME", str(one.place))
+    for one, other in _repeated(listed, lambda one: one.name):
+        problem = f"there is a list of each {one.name} already: {other.place}"
+        yield Problem(one.name, problem, "keep one of the two", str(one.place))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from airflow_provider_rfr import __version__
 from airflow_provider_rfr.builtins.declaration._document import Declaration, Declared, Instances, Node, documents, read
-from airflow_provider_rfr.builtins.declaration._rules import Catalog, checked, instances_problems, removal_problems
+from airflow_provider_rfr.builtins.declaration._rules import Catalog, checked, other_problems
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
 
@@ -72,21 +72,17 @@ class _Collector:
             found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
             # A hidden folder may be the source itself.
             found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
-        for each in found:
-            self._file(each)
         if not found:
             self._miss(str(path), "the folder has no YAML files")
-
-    def _file(self, path: Path) -> None:
-        try:
-            real = path.resolve()
-            if real not in self._files:
-                self._files.add(real)
-                self._text(path.read_text("utf-8-sig"), str(path))
-        except OSError as error:
-            self._miss(str(path), f"it can't be read: {error.strerror}")
-        except UnicodeDecodeError:
-            self._miss(str(path), "it is not text in UTF-8")
+        for each in found:
+            try:
+                if (real := each.resolve()) not in self._files:
+                    self._files.add(real)
+                    self._text(each.read_text("utf-8-sig"), str(each))
+            except OSError as error:
+                self._miss(str(each), f"it can't be read: {error.strerror}")
+            except UnicodeDecodeError:
+                self._miss(str(each), "it is not text in UTF-8")
 
     def _text(self, text: str, file: str) -> None:
         for node, flaws in documents(text):
@@ -137,7 +133,7 @@ def load_objects(
         problems += [each.problem(one.field, one.problem, one.remedy) for one in found]
         flawed.update([obj.key] if found else ())
     problems += Catalog(declared, flawed=flawed, whole=not collected.problems).problems()
-    problems += [*removal_problems(collected.removed), *instances_problems(collected.instances)]
+    problems += other_problems(collected.removed, collected.instances)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
     listed = {one.name: tuple(starmap(Instance, sorted(one.instances.items()))) for one in collected.instances}

@@ -213,17 +213,17 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """What an object reads: by its query, its ``depends_on``, or as a sink.
+    """What an object reads: by its query, its ``depends_on``, or as a sink; a field of another kind counts for nothing.
 
     :raises QueryError: as :func:`dependencies`; but a query that can't be parsed reads what ``depends_on`` names
     """
-    if obj.sink is not None:
+    if obj.sink is not None and obj.kind is Kind.SINK:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
         return (Dependency(obj.sink.source.casefold(), None, columns),)
     found = {name: Dependency(name) for name in map(str.casefold, obj.depends_on)}
     try:
-        reads = dependencies(obj.query, namespace_of(obj.name), known=known) if obj.query is not None else ()
-        found |= {each.name: each for each in reads}
+        if obj.query and obj.kind in QUERIED:
+            found |= {each.name: each for each in dependencies(obj.query, namespace_of(obj.name), known=known)}
     except UnreadableQueryError:
         if not found:
             raise
