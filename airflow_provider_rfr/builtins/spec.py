@@ -131,12 +131,12 @@ class BuiltinObject(Named):
     :ivar id: stable for life; made from the project and the first name where none is written
     :ivar query: of a view or a materialized view, as its author wrote it
     :ivar depends_on: names that the query reads, for a query that can't be parsed
-    :ivar keep: whether its rows must not be lost: True: they are lost only where somebody accepts that by name; False:
-        they may be made again; a text: the reason why no acceptance counts
+    :ivar keep: True: its rows are lost only where somebody accepts that by name; False: they may be made again; a text:
+        the reason why no acceptance counts
     :ivar exportable: whether users may attach sinks
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
-    :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
-    :ivar refresh: how and when a ``source`` or a materialized view is refreshed: the operator's other arguments, and
+    :ivar source: what a ``source`` reads: arguments of a resumable refresh
+    :ivar refresh: how and when it, or a materialized view, is refreshed: the operator's other arguments, and
         ``schedule``; in no fingerprint, for nothing is deployed
     """
 

@@ -32,7 +32,7 @@ _REASON_FIRST: Final = frozenset(
 _OF_DEPENDENTS: Final = frozenset({Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND})
 """Actions that the line of a dependent shows, or that end with the deploy."""
 _DEEPER: Final = 4
-"""By so many characters a dependent's name begins further to the right."""
+"""Characters by which a dependent is indented."""
 _SHOWN_STALE: Final = 5
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 

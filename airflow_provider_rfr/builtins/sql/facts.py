@@ -54,9 +54,8 @@ def _facts_of(query: str) -> _Facts:
     # Fills the cache of canonical texts while the tokens of this query are still cached.
     canonical_sql(query)
     reader = _Reader(scopes)
-    if not reader.starred:
-        with suppress(QueryError):
-            outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
+    with suppress(QueryError):
+        outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
     # No table may be missed, also if no scope has it for a source.
     tree = scopes.all[-1].expression.root()
     own = {each.alias for each in tree.find_all(exp.CTE)}
@@ -91,7 +90,7 @@ class _Reader:
     """Finds out whose the columns are that a query names.
 
     :ivar used: by a table's id: the parts of its name, and the columns of it that are used; ``*`` for all
-    :ivar missing: by its place in the text: a column that nothing has, as it is written, and where it was looked for
+    :ivar missing: by its place in the text: a column that nothing has, as written, and where it was looked for
     :ivar starred: there is a star, or a NATURAL JOIN
     """
 
@@ -195,8 +194,7 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
     """What a query reads, sorted by name.
 
     :param namespace: of names that have none
-    :param known: names of tables, as they are compared. Of ``ops.runs.history`` it is ``ops.runs`` that is read, if
-        that one is known
+    :param known: names of tables, as they are compared; of ``ops.runs.history``, ``ops.runs`` is read if it is known
     :raises QueryError: it is not one query
     :raises UnreadableQueryError: it can't be parsed
     """

@@ -1,4 +1,4 @@
-"""What the SELECTs of a query read and give, and replacing table names in its text."""
+"""What the SELECTs of a query read and give, and its text with other names of tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scopes_of(query: str) -> list[Scope]:
 
 
 def table_parts(node: exp.Expr) -> Parts:
-    """The parts of a table's name; none, if it is a function or a query."""
+    """The parts of a table's name; none of a function or a query."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, (exp.Identifier, exp.Dot)):
         return ()
     return tuple(each.name for each in node.parts)
@@ -260,9 +260,8 @@ def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tup
 class NamedTable:
     """A table where a query names it.
 
-    :ivar name: as objects' names are compared
+    :ivar name: as objects' names are compared, as are its ``parts``
     :ivar written: as the author wrote it
-    :ivar parts: of the name, as they are compared
     :ivar aliased: it has a name of its own in the query
     """
 
