@@ -47,10 +47,7 @@ class Why(str, Enum):
     SINK_STOPS = "sink_stops", "stops until it is released, since {}"
     SINK_FROM_NEW = "sink_from_new", "continues with rows that come from now on, since {}"
     SINK_RESENDS = "sink_resends", "sends everything again, declared as duplicates, since {}"
-    SINK_UNDECIDED = (
-        "sink_undecided",
-        "{}: say what becomes of the sink, by sinks: {{{}: hold | resume_from_new | resend}}",
-    )
+    SINK_UNDECIDED = "sink_undecided", "{}: say what it is to do, by sinks: {{{}: hold | resume_from_new | resend}}"
     EMPTIED_UNFINISHED = "emptied_unfinished", "{} was emptied by deploy {}, which did not finish"
     EMPTIED = "emptied", "{} is emptied"
     MADE_AGAIN = "made_again", "{} is created again"
@@ -66,10 +63,7 @@ class Why(str, Enum):
     NEEDS_USING = "needs_using", "{}: {} -> {} needs values: write in its `was` how they are made"
     USING_UNREADABLE = "using_unreadable", "the `using` of {}: {}"
     MAYBE_RENAMED = "maybe_renamed", "if {} is {} under a new name, write was: {}"
-    MAYBE_RENAMED_OBJECT = (
-        "maybe_renamed_object",
-        "{} comes and is like it. If that is its new name, write id: {} there",
-    )
+    MAYBE_RENAMED_OBJECT = "maybe_renamed_object", "{} comes and is like it. If it is the same, write id: {} there"
     WOULD_LOSE = (
         "would_lose",
         "{} would be lost: accept that by a document {{kind: removed, name: {}}}, "

@@ -131,12 +131,12 @@ class BuiltinObject(Named):
     :ivar id: stable for life; made from the project and the first name where none is written
     :ivar query: of a view or a materialized view, as its author wrote it
     :ivar depends_on: names that the query reads, for a query that can't be parsed
-    :ivar keep: whether its rows must not be lost: True: they are lost only where somebody accepts that by name; False:
-        they may be made again; a text: the reason why no acceptance counts
+    :ivar keep: True: its rows are lost only where somebody accepts that by name; False: they may be made again; a text:
+        the reason why no acceptance counts
     :ivar exportable: whether users may attach sinks
     :ivar per_instance: name of the instances (one object each, its name generated), e.g. ``lake``
-    :ivar source: definition of a ``source``: the arguments of a resumable refresh that say what is read
-    :ivar refresh: how and when a ``source`` or a materialized view is refreshed: the operator's other arguments, and
+    :ivar source: what a ``source`` reads: arguments of a resumable refresh
+    :ivar refresh: how and when it, or a materialized view, is refreshed: the operator's other arguments, and
         ``schedule``; in no fingerprint, for nothing is deployed
     """
 
@@ -193,7 +193,7 @@ class CatalogSpec:
 
 
 def stable_id(project: str, first_name: str) -> UUID:
-    """The id of an object that writes none; the same for ever, so a renamed object writes its id."""
+    """The id of an object that writes none; always the same, so a renamed object writes its id."""
     return uuid5(_NAMESPACE, f"{project}/{first_name.casefold()}")
 
 
@@ -238,10 +238,9 @@ def name_problem(name: str) -> str | None:
 def available_name(base: str, taken: Container[str]) -> str:
     """``base``, or the first of ``base_1``, ``base_2`` ... that is free.
 
-    Write it down before anything is created under it, and never make it again: after a rename of whatever it was
-    made from, it would come out different.
+    Record it before anything is created under it: after a rename of what it was made from, it would come out different.
 
-    :param taken: names as they are compared (see :attr:`BuiltinObject.key`), those of users' objects among them
+    :param taken: names as they are compared, those of users' objects among them
     """
     numbered = (f"{base}_{number}" for number in count(1))
     return next(name for name in chain([base], numbered) if name not in taken and name.casefold() not in taken)

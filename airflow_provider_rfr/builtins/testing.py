@@ -18,13 +18,15 @@ Checks (``misc/python/materialize/checks``)::
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.deploy import Applied, apply
 from airflow_provider_rfr.builtins.execution.engine import SqlEngine
@@ -32,21 +34,13 @@ from airflow_provider_rfr.builtins.execution.observe import entry_of, observe
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
 from airflow_provider_rfr.builtins.spec import CatalogSpec
-from airflow_provider_rfr.builtins.state import RegistryState
 from airflow_provider_rfr.exceptions import StalePlanError
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.target import append_rows
 from airflow_provider_rfr.store.deploys import read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore, open_store
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 T = TypeVar("T")
-
-_LEASE_SECONDS: Final = 2.0
-"""A deploy that died holds its lease for so long."""
-_PATIENCE: Final = 60.0
 
 
 class World:
@@ -64,12 +58,7 @@ class World:
         self._engine = engine
 
     def plan(self, spec: CatalogSpec, policies: Policies | None = None) -> Plan:
-        """What a deploy would do now."""
         return make_plan(spec, *observe(self.catalog, self.store, project=spec.project), policies=policies)
-
-    def recorded(self, spec: CatalogSpec) -> RegistryState:
-        """What the last deploy left."""
-        return observe(self.catalog, self.store, project=spec.project)[0]
 
     def deploy(self, spec: CatalogSpec, policies: Policies | None = None) -> Applied:
         """Plan and apply.
@@ -86,8 +75,9 @@ class World:
             spec=spec,
             sql=self._engine,
             actor="checks",
-            patience=_PATIENCE,
-            lease_seconds=_LEASE_SECONDS,
+            # A deploy that died holds its lease for so long.
+            lease_seconds=2.0,
+            patience=60.0,
         )
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -113,29 +103,26 @@ class Check:
         """Any number of times; changes nothing, and raises if anything is not as it must be."""
 
 
-Deploy = Callable[[World, CatalogSpec, random.Random], bool]
-"""A deploy of a version in some way; returns whether the version is deployed now."""
+Deploy = Callable[[World, CatalogSpec, random.Random], None]
+"""A deploy of a version in some way."""
 
 
-def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def upgrade(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Deploy it."""
     world.deploy(spec)
-    return True
 
 
-def crash(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def crash(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """A deploy that dies at one of its writes, or just gets through."""
     plan = world.plan(spec)
     mortal = _Mortal(world.store, chance.randrange(1, 4 + 3 * len(plan.steps)))
     with suppress(_Death):
         world.apply(plan, spec, cast(ControlStore, mortal))
-    return False
 
 
-def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
-    """Deploy as if everything had been another way before: every object has a step; ids, rows and what users made
-    stay."""
-    recorded = world.recorded(spec)
+def force(world: World, spec: CatalogSpec, chance: random.Random) -> None:
+    """Deploy as if everything had been different before: every object has a step; ids, rows and users' objects stay."""
+    recorded, _ = observe(world.catalog, world.store, project=spec.project)
     changed = [
         replace(each, definition="another way", raw_sql=each.raw_sql and f"{each.raw_sql} LIMIT 0")
         for each in recorded.objects
@@ -143,8 +130,7 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 
     def write(connection: Connection) -> None:
         base = (recorded.revision, recorded.version, read_registry(connection, spec.project).deploy_id)
-        now = world.store.now(connection)
-        write_registry(connection, spec.project, *base, now, entries=map(entry_of, changed))
+        write_registry(connection, spec.project, *base, world.store.now(connection), entries=map(entry_of, changed))
 
     world.store.run(write)
     plan = world.plan(spec)
@@ -152,12 +138,12 @@ def force(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
     if left := declared - {each.name.casefold() for each in plan.steps}:
         raise AssertionError(f"no step was forced for {', '.join(sorted(left))}")
     world.apply(plan, spec)
-    if {each.uuid for each in recorded.objects} != {each.uuid for each in world.recorded(spec).objects}:
+    after, _ = observe(world.catalog, world.store, project=spec.project)
+    if {each.uuid for each in recorded.objects} != {each.uuid for each in after.objects}:
         raise AssertionError("a forced migration gave an object another id")
-    return True
 
 
-def together(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
+def together(world: World, spec: CatalogSpec, chance: random.Random) -> None:
     """Two deploys of the version at once; one of them may find that the other was faster."""
 
     def run(plan: Plan) -> None:
@@ -166,7 +152,6 @@ def together(world: World, spec: CatalogSpec, chance: random.Random) -> bool:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, [world.plan(spec) for _ in range(2)]))
-    return True
 
 
 @dataclass(frozen=True)
@@ -184,16 +169,15 @@ class Scenario:
     before: tuple[tuple[Deploy, int], ...] = ()
 
 
+_NEWEST = (upgrade, 0)
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("no restart"),
-    Scenario("redeploy", 0, ((upgrade, 0),), before=((upgrade, 0),)),
-    *(Scenario(f"upgrade over {count}", count, ((upgrade, 0),)) for count in (1, 2, 4)),
-    *(
-        Scenario(f"upgrade over {count}, one by one", count, tuple((upgrade, left) for left in reversed(range(count))))
-        for count in (2, 4)
-    ),
-    Scenario("abandoned deploy, then another version", 2, ((crash, 1), (upgrade, 0))),
-    Scenario("crashes at random steps", 1, (*[(crash, 0)] * 3, (upgrade, 0))),
+    Scenario("redeploy", 0, (_NEWEST,), before=(_NEWEST,)),
+    *(Scenario(f"upgrade over {count}", count, (_NEWEST,)) for count in (1, 2, 4)),
+    Scenario("upgrade over 2, one by one", 2, ((upgrade, 1), _NEWEST)),
+    Scenario("upgrade over 4, one by one", 4, ((upgrade, 3), (upgrade, 2), (upgrade, 1), _NEWEST)),
+    Scenario("abandoned deploy, then another version", 2, ((crash, 1), _NEWEST)),
+    Scenario("crashes at random steps", 1, (*[(crash, 0)] * 3, _NEWEST)),
     Scenario("everything by force", 0, ((force, 0),)),
     Scenario("two deploys at once", 1, ((together, 0),)),
 )
@@ -205,7 +189,7 @@ def run_scenario(
     """Play a scenario in an empty world, and deploy and validate once more.
 
     :param versions: the oldest first
-    :param seed: of where crashes happen; say it when a scenario fails
+    :param seed: of where crashes happen
     :raises AssertionError: a check does not hold, or the last deploy had something to do
     """
     try:
@@ -218,19 +202,19 @@ def run_scenario(
 def _play(
     scenario: Scenario, checks: Sequence[Check], versions: Sequence[CatalogSpec], world: World, chance: random.Random
 ) -> None:
-    def version(left: int) -> CatalogSpec:
-        return versions[max(0, len(versions) - 1 - left)]
+    newest_first = [*reversed(versions), *[versions[0]] * scenario.begins]
 
     def validate() -> None:
         for check in (*checks, *checks):
             check.validate(world)
 
-    world.deploy(version(scenario.begins))
+    world.deploy(newest_first[scenario.begins])
     for check in checks:
         check.initialize(world)
     for number, deploys in enumerate((scenario.before, scenario.between), 1):
         for deploy, left in deploys:
-            if deploy(world, version(left), chance):
+            deploy(world, newest_first[left], chance)
+            if deploy is not crash:
                 validate()
         world.manipulated = number
         for check in checks:
@@ -253,15 +237,14 @@ class _Mortal:
 
     def __init__(self, store: ControlStore, dies_at: int) -> None:
         self._store = store
-        self._left = dies_at
-        self._lock = threading.Lock()
+        # Several threads write.
+        self._writes = itertools.count(1)
+        self._dies_at = dies_at
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def run(self, work: Callable[[Connection], T], *, patience: float = 60.0) -> T:
-        with self._lock:
-            self._left -= 1
-            if self._left <= 0:
-                raise _Death
+        if next(self._writes) >= self._dies_at:
+            raise _Death
         return self._store.run(work, patience=patience)

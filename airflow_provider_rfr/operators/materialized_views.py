@@ -183,8 +183,8 @@ def declared_materialized_views(
     :raises DeclarationError: with every mistake, its file and its line
     """
     from airflow_provider_rfr.builtins import Kind
-    from airflow_provider_rfr.builtins.inputs import declared_inputs
+    from airflow_provider_rfr.builtins.sql.facts import declared_inputs
 
-    spec = BuiltinsHook(objects, project=project, version=declared_version).spec
-    found = [each for each in spec.objects if each.kind is Kind.MATERIALIZED_VIEW and each.per_instance is None]
-    return [_DeclaredView(each, declared_inputs(each, spec), project, lake_conn_id) for each in found]
+    declared = BuiltinsHook(objects, project=project, version=declared_version).spec.by_key()
+    found = [each for each in declared.values() if each.kind is Kind.MATERIALIZED_VIEW and each.per_instance is None]
+    return [_DeclaredView(each, declared_inputs(each, declared), project, lake_conn_id) for each in found]

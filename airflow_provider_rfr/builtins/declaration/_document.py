@@ -1,20 +1,135 @@
-"""From a YAML document to the value that it declares: pydantic reads the value types, each mistake gets its line."""
+"""From YAML to declarations: pydantic reads the value types, and each mistake gets its line.
+
+Plain values mean what they mean in :mod:`airflow_provider_rfr.documents`. Aliases are refused: an object says
+everything itself, and a few lines can't expand without bounds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from itertools import takewhile
 from typing import Any, Final
 
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from airflow_provider_rfr.builtins.declaration._yaml import Flaw, Node
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, Place, Removed, Was, nearest, stable_id
+from airflow_provider_rfr.builtins.sql.parse import Flaw
+from airflow_provider_rfr.documents import plain_value
 from airflow_provider_rfr.exceptions import Problem
 from airflow_provider_rfr.sinks.spec import SinkSpec
+
+_DEEPEST: Final = 32
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TEXT: Final = "tag:yaml.org,2002:str"
+_TAGS: Final = (None, "!", _TEXT, "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_WRITE_OUT: Final = "write it out; an object says everything itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value and its place.
+
+    :ivar line: from 1, as is ``column``
+    :ivar value: None, a bool, a number or a text; a list of nodes; nodes by their keys
+    :ivar text: a plain value as it was written
+    :ivar raw: what the file has for a value without parts, with its quotes or its ``|``
+    """
+
+    line: int
+    value: Any
+    text: str | None = None
+    column: int = 1
+    raw: str = ""
+
+    def place_in(self, line: int, column: int) -> tuple[int, int | None]:
+        """Line and column in the file of a place in a text; no column where the file writes the text otherwise."""
+        raw, lines = self.raw, str(self.value).split("\n")
+        is_block, is_quoted = raw[:1] in ("|", ">"), raw[:1] in ("'", '"')
+        # Of what is not escaped, YAML changes nothing but white space.
+        places = range(raw.find("\n") + 1 if is_block else int(is_quoted), len(raw) - int(is_quoted))
+        ink = [each for each in places if not raw[each].isspace()]
+        number = len("".join("".join([*lines[: line - 1], lines[line - 1][: column - 1]]).split()))
+        if "".join(raw[each] for each in ink) != "".join("".join(lines).split()) or number >= len(ink):
+            return self.line, None
+        above, before = raw.count("\n", 0, ink[number]), raw.rfind("\n", 0, ink[number])
+        return self.line + above, ink[number] - before if above else self.column + ink[number]
+
+
+def documents(text: str) -> Iterator[tuple[Node, list[Flaw]]]:
+    """The documents of a text with what is wrong in them, empty ones left out.
+
+    A mistake of syntax ends the text: it comes with a node without a value, after the documents before it.
+    """
+    reader = _Reader(text)
+    try:
+        for event in reader.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                reader.flaws = []
+                node = reader.node(next(reader.events))
+                if node.value is not None or reader.flaws:
+                    yield node, reader.flaws
+        return
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        near = "".join(text.splitlines()[max(line - 2, 0) : line])
+        remedy = "indent with spaces: YAML takes no tabs" if "\t" in near else ""
+        flaw = Flaw(line, str(error.problem or error.context), remedy)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        flaw = Flaw(line, f"the character {chr(error.character)!r} is not allowed")
+    yield Node(flaw.line, None), [flaw]
+
+
+class _Reader:
+    """Makes nodes of events; ``flaws`` are those of the present document."""
+
+    def __init__(self, text: str) -> None:
+        self.events = iter(yaml.parse(text, Loader=_LOADER))
+        self.flaws: list[Flaw] = []
+        self._text = text
+
+    def node(self, event: Any, depth: int = 0) -> Node:
+        """The node that begins with an event; it takes all events of the node."""
+        start, end, line = event.start_mark, event.end_mark, event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            self._flaw(line, f"*{event.anchor} is an alias", _WRITE_OUT)
+            return Node(line, None)
+        if event.tag not in _TAGS:
+            self._flaw(line, f"the tag {event.tag} is not known")
+        if isinstance(event, yaml.ScalarEvent):
+            is_text = not event.implicit[0] or event.tag == _TEXT
+            value = event.value if is_text else plain_value(event.value)
+            return Node(line, value, event.value, start.column + 1, self._text[start.index : end.index])
+        if depth == _DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"it is nested more than {_DEEPEST} deep", problem_mark=start)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return Node(line, [self.node(each, depth + 1) for each in self._until(yaml.SequenceEndEvent)])
+        return Node(line, self._mapping(depth + 1))
+
+    def _mapping(self, depth: int) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        for event in self._until(yaml.MappingEndEvent):
+            key, value = self.node(event, depth), self.node(next(self.events), depth)
+            if not isinstance(key.value, str):
+                self._flaw(key.line, f"the key {key.text or 'here'} is not text", "put it in quotes")
+                continue
+            if key.value == "<<":
+                self._flaw(key.line, "<< merges mappings", _WRITE_OUT)
+            elif key.value in found:
+                self._flaw(key.line, f"duplicate key {key.value!r}", f"it is in line {found[key.value].line} too")
+            found.setdefault(key.value, value)
+        return found
+
+    def _until(self, end: type) -> Iterator[Any]:
+        return takewhile(lambda event: not isinstance(event, end), self.events)
+
+    def _flaw(self, line: int, problem: str, remedy: str = "") -> None:
+        self.flaws.append(Flaw(line, problem, remedy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +147,11 @@ _MODELS: Final[dict[str | None, type]] = {"instances": Instances, "removed": Rem
 _PARTS: Final = {"columns": Column, "was": Was, "sink": SinkSpec, "properties": str, "instances": str}
 """What is in these fields; plain values in those of texts are texts, as they were written."""
 _WANTED: Final = {
-    "string_type": "a text",
-    "uuid_type": "a text",
-    "enum": "a text",
+    **dict.fromkeys(("string_type", "uuid_type", "enum"), "a text"),
+    **dict.fromkeys(("dict_type", "dataclass_type"), "a mapping"),
     "bool_type": "true or false",
     "keep": "true, false or a text",
     "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "dataclass_type": "a mapping",
 }
 _SHOWN: Final = 40
 _adapter = cache(TypeAdapter)
@@ -109,9 +221,8 @@ def _flaw(node: Node, error: ErrorDetails) -> Flaw:
         return Flaw(there.line, f"{path} {there.text!r} is unknown", nearest(there.text, [each.value for each in Kind]))
     if kind == "uuid_parsing":
         return Flaw(there.line, f"{path} {there.text!r} is not a UUID", "leave it out to have one made from the name")
-    wanted = _WANTED.get(kind, kind.replace("_", " "))
-    if kind == "dataclass_type" and "was" in location:
-        wanted = "a text or a mapping"
+    was = kind == "dataclass_type" and "was" in location
+    wanted = "a text or a mapping" if was else _WANTED.get(kind, kind.replace("_", " "))
     quotes = "put it in quotes" if wanted == "a text" and there.text is not None else ""
     return Flaw(there.line, f"{path or 'the document'} is {_shown(there)}, not {wanted}", quotes)
 
@@ -134,30 +245,25 @@ def _inside(node: Node, location: Sequence[str | int]) -> tuple[str, Node]:
 def _shown(node: Node) -> str:
     if isinstance(node.value, (dict, list)):
         return "a mapping" if isinstance(node.value, dict) else "a list"
-    text = node.text or "nothing"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return (node.text or "nothing")[:_SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An object, and where each part of it was written.
-
-    :ivar node: its document; for what was declared in Python one without a value
-    :ivar ours: it is one of this package's own
-    """
+    """An object and its document; for what was declared in Python one without a value."""
 
     obj: BuiltinObject
     node: Node
-    ours: bool
 
-    def problem(self, path: str, problem: str, remedy: str = "", at: tuple[int, int] | None = None) -> Problem:
-        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place.
-
-        :param at: line and column in the text at that path
-        """
+    def problem(self, path: str, problem: str, remedy: str = "") -> Problem:
+        """Something wrong at a path, e.g. ``columns.2.type``, or at the nearest part around it that has a place."""
         _, there = _inside(self.node, path.split("."))
-        line, column = there.place_in(*at) if at is not None and there.raw else (there.line, None)
-        if at is not None and column is None:
-            problem = f"line {at[0]}, column {at[1]}: {problem}"
-        place = Place(self.obj.place.file, line)
-        return Problem(self.obj.name, problem, remedy, f"{place}" if column is None else f"{place}:{column}")
+        return Problem(self.obj.name, problem, remedy, str(Place(self.obj.place.file, there.line)))
+
+    def flaw(self, path: str, flaw: Flaw) -> Problem:
+        """Something wrong in the text at a path."""
+        _, there = _inside(self.node, [path])
+        line, column = there.place_in(flaw.line, flaw.column) if there.raw else (there.line, None)
+        if column is None:
+            return self.problem(path, f"line {flaw.line}, column {flaw.column}: {flaw.problem}", flaw.remedy)
+        return Problem(self.obj.name, flaw.problem, flaw.remedy, f"{Place(self.obj.place.file, line)}:{column}")

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
+from itertools import starmap
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from airflow_provider_rfr import __version__
-from airflow_provider_rfr.builtins.declaration._catalog import Catalog, instances_problems, removal_problems
-from airflow_provider_rfr.builtins.declaration._document import Declaration, Declared, Instances, read
-from airflow_provider_rfr.builtins.declaration._object import checked
-from airflow_provider_rfr.builtins.declaration._yaml import Node, documents
+from airflow_provider_rfr.builtins.declaration._document import Declaration, Declared, Instances, Node, documents, read
+from airflow_provider_rfr.builtins.declaration._rules import Catalog, checked, other_problems
 from airflow_provider_rfr.builtins.spec import BuiltinObject, CatalogSpec, Instance, Place, Removed
 from airflow_provider_rfr.exceptions import DeclarationError, Problem
 
@@ -28,17 +27,13 @@ Source = Path | str | BuiltinObject | Removed | Iterable["Source"]
 
 
 class _Collector:
-    """Reads sources.
-
-    :ivar whole: every document became a declaration
-    """
+    """Reads sources; each problem is a document, or a part of one, that became no declaration."""
 
     def __init__(self, project: str) -> None:
         self.declared: list[Declared] = []
         self.removed: list[Removed] = []
         self.instances: list[Instances] = []
         self.problems: list[Problem] = []
-        self.whole = True
         self._project = project
         self._files: set[Path] = set()
 
@@ -60,7 +55,7 @@ class _Collector:
         folder = files("airflow_provider_rfr.builtins").joinpath("own")
         for each in sorted(folder.iterdir(), key=lambda file: file.name):
             if each.name.endswith(_SUFFIXES):
-                self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}", ours=True)
+                self._text(each.read_text("utf-8"), f"airflow_provider_rfr/builtins/own/{each.name}")
 
     def add_entry_points(self) -> None:
         for each in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
@@ -77,23 +72,19 @@ class _Collector:
             found = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
             # A hidden folder may be the source itself.
             found = [each for each in found if not re.search(r"(^|/)\.", each.relative_to(path).as_posix())]
-        for each in found:
-            self._file(each)
         if not found:
             self._miss(str(path), "the folder has no YAML files")
+        for each in found:
+            try:
+                if (real := each.resolve()) not in self._files:
+                    self._files.add(real)
+                    self._text(each.read_text("utf-8-sig"), str(each))
+            except OSError as error:
+                self._miss(str(each), f"it can't be read: {error.strerror}")
+            except UnicodeDecodeError:
+                self._miss(str(each), "it is not text in UTF-8")
 
-    def _file(self, path: Path) -> None:
-        try:
-            real = path.resolve()
-            if real not in self._files:
-                self._files.add(real)
-                self._text(path.read_text("utf-8-sig"), str(path), ours=False)
-        except OSError as error:
-            self._miss(str(path), f"it can't be read: {error.strerror}")
-        except UnicodeDecodeError:
-            self._miss(str(path), "it is not text in UTF-8")
-
-    def _text(self, text: str, file: str, *, ours: bool) -> None:
+    def _text(self, text: str, file: str) -> None:
         for node, flaws in documents(text):
             found = None if flaws else read(node, Place(file, node.line), self._project, flaws)
             name = node.value.get("name") if isinstance(node.value, dict) else None
@@ -101,18 +92,17 @@ class _Collector:
             for each in flaws:
                 self._miss(str(Place(file, each.line)), each.problem, each.remedy, whose)
             if found is not None:
-                self._take(found, node, ours=ours)
+                self._take(found, node)
 
-    def _take(self, found: Declaration, node: Node | None = None, *, ours: bool = False) -> None:
+    def _take(self, found: Declaration, node: Node | None = None) -> None:
         if isinstance(found, BuiltinObject):
-            self.declared.append(Declared(found, node or Node(found.place.line or 1, None), ours))
+            self.declared.append(Declared(found, node or Node(found.place.line or 1, None)))
         elif isinstance(found, Removed):
             self.removed.append(found)
         else:
             self.instances.append(found)
 
     def _miss(self, place: str, problem: str, remedy: str = "", name: str = "") -> None:
-        self.whole = False
         self.problems.append(Problem(name, problem, remedy, place))
 
 
@@ -121,7 +111,6 @@ def load_objects(
     project: str = _OWN_PROJECT,
     version: str | None = None,
     entry_points: bool | None = None,
-    instances: Mapping[str, Mapping[str, str]] | None = None,
 ) -> CatalogSpec:
     """Read declarations; nothing has to be registered besides.
 
@@ -130,8 +119,6 @@ def load_objects(
     :param version: of the code that declares them; this package's, where it is not given
     :param entry_points: take in what this package and other installed ones declare; by default in the project ``rfr``
         alone, since what they declare is there once in a lake
-    :param instances: for the objects that are generated: by what ``per_instance`` names, the instances' names by their
-        ids, e.g. ``{"lake": {"eu": "Europe West"}}``. A YAML document of kind ``instances`` says the same
     :raises DeclarationError: with all problems
     """
     collected = _Collector(project)
@@ -139,20 +126,17 @@ def load_objects(
         collected.add_ours()
         collected.add_entry_points()
     collected.add(sources)
-    collected.add(Instances(*each, Place()) for each in (instances or {}).items())
-    declared, problems, flawed = list[Declared](), collected.problems, set[str]()
+    declared, problems, flawed = list[Declared](), [*collected.problems], set[str]()
     for each in collected.declared:
         obj, found = checked(each.obj)
         declared.append(replace(each, obj=obj))
         problems += [each.problem(one.field, one.problem, one.remedy) for one in found]
         flawed.update([obj.key] if found else ())
-    problems += Catalog(declared, flawed=flawed, whole=collected.whole).problems()
-    problems += [*removal_problems(collected.removed), *instances_problems(collected.instances)]
+    problems += Catalog(declared, flawed=flawed, whole=not collected.problems).problems()
+    problems += other_problems(collected.removed, collected.instances)
     if problems:
         raise DeclarationError.of(sorted(dict.fromkeys(problems), key=_by_place))
-    listed = {
-        each.name: tuple(Instance(*one) for one in sorted(each.instances.items())) for each in collected.instances
-    }
+    listed = {one.name: tuple(starmap(Instance, sorted(one.instances.items()))) for one in collected.instances}
     objects = sorted((each.obj for each in declared), key=lambda each: each.key)
     removed = sorted(collected.removed, key=lambda each: each.key)
     version = __version__ if version is None else version

@@ -22,8 +22,8 @@ from uuid import UUID
 from airflow_provider_rfr.builtins.desired import in_order
 from airflow_provider_rfr.builtins.execution.engine import SqlEngine
 from airflow_provider_rfr.builtins.execution.observe import read_recorded, view_reads
-from airflow_provider_rfr.builtins.inputs import tables_below
 from airflow_provider_rfr.builtins.spec import Dependency, Kind, nearest
+from airflow_provider_rfr.builtins.sql.facts import tables_below
 from airflow_provider_rfr.builtins.state import DEPLOY, MARKER, RecordedObject
 from airflow_provider_rfr.exceptions import ConfigurationError, RfrError, StepError
 from airflow_provider_rfr.lake.catalog import load_table

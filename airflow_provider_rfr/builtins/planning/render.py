@@ -31,9 +31,8 @@ _REASON_FIRST: Final = frozenset(
 """Actions whose reason says more than their changes."""
 _OF_DEPENDENTS: Final = frozenset({Action.BRIDGE, Action.HOLD, Action.RESUME_FROM_NEW, Action.RESEND})
 """Actions that the line of a dependent shows, or that end with the deploy."""
-_KINDS: Final = {Kind.MATERIALIZED_VIEW: "mview"}
 _DEEPER: Final = 4
-"""By so many characters a dependent's name begins further to the right."""
+"""Characters by which a dependent is indented."""
 _SHOWN_STALE: Final = 5
 _PREFIXES: Final = ("", "k", "M", "G", "T", "P")
 
@@ -67,7 +66,7 @@ def _text(plan: Plan) -> Iterator[str]:
     entries = list(_entries(plan))
     width = max((24, *(len(each.name) + _DEEPER * each.below for each in entries)))
     for each in entries:
-        indent, kind = " " * (6 if each.below else 2), _KINDS.get(each.kind, each.kind.value)
+        indent, kind = " " * (6 if each.below else 2), each.kind.value.replace("materialized_view", "mview")
         name = f"{kind:<{6 - each.below}} {each.name:<{width - _DEEPER * each.below}}"
         start = f"{indent}{each.sign} {name} {each.how:<15} "
         yield f"{start}{each.said[0]}".rstrip()
@@ -116,8 +115,8 @@ def _entries(plan: Plan) -> Iterator[_Entry]:
                 yield from below(each.uuid)
 
     for step in steps:
-        sign, said = _SIGNS.get(step.how, "~"), tuple(_said(step)) or ("",)
-        yield _Entry(sign, step.kind, _name(step), step.how.value, said)
+        said = tuple(_said(step)) or ("",)
+        yield _Entry(_SIGNS.get(step.how, "~"), step.kind, _name(step), step.how.value, said)
         yield from below(step.uuid)
     for blocked in plan.blocked:
         said = (*map(str, blocked.problems), *blocked.changes)
@@ -128,7 +127,7 @@ def _entries(plan: Plan) -> Iterator[_Entry]:
 
 
 def _name(each: Step | Dependent) -> str:
-    return f"{each.name}{'  (user)' if each.user else ''}"
+    return f"{each.name}  (user)" if each.user else each.name
 
 
 def _is_shown(step: Step, shown: set[tuple[UUID | None, str]]) -> bool:
@@ -138,8 +137,8 @@ def _is_shown(step: Step, shown: set[tuple[UUID | None, str]]) -> bool:
 
 
 def _said(step: Step) -> Iterator[str]:
-    if step.how in _REASON_FIRST or not step.changes:
-        yield from filter(None, [_reason(step)])
+    if (step.how in _REASON_FIRST or not step.changes) and (reason := _reason(step)):
+        yield reason
     yield from step.changes
     for column, expression in dict(step.details.get("expressions", {})).items():
         yield f"= {column}: {expression}"
@@ -175,24 +174,21 @@ def _notes(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "drift", f"{each.name}: {'; '.join(map(str, each.problems))}  (policy: {each.policy})"
     yield from (("note", warning) for warning in plan.warnings)
     if plan.stale:
-        more = f" and {len(plan.stale) - _SHOWN_STALE} more" if len(plan.stale) > _SHOWN_STALE else ""
-        names = f"{', '.join(plan.stale[:_SHOWN_STALE])}{more}"
+        more = [f"and {len(plan.stale) - _SHOWN_STALE} more"] if len(plan.stale) > _SHOWN_STALE else []
+        names = " ".join([", ".join(plan.stale[:_SHOWN_STALE]), *more])
         yield "note", f"`was` and `removed` no longer needed here: {names}; delete them once no lake needs them"
 
 
 def _last_line(plan: Plan) -> str:
     found = summary(plan)
-    if not plan.steps and plan.applicable and plan.done:
-        return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
     if not plan.steps and plan.applicable:
+        if plan.done:
+            return f"Nothing left but to record {_count(plan.done, 'object')} that an unfinished deploy changed."
         return f"No changes: {_count(found['unchanged'], 'object')} as declared."
-    optional = {"blocked": "blocked", "drift": "drifted"}
     parts = [
-        f"{found['add']} to add",
-        f"{found['change']} to change",
-        f"{found['remove']} to remove",
+        *(f"{found[name]} to {name}" for name in ("add", "change", "remove")),
         _count(found["rebind"], "rebind"),
-        *(f"{found[name]} {word}" for name, word in optional.items() if found[name]),
+        *(f"{found[name]} {word}" for name, word in (("blocked", "blocked"), ("drift", "drifted")) if found[name]),
         f"{found['data_loss']} data loss",
     ]
     stopped = "" if plan.applicable else " Nothing is done until what is blocked is decided."

@@ -1,14 +1,11 @@
 """What a query reads and returns, its mistakes, and its text with the stars written out.
 
-Facts that do not depend on the columns of tables are cached: parsing takes milliseconds, and a tree is too large to be
-kept for thousands of queries.
-
 A ``SELECT *`` is written out so that a column that is added later changes no view by itself. Only the star is
 replaced; the rest stays as its author wrote it, and that text is executed."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +14,8 @@ from typing import Final
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope
 
-from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, namespace_of, nearest
-from airflow_provider_rfr.builtins.sql.parse import canonical_sql, spliced, without_comments
+from airflow_provider_rfr.builtins.spec import QUERIED, BuiltinObject, Dependency, Kind, namespace_of, nearest
+from airflow_provider_rfr.builtins.sql.parse import Flaw, canonical_sql, spliced, without_comments
 from airflow_provider_rfr.builtins.sql.scopes import (
     ColumnsOf,
     Item,
@@ -36,14 +33,13 @@ from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What can be said of a query where the columns of tables are not known.
+    """What can be said of a query without knowing the columns of tables. It is cached: parsing takes milliseconds, and
+    a tree is too large to be kept for thousands of queries.
 
-    :ivar tables: the parts of each table's name where it is read, and the columns of it that are used there, as they
-        are compared; None: all, or it can't be known
+    :ivar tables: each table where it is read: the parts of its name, and its columns that are used there; None: all
     :ivar plain: it reads tables alone, no subquery and no function
     :ivar starred: its columns depend on those of its tables, by a star or a NATURAL JOIN
-    :ivar outputs: the names of its columns as their author wrote them; None: they depend on those of its tables, or
-        one has no name
+    :ivar outputs: the names of its columns as written; None: they depend on those of its tables, or one has no name
     """
 
     tables: tuple[tuple[Parts, tuple[str, ...] | None], ...]
@@ -54,18 +50,12 @@ class _Facts:
 
 @lru_cache(maxsize=65_536)
 def _facts_of(query: str) -> _Facts:
-    """The facts of a query.
-
-    :raises QueryError: it is not one query
-    :raises UnreadableQueryError: it can't be parsed
-    """
     scopes, outputs = Scopes(query, lambda name: None, ""), None
     # Fills the cache of canonical texts while the tokens of this query are still cached.
     canonical_sql(query)
     reader = _Reader(scopes)
-    if not reader.starred:
-        with suppress(QueryError):
-            outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
+    with suppress(QueryError):
+        outputs = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
     # No table may be missed, also if no scope has it for a source.
     tree = scopes.all[-1].expression.root()
     own = {each.alias for each in tree.find_all(exp.CTE)}
@@ -100,7 +90,7 @@ class _Reader:
     """Finds out whose the columns are that a query names.
 
     :ivar used: by a table's id: the parts of its name, and the columns of it that are used; ``*`` for all
-    :ivar missing: by its place in the text: a column that nothing has, as it is written, and where it was looked for
+    :ivar missing: by its place in the text: a column that nothing has, as written, and where it was looked for
     :ivar starred: there is a star, or a NATURAL JOIN
     """
 
@@ -179,32 +169,15 @@ def _gives(scope: Scope, name: str) -> bool:
     return any(isinstance(each, _MANY) or name in names_of(each) for each in given)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryProblem:
-    """A mistake in a query.
-
-    :ivar line: in its text, from 1, as is ``column``
-    """
-
-    line: int
-    column: int
-    problem: str
-    remedy: str
-
-
-def query_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[QueryProblem]:
+def query_flaws(query: str, columns_of: ColumnsOf, namespace: str) -> Iterator[Flaw]:
     """Columns that a query asks for, and that nothing it reads has.
 
     Where that is not sure, nothing is said: Spark looks at each query again before a deploy changes anything.
-
-    :param columns_of: None for what is not known here
-    :raises QueryError: as :func:`dependencies`
     """
     facts = _facts_of(query)
     tables = [(columns_of(full_name(parts, namespace)), used) for parts, used in facts.tables]
-    if facts.plain and all(
-        columns is None or (used is not None and {*used} <= {*map(str.casefold, columns)}) for columns, used in tables
-    ):
+    has_all = (known is None or (used is not None and {*used} <= {*map(str.casefold, known)}) for known, used in tables)
+    if facts.plain and all(has_all):
         # Saves parsing it again, which is what costs.
         return
     missing = _Reader(Scopes(query, columns_of, namespace)).missing
@@ -214,15 +187,14 @@ def query_problems(query: str, columns_of: ColumnsOf, namespace: str) -> Iterato
         whose = f"{names[0]} has" if len(names) == len(sources) == 1 else "there is"
         known = {name.written for each in sources for name in each.columns}
         line, column = query.count("\n", 0, start) + 1, start - query.rfind("\n", 0, start)
-        yield QueryProblem(line, column, f"{whose} no column {word}", nearest(word, known))
+        yield Flaw(line, f"{whose} no column {word}", nearest(word, known), column)
 
 
 def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
     """What a query reads, sorted by name.
 
     :param namespace: of names that have none
-    :param known: names of tables, as they are compared. Of ``ops.runs.history`` it is ``ops.runs`` that is read, if
-        that one is known
+    :param known: names of tables, as they are compared; of ``ops.runs.history``, ``ops.runs`` is read if it is known
     :raises QueryError: it is not one query
     :raises UnreadableQueryError: it can't be parsed
     """
@@ -239,17 +211,17 @@ def dependencies(query: str, namespace: str, *, known: Container[str] = ()) -> t
 
 
 def object_reads(obj: BuiltinObject, *, known: Container[str] = ()) -> tuple[Dependency, ...]:
-    """What an object reads: by its query, its ``depends_on``, or as a sink.
+    """What an object reads: by its query, its ``depends_on``, or as a sink; a field of another kind counts for nothing.
 
-    :raises QueryError: as :func:`dependencies`; a query that can't be parsed is taken to read what ``depends_on`` says
+    :raises QueryError: as :func:`dependencies`; but a query that can't be parsed reads what ``depends_on`` names
     """
-    if obj.sink is not None:
+    if obj.sink is not None and obj.kind is Kind.SINK:
         columns = tuple(sorted(name.casefold() for name in obj.sink.columns)) or None
         return (Dependency(obj.sink.source.casefold(), None, columns),)
     found = {name: Dependency(name) for name in map(str.casefold, obj.depends_on)}
     try:
-        reads = dependencies(obj.query, namespace_of(obj.name), known=known) if obj.query is not None else ()
-        found |= {each.name: each for each in reads}
+        if obj.query and obj.kind in QUERIED:
+            found |= {each.name: each for each in dependencies(obj.query, namespace_of(obj.name), known=known)}
     except UnreadableQueryError:
         if not found:
             raise
@@ -269,7 +241,6 @@ def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "") -> str:
 
     ``NATURAL JOIN`` is refused as well, since it depends on columns that are not named.
 
-    :param columns_of: the columns that are recorded, or declared, by name as it is compared
     :param namespace: of tables that are named without one
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
@@ -302,11 +273,10 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
 
     :raises QueryError: one has no name, or what a star stands for is not known
     """
-    found = _facts_of(query).outputs
-    if found is None:
-        scopes = Scopes(query, columns_of, namespace)
-        found = tuple(each.written for each in scopes.outputs(scopes.all[-1]))
-    return found
+    if (found := _facts_of(query).outputs) is not None:
+        return found
+    scopes = Scopes(query, columns_of, namespace)
+    return tuple(each.written for each in scopes.outputs(scopes.all[-1]))
 
 
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
@@ -330,3 +300,33 @@ def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
         return known[key]
 
     return columns_of
+
+
+def tables_below(reads: Iterable[str], of_view: Callable[[str], Iterable[str] | None]) -> tuple[str, ...]:
+    """The names that no view has, sorted; all names are as they are compared.
+
+    :param of_view: what the view of a name reads; None: the name is no view's. Called once for each name
+    """
+    waiting, found = list(reads), dict[str, Iterable[str] | None]()
+    # The list grows while it is read.
+    for name in waiting:
+        if name not in found:
+            found[name] = of_view(name)
+            waiting += found[name] or ()
+    return tuple(sorted(name for name, inside in found.items() if inside is None))
+
+
+def declared_inputs(obj: BuiltinObject, declared: Mapping[str, BuiltinObject]) -> tuple[str, ...]:
+    """The tables that a declared query reads. What is not declared is taken for a table with a name in lower case.
+
+    :param declared: all objects, by their keys
+    """
+
+    def reads(each: BuiltinObject) -> list[str]:
+        return [read.name for read in object_reads(each, known=declared)]
+
+    def of_view(name: str) -> list[str] | None:
+        found = declared.get(name)
+        return reads(found) if found is not None and found.kind is Kind.VIEW else None
+
+    return tuple(declared[name].name if name in declared else name for name in tables_below(reads(obj), of_view))

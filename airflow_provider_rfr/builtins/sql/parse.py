@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
@@ -20,12 +20,26 @@ from airflow_provider_rfr.exceptions import QueryError, UnreadableQueryError
 from airflow_provider_rfr.lake.types import is_plain
 
 _SPARK: Final = Dialect.get_or_raise("spark")
+_KEYWORDS: Final = frozenset(word for each in _SPARK.tokenizer_class.KEYWORDS for word in each.upper().split())
+"""Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
 _RULES: Final = 1
 """Goes up when :func:`canonical_sql` writes anything differently."""
 CANONICALIZER: Final = f"sqlglot/{version('sqlglot')} rules/{_RULES}"
 """Names the writer of a canonical text; texts of two writers are never compared."""
 _INK = re.compile(r"\S")
 _AS_WRITTEN = {each for each in TokenType if each.name.endswith("STRING")} | {TokenType.IDENTIFIER}
+
+
+class Flaw(NamedTuple):
+    """Something wrong in a text.
+
+    :ivar line: from 1, as is ``column``; a column of 0 is not known
+    """
+
+    line: int
+    problem: str
+    remedy: str = ""
+    column: int = 0
 
 
 @lru_cache(maxsize=8)
@@ -57,7 +71,7 @@ def without_comments(query: str) -> str:
 def canonical_sql(query: str) -> str:
     """The same text for queries that differ in whitespace, comments and the case of keywords and bare names alone.
 
-    It is for comparing, never for executing. A query that can't be tokenized is compared unchanged.
+    For comparing, never for executing. A query that can't be tokenized is compared unchanged.
     """
     try:
         return " ".join(_words(without_comments(query), tokens(query)))
@@ -85,16 +99,9 @@ def _words(query: str, found: Sequence[Token]) -> Iterator[str]:
             yield from text.lower().split()
 
 
-@cache
-def _keywords() -> frozenset[str]:
-    """Every word that is a keyword, or a part of one, as in ``GROUP BY``."""
-    keywords = _SPARK.tokenizer_class.KEYWORDS
-    return frozenset(word for each in keywords for word in each.upper().split())
-
-
 def identifier(name: str) -> str:
     """The name as it is written in a query: in backticks, unless it can't be taken for a keyword."""
-    if is_plain(name) and name.upper() not in _keywords():
+    if is_plain(name) and name.upper() not in _KEYWORDS:
         return name
     return "`" + name.replace("`", "``") + "`"
 
@@ -156,10 +163,7 @@ def parse_query(query: str) -> exp.Query:
 
 
 def check_expression(expression: str) -> None:
-    """Refuse what is not an expression over the columns of one table.
-
-    :raises QueryError: what is wrong with it
-    """
+    """Refuse, by a :class:`QueryError`, what is not an expression over the columns of one table."""
     if not expression.strip():
         raise QueryError("it is empty")
     tree = parse_query(f"SELECT {expression}\nAS x")
@@ -175,14 +179,9 @@ def _check_words(query: str, words: list[Token]) -> None:
         raise QueryError("a comment ends in a backslash", "Spark would take the next line for a part of the comment")
     kinds = [each.token_type for each in words]
     if TokenType.SEMICOLON in kinds:
-        if {*kinds[kinds.index(TokenType.SEMICOLON) :]} == {TokenType.SEMICOLON}:
-            raise QueryError("it ends in a semicolon", "leave it out: the query becomes a part of other statements")
-        raise QueryError("it is more than one statement", "write one document for each")
-    first = words[0].text.upper()
-    if first in ("VALUES", "TABLE"):
-        raise QueryError(f"it begins with {first}", "write SELECT and the columns")
+        raise QueryError("it is more than one statement, or ends in a semicolon", "write one query, and leave that out")
     if kinds[0] not in _BEGINNINGS:
-        raise QueryError(f"it begins with {first!r}", _ONE_SELECT)
+        raise QueryError(f"it begins with {words[0].text.upper()!r}", _ONE_SELECT)
     if TokenType.L_BRACE in kinds:
         raise QueryError("it has braces", "a query is not a template; write it out")
 
@@ -204,8 +203,6 @@ def _columns_in(expression: str) -> tuple[tuple[str, int, int], ...]:
     """The columns that an expression reads, as they are compared, with the places of their names in its text.
 
     Of ``a.b`` it is ``a``: expressions are over one table's columns, so the rest is a field of a struct.
-
-    :raises ValueError: it can't be parsed as an expression over columns
     """
     try:
         words = [each.parts[0] for each in sqlglot.parse_one(expression, read=_SPARK).find_all(exp.Column)]

@@ -1,4 +1,4 @@
-"""What the SELECTs of a query read and give, and replacing table names in its text."""
+"""What the SELECTs of a query read and give, and its text with other names of tables."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ ColumnsOf = Callable[[str], tuple[str, ...] | None]
 
 
 def scopes_of(query: str) -> list[Scope]:
-    """The scopes of a query, inner ones first; the parsed query in them is shared.
-
-    :raises QueryError: as :func:`parse_query`, or two sources have one name
-    """
+    """The scopes of a query, inner ones first; the parsed query in them is shared."""
     try:
         return traverse_scope(parse_query(query))
     except SqlglotError as error:
@@ -33,7 +30,7 @@ def scopes_of(query: str) -> list[Scope]:
 
 
 def table_parts(node: exp.Expr) -> Parts:
-    """The parts of a table's name; none, if it is a function or a query."""
+    """The parts of a table's name; none of a function or a query."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, (exp.Identifier, exp.Dot)):
         return ()
     return tuple(each.name for each in node.parts)
@@ -43,11 +40,6 @@ def full_name(parts: Parts, namespace: str) -> str:
     """The name as objects' names are compared."""
     whole = ".".join(map(quoted, parts))
     return f"{namespace.casefold()}.{whole}" if len(parts) == 1 and namespace else whole
-
-
-def _is_fixed(table: exp.Expr) -> bool:
-    """Whether the query says at which snapshot it reads the table, which may have had other columns then."""
-    return bool(table.args.get("version") or table.args.get("when"))
 
 
 def is_natural(node: exp.Expr | None) -> bool:
@@ -148,17 +140,16 @@ class Scopes:
         if isinstance(source, Scope) and not (isinstance(source.expression, exp.UDTF) and given):
             return _renamed(self.outputs(source), given, alias)
         name = full_name(parts, self._namespace)
-        names = self._columns_of(name) if name and not _is_fixed(node) else None
+        # At another snapshot it may have had other columns.
+        fixed = node.args.get("version") or node.args.get("when")
+        names = self._columns_of(name) if name and not fixed else None
         if names is None and not given:
             remedy = "write them out" if name else _NAME_THEM
             raise QueryError(f"the columns of {name or 'a function'} are not known here", remedy)
         return given if names is None else _renamed(tuple(map(Name, names)), given, alias)
 
     def outputs(self, scope: Scope) -> tuple[Name, ...]:
-        """The columns of a scope's result.
-
-        :raises QueryError: a column has no name, or a star can't be written out
-        """
+        """The columns of a scope's result; refuses one without a name, and a star that can't be written out."""
         if id(scope) not in self._outputs:
             # A recursive query reads itself by a scope that knows nothing of its names.
             holder = scope.expression.find_ancestor(exp.CTE) if scope.is_cte else scope.expression.parent
@@ -180,10 +171,7 @@ class Scopes:
             yield from found
 
     def star(self, scope: Scope, star: exp.Star) -> list[Item]:
-        """The columns that a star, alone or behind a table's name, expands to, in Spark's order.
-
-        :raises QueryError: one is not known, or two have one name
-        """
+        """The columns that a star, alone or behind a table's name, expands to, in Spark's order."""
         column, except_ = star.parent, star.args.get("except_") or ()
         if star.args.get("replace") or star.args.get("rename") or star.args.get("ilike"):
             raise QueryError("a star has more behind it than EXCEPT", "write the columns out")
@@ -207,16 +195,15 @@ class Scopes:
         return [Item(None, each) for each in found[0].columns]
 
     def items(self, scope: Scope) -> list[Item]:
-        """The columns of all sources; raises as :meth:`star`."""
+        """The columns of all sources; refuses an unknown one, and two of one name."""
         sources, items = self.sources(scope), list[Item]()
         if not sources:
             raise QueryError("a star stands where there is no FROM", "write its columns out")
-        unknown = [each.unknown for each in sources if each.unknown is not None]
         for each in sources:
             alias = each.alias.written if isinstance(each.alias, Name) and len(sources) > 1 else None
-            items = _joined(items, [Item(alias, name) for name in each.columns], _place(each.node), whole=not unknown)
+            items = _joined(items, [Item(alias, name) for name in each.columns], _place(each.node))
         known = f"known are {', '.join(map(str, items))}" if items else ""
-        if unknown:
+        if unknown := [each.unknown for each in sources if each.unknown is not None]:
             raise QueryError(unknown[0].problem, "; ".join(filter(None, [unknown[0].remedy, known])))
         names = [each.name for each in items]
         if len(sources) > 1 and any(each.source is None and names.count(each.name) > 1 for each in items):
@@ -242,13 +229,10 @@ def names_of(projection: exp.Expr) -> list[Name]:
     return [name] if isinstance(name, Name) else []
 
 
-def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole: bool) -> list[Item]:
-    """The columns of both sides of a join.
-
-    :param whole: all of them are known
-    """
-    theirs = {each.name for each in right}
+def _joined(left: list[Item], right: list[Item], join: exp.Expr | None) -> list[Item]:
+    """The columns of both sides of a join."""
     if is_natural(join):
+        theirs = {each.name for each in right}
         both = ", ".join(identifier(each.name.written) for each in left if each.name in theirs)
         remedy = f"write USING ({both})" if both else "write USING and the columns"
         raise QueryError("NATURAL JOIN joins by whatever columns both sides happen to have", remedy)
@@ -256,14 +240,8 @@ def _joined(left: list[Item], right: list[Item], join: exp.Expr | None, *, whole
         return [*left, *right]
     using = [each.this for each in join.args.get("using") or ()]
     first = [Item(None, each.name) for name in using for each in left if each.name == name]
-    if join.is_semi_or_anti_join:
-        right = []
-    if not using or not whole:
-        return [*left, *right]
-    if len(first) != len(using) or not theirs.issuperset(using):
-        names = ", ".join(each.written for each in using)
-        raise QueryError(f"USING ({names}) needs one column of each name on each side")
-    return [*first, *(each for each in (*left, *right) if each.name not in using)]
+    rest = left if join.is_semi_or_anti_join else [*left, *right]
+    return [*first, *(each for each in rest if each.name not in using)]
 
 
 def _given(node: exp.Expr | None) -> tuple[Name, ...]:
@@ -282,26 +260,22 @@ def _renamed(names: tuple[Name, ...], given: tuple[Name, ...], what: str) -> tup
 class NamedTable:
     """A table where a query names it.
 
-    :ivar name: as objects' names are compared
+    :ivar name: as objects' names are compared, as are its ``parts``
     :ivar written: as the author wrote it
-    :ivar parts: of the name, as they are compared
     :ivar aliased: it has a name of its own in the query
-    :ivar fixed: the query says at which snapshot or time it reads it
     """
 
     name: str
     written: str
     parts: Parts
     aliased: bool
-    fixed: bool
 
 
 def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], str | None]) -> str:
     """The query with some tables' names replaced; nothing else is touched.
 
-    :param namespace: of names that have none
     :param replace: what stands for a table's name from now on; None: the name
-    :raises QueryError: as :func:`scopes_of`
+    :raises QueryError: it can't be parsed
     """
     places: dict[tuple[int, int], NamedTable] = {}
     for table in (each for scope in scopes_of(query) for each in scope.sources.values()):
@@ -309,6 +283,6 @@ def replace_tables(query: str, namespace: str, replace: Callable[[NamedTable], s
             start, end = table.parts[0].meta.get("start"), table.parts[-1].meta.get("end")
             if start is not None and end is not None:
                 text, name = query[start : end + 1], full_name(parts, namespace)
-                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias), _is_fixed(table))
-    edits = ((*place, replace(places[place])) for place in sorted(places, reverse=True))
+                places[start, end + 1] = NamedTable(name, text, parts, bool(table.alias))
+    edits = ((*place, replace(table)) for place, table in places.items())
     return spliced(query, ((start, end, put) for start, end, put in edits if put is not None))

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
 from airflow_provider_rfr.exceptions import DeclarationError
-from tests.unit.builtins.declaring import load, loaded, problems, write
+from tests.unit.builtins.declaring import load, loaded, problems
 
 T = "kind: table\nname: ops.t\ncolumns: [{name: a, type: int}, {name: B, type: int}]"
 
@@ -39,27 +39,13 @@ def test_an_id_is_unique_and_an_old_name_given_away_asks_for_another_one(tmp_pat
     assert "give the newer object an id of its own" in found[0]
 
 
-def test_names_below_a_table_are_those_of_its_metadata(tmp_path: Path) -> None:
-    found = problems(tmp_path, catalog(T, T.replace("ops.t", "ops.T.history")))
-    assert found == [
-        ":6: ops.T.history: its namespace ops.t is an object: :1; names below a table are those of its metadata"
-    ]
-
-
-def test_the_packages_own_namespace_is_closed(tmp_path: Path) -> None:
-    folder = write(tmp_path, a=T.replace("ops.t", "rfr_system.mine"))
-    with pytest.raises(DeclarationError, match="the namespace rfr_system is this package's own"):
-        load(folder, entry_points=True)
-    assert load(folder, entry_points=False).objects
-
-
 @pytest.mark.parametrize(
     ("query", "told"),
     [
         ("DROP TABLE ops.t", "ops.v: it begins with 'DROP'; a view is one SELECT, which creates and changes nothing"),
         (
             "SELECT a FROM ops.t;",
-            "ops.v: it ends in a semicolon; leave it out: the query becomes a part of other statements",
+            "ops.v: it is more than one statement, or ends in a semicolon; write one query, and leave that out",
         ),
         (
             "SELECT a FROM ops.t WHERE",

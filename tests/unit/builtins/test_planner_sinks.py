@@ -100,7 +100,7 @@ def test_where_nobody_chose_nothing_is_emptied_and_nothing_is_sent_again() -> No
     catalog.attach("bob.k", T.id)
     wanted = spec("1.1", EMPTIED)
     assert problems(catalog.plan(wanted)) == [
-        "ops.t is emptied: say what becomes of the sink, by sinks: {bob.k: hold | resume_from_new | resend}"
+        "ops.t is emptied: say what it is to do, by sinks: {bob.k: hold | resume_from_new | resend}"
     ]
     found = catalog.plan(wanted, sinks={"bob.k": "hold"})
     assert found.applicable and found.steps[0].how is Action.HOLD

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Column, Kind, stable_id
-from airflow_provider_rfr.builtins.sql.facts import QueryProblem, declared_columns, query_problems
+from airflow_provider_rfr.builtins.sql.facts import declared_columns, query_flaws
+from airflow_provider_rfr.builtins.sql.parse import Flaw
 from tests.unit.builtins.declaring import PATIENT
 from tests.unit.builtins.spark_queries import COLUMNS, QUERIES
 
 
-def told(query: str) -> list[QueryProblem]:
-    return list(query_problems(query, COLUMNS.get, "ops"))
+def told(query: str) -> list[Flaw]:
+    return list(query_flaws(query, COLUMNS.get, "ops"))
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -103,13 +104,13 @@ def test_views_over_views_have_the_columns_that_their_queries_give() -> None:
         [table, view("ops.v", "SELECT *, 1 AS c FROM ops.t"), view("ops.w", "SELECT a AS x FROM ops.v")]
     )
     query = "SELECT v.a, v.c, w.x, v.d, w.b FROM ops.v JOIN ops.w ON v.a = w.x"
-    found = list(query_problems(query, columns_of, "ops"))
+    found = list(query_flaws(query, columns_of, "ops"))
     assert [each.problem for each in found] == ["ops.v has no column d", "ops.w has no column b"]
     assert found[1].remedy == "allowed: x"
 
 
 def test_nothing_is_told_of_what_is_not_known() -> None:
-    assert list(query_problems("SELECT zz, t.yy FROM ops.t", lambda name: None, "ops")) == []
+    assert list(query_flaws("SELECT zz, t.yy FROM ops.t", lambda name: None, "ops")) == []
     assert told("SELECT zz FROM ops.t, raw.unknown") == []
 
 

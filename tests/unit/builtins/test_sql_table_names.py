@@ -11,7 +11,7 @@ from airflow_provider_rfr.exceptions import UnreadableQueryError
 
 
 def pinned(table: NamedTable) -> str | None:
-    return f"{table.written} VERSION AS OF 7" if table.name == "ops.runs" and not table.fixed else None
+    return f"{table.written} VERSION AS OF 7" if table.name == "ops.runs" else None
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,6 @@ def pinned(table: NamedTable) -> str | None:
             "SELECT 1 FROM ops.runs AS r, runs r2",
             "SELECT 1 FROM ops.runs VERSION AS OF 7 AS r, runs VERSION AS OF 7 r2",
         ),
-        ("SELECT 1 FROM ops.runs VERSION AS OF 3", "SELECT 1 FROM ops.runs VERSION AS OF 3"),
         ("WITH runs AS (SELECT 1 AS a) SELECT a FROM runs", "WITH runs AS (SELECT 1 AS a) SELECT a FROM runs"),
         ("SELECT 1 FROM ops.runs.history", "SELECT 1 FROM ops.runs.history"),
         (

@@ -345,7 +345,7 @@ def test_a_table_that_goes_while_one_like_it_comes_is_asked_about_and_keeps_its_
     place.deploy(spec("1.0", OLD))
     place.append("ops.x", {"id": 1, "n": 5})
     wanted = spec("2.0", table("ops.y", "id bigint", "n int"))
-    told_of = f"ops.y comes and is like it. If that is its new name, write id: {OLD.id} there"
+    told_of = f"ops.y comes and is like it. If it is the same, write id: {OLD.id} there"
     with pytest.raises(BlockedPlanError, match=told_of):
         place.apply(place.plan(wanted), wanted)
     assert place.plan(wanted).blocked[0].paste == (f"id: {OLD.id}  # in ops.y, if that is its new name",)
