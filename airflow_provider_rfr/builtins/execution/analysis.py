@@ -11,7 +11,6 @@ from airflow_provider_rfr.builtins.execution.work import Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import QUERIED, STORED, Column, Kind
 from airflow_provider_rfr.builtins.state import RecordedObject
-from airflow_provider_rfr.exceptions import DeployError, LeaseLostError, RfrError
 
 
 def analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
@@ -19,18 +18,8 @@ def analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
 
     :returns: by name of each view that is bridged, as it is compared: the outputs of its present text over what it is
         going to read
-    :raises DeployError: a text can't be run; nothing was done
-    :raises LeaseLostError: another deploy took over
+    :raises RfrError: a text can't be run
     """
-    try:
-        return _analyse(work, sql)
-    except LeaseLostError:
-        raise
-    except RfrError as error:
-        raise DeployError(f"{error}; nothing was done") from error
-
-
-def _analyse(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
     objects = {each.uuid: each for each in work.objects.values()}
     reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
     order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]

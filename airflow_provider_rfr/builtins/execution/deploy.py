@@ -28,6 +28,7 @@ from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
     DeployError,
+    LeaseLostError,
     RfrError,
     StalePlanError,
 )
@@ -61,6 +62,10 @@ class AppliedStep:
     how: str
     found: bool = False
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
+        return cls(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +148,8 @@ def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied |
         evidence = {
             each.seq: orjson.loads(each.evidence or "{}") for each in deploys.steps_of(connection, last.deploy_id)
         }
-    steps = (_applied(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
+    steps = (AppliedStep.of(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
     return Applied(last.deploy_id, last.plan_hash, last.state.value, tuple(steps), last.revision or 0)
-
-
-def _applied(step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
-    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
 def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
@@ -180,7 +181,12 @@ def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
     if work.sql is None:
         more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
         raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-    work.bridged.update(analyse(work, work.sql))
+    try:
+        work.bridged.update(analyse(work, work.sql))
+    except LeaseLostError:
+        raise
+    except RfrError as error:
+        raise DeployError(f"{error}; nothing was done") from error
 
 
 def _journalled(work: Work, step: Step) -> AppliedStep:
@@ -241,7 +247,7 @@ def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
         raise mechanism.refused("the catalog does not show its change")
     evidence = mechanism.evidence()
     work.lease.write(end)
-    return _applied(step, evidence, found=found)
+    return AppliedStep.of(step, evidence, found=found)
 
 
 def _do(work: Work, mechanism: Mechanism) -> None:
