@@ -30,7 +30,7 @@ from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Garbage, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import PATIENCE, Lease, acquire
+from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,13 +50,13 @@ class Collected:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def gc(*, project: str, catalog: Catalog, store: ControlStore, patience: float = PATIENCE) -> Collected:
+def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
     """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
 
-    :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
+    :raises DeployBusyError: another deploy holds the lease
     """
     outcomes: dict[str, tuple[str, str]] = {}
-    with acquire(store, project, patience=patience) as lease:
+    with acquire(store, project) as lease:
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
@@ -106,13 +106,7 @@ _MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
 
 
 def forget_objects(
-    names: Collection[str],
-    *,
-    project: str,
-    catalog: Catalog,
-    store: ControlStore,
-    sql: SqlEngine | None = None,
-    patience: float = PATIENCE,
+    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SqlEngine | None = None
 ) -> tuple[str, ...]:
     """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
 
@@ -122,7 +116,7 @@ def forget_objects(
     :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
     :raises DeployBusyError: another deploy holds the lease
     """
-    with acquire(store, project, patience=patience) as lease:
+    with acquire(store, project) as lease:
         with store.read() as connection:
             recorded, deploy_id = read_recorded(connection, project), read_registry(connection, project).deploy_id
         by_key = {each.key: each for each in recorded.objects}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlglot import exp
 
-from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
 from airflow_provider_rfr.builtins.spark._tasks import RESULT, WriteRows
 from airflow_provider_rfr.builtins.spark.session import (
     SparkSettings,
@@ -56,8 +56,8 @@ class _Rewritten(NamedTuple):
     files: tuple[StoredFile, ...]
 
 
-class SparkSqlEngine:
-    """A :class:`SqlEngine`; Spark is started when the first statement needs it. Not for several threads at once.
+class SparkSqlEngine(SqlEngine):
+    """The engine on Spark, which is started when the first statement needs it. Not for several threads at once.
 
     :param session: one of :func:`open_session`; None: it is opened when it is needed
     """
@@ -109,11 +109,6 @@ class SparkSqlEngine:
         columns: Sequence[Column],
         replace: bool,
     ) -> None:
-        """See :meth:`SqlEngine.create_view`.
-
-        :raises SchemaError: the query gives the declared columns in another order
-        :raises SparkJobError: the query can't be run, or the name is taken
-        """
         there = find_view(self._catalog, name) if replace else None
         catalog, namespace = self._lake.name, namespace_of(name)
         before: Sequence[LiveColumn] = ()
@@ -134,10 +129,6 @@ class SparkSqlEngine:
         self._sql(f"view {name}", f"DROP VIEW IF EXISTS {table_name(name, self._lake.name)}")
 
     def rename_view(self, old: str, new: str) -> None:
-        """See :meth:`SqlEngine.rename_view`.
-
-        :raises SparkJobError: there is neither one of the old name nor one of the new
-        """
         names, catalog = view_names(self._catalog), self._lake.name
         if old.casefold() in names or new.casefold() not in names:
             statement = f"ALTER VIEW {table_name(old, catalog)} RENAME TO {table_name(new, catalog)}"
@@ -157,12 +148,6 @@ class SparkSqlEngine:
     def analyse(
         self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]
     ) -> Sequence[Outputs | None]:
-        """See :meth:`SqlEngine.analyse`.
-
-        :raises ConfigurationError: there are views, and the catalog can't hold any
-        :raises SchemaError: a query does not give the columns that are declared
-        :raises SparkJobError: a query can't be run
-        """
         if not holds_views(self._catalog) and (views := [each.name for each in queries if each.is_view]):
             problem = f"{views[0]} is a view, and the catalog {self._lake.name} can't hold views"
             raise ConfigurationError("lake", problem, "declare it as a materialized_view, or use a catalog with views")
@@ -205,11 +190,6 @@ class SparkSqlEngine:
     def compute(
         self, *, query: str, table: str, target: FileTarget, snapshot: int | None = None
     ) -> tuple[StoredFile, ...]:
-        """See :meth:`SqlEngine.compute`.
-
-        :raises SchemaError: the query's columns or values don't fit the table
-        :raises SparkJobError: Spark can't run the query
-        """
         if snapshot is None:
             return self._compute(query, table, target)
         layout, last = target.layout, self._last
