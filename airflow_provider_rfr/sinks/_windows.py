@@ -73,7 +73,6 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 _SKIPPED: Final = frozenset({Brings.NOTHING, Brings.LESS, Brings.MIGRATION})
-_SAME_ROWS: Final = frozenset({Brings.NOTHING})
 Values = dict[str, Any]
 """Columns of the sink's row that are to be written."""
 
@@ -95,7 +94,7 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | No
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = _SAME_ROWS if is_diff else _SKIPPED
+    skipped = frozenset({Brings.NOTHING}) if is_diff else _SKIPPED
     if passed := list(takewhile(lambda each: each.brings in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first, last = line[0], line[-1].snapshot_id

@@ -38,9 +38,8 @@ class SinkStep(Mechanism):
         elif how in (Action.CREATE, Action.METADATA):
             spec, source = self._declared().sink, UUID(details["source"])
             assert spec is not None
-            register_sink(
-                connection, identity, self.name, spec, source, details["columns"], details.get("renamed", {}), now
-            )
+            columns, renamed = details["columns"], details.get("renamed", {})
+            register_sink(connection, identity, self.name, spec, source, columns, renamed, now)
         else:
             about = str(details.get("since", self.work.deploy_id))
             decide_sink(connection, identity, how.value, self.step.reason, now, about=about)
