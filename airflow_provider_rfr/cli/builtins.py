@@ -14,7 +14,7 @@ from airflow_provider_rfr.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_provider_rfr.builtins import Applied, Plan
-    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
     from airflow_provider_rfr.hooks.builtins import BuiltinsHook
 
 

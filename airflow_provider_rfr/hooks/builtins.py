@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         RegistryState,
     )
     from airflow_provider_rfr.builtins.execution.engine import SqlEngine
-    from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+    from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
     from airflow_provider_rfr.store.engine import ControlStore
 
 PROJECT = "rfr"
@@ -182,7 +182,8 @@ class BuiltinsHook(BaseHook):
         :param settings: Spark's own, e.g. ``spark.master``
         :param jars: Iceberg's runtime and the database's driver, where Maven Central can't be reached
         """
-        from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+        from airflow_provider_rfr.builtins.spark.session import SparkSettings
 
         return SparkSqlEngine(self.lake.settings(), SparkSettings(dict(settings), tuple(jars)))
 

@@ -38,16 +38,14 @@ class Pin:
 
     def find(self, columns: Columns) -> tuple[str, int] | None:
         """The column in a schema: by its ids, or else by its names."""
-        by_id = {each[1]: each for each in columns}
-        by_name = {each[0].casefold(): each for each in columns}
-        named = [by_name.get(each.casefold()) for each in (self.called, self.name)]
-        return next(filter(None, [*map(by_id.get, self.ids), *named]), None)
+        known = {key: each for each in columns for key in (each[1], each[0].casefold())}
+        keys = (*self.ids, self.called.casefold(), self.name.casefold())
+        return next((known[key] for key in keys if key in known), None)
 
     def seen(self, now: Columns) -> Pin:
         """With id and spelling of the table's column; as it is, if there is none."""
-        if (found := self.find(now)) is None:
-            return self
-        return Pin(self.name, found[0], tuple(dict.fromkeys((found[1], *self.ids))))
+        called, *ids = self.find(now) or (self.called,)
+        return Pin(self.name, called, tuple(dict.fromkeys((*ids, *self.ids))))
 
 
 @dataclass(frozen=True, slots=True)

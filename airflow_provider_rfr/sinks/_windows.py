@@ -73,7 +73,6 @@ def batch_id(sink: UUID, physical: str, window: Window, ordinal: int, again: int
 
 _SIZES: Final[Mapping[str, int]] = {"files": 100_000, "http": 500}
 _SKIPPED: Final = frozenset({Brings.NOTHING, Brings.LESS, Brings.MIGRATION})
-_SAME_ROWS: Final = frozenset({Brings.NOTHING})
 Values = dict[str, Any]
 """Columns of the sink's row that are to be written."""
 
@@ -89,25 +88,25 @@ def next_values(row: SinkRow, table: SourceTable, spec: SinkSpec) -> Values | No
     """
     if row.since is not None:
         return _from_now_on(row, table, row.since)
-    keys = _keys(spec, table)
+    is_diff = bool(_keys(spec, table))
     if row.cursor is None:
-        return None if table.head is None else _window(row, table, spec, keys, None, table.head)
+        return None if table.head is None else _window(row, table, spec, None, table.head)
     line = table.increments(row.cursor, None, row.sequence)
     if not line:
         return None
-    skipped = _SAME_ROWS if keys else _SKIPPED
+    skipped = frozenset({Brings.NOTHING}) if is_diff else _SKIPPED
     if passed := list(takewhile(lambda each: each.brings in skipped, line)):
         return cursor_at(passed[-1].snapshot_id, table)
     first, last = line[0], line[-1].snapshot_id
     if first.brings is Brings.ROWS:
-        return _window(row, table, spec, keys, row.cursor, _last_added(line, skipped, _size(spec)))
-    if keys:
-        return _window(row, table, spec, keys, row.cursor, last, is_difference=True)
+        return _window(row, table, spec, row.cursor, _last_added(line, skipped, _size(spec)))
+    if is_diff:
+        return _window(row, table, spec, row.cursor, last, is_difference=True)
     if spec.on_replace == "resume_from_new":
         return cursor_at(first.snapshot_id, table)
     if spec.on_replace == "resend":
         last = [each for each in line if each.brings is Brings.OTHERS][-1].snapshot_id
-        return {**_window(row, table, spec, keys, None, last), "round": row.round + 1}
+        return {**_window(row, table, spec, None, last), "round": row.round + 1}
     reason = f"snapshot {first.snapshot_id} replaced the rows of its source, and on_replace is {spec.on_replace}"
     return held(reason, first.snapshot_id)
 
@@ -171,25 +170,16 @@ def _keys(spec: SinkSpec, table: SourceTable) -> tuple[str, ...]:
 
 
 def _window(
-    row: SinkRow,
-    table: SourceTable,
-    spec: SinkSpec,
-    keys: Sequence[str],
-    before: int | None,
-    after: int,
-    *,
-    is_difference: bool = False,
+    row: SinkRow, table: SourceTable, spec: SinkSpec, before: int | None, after: int, *, is_difference: bool = False
 ) -> Values:
-    """A window, to be written."""
-    now, then = table.columns(), table.columns(after)
+    now, then, keys = table.columns(), table.columns(after), _keys(spec, table)
     pins = Pins.loads(row.pins)
     pins = pins.seen(then if pins.follow else now, table.uuid)
-    columns, earlier, names = pins.resolve(then, now, row.name), None, pins.payload_names()
+    columns, names = pins.resolve(then, now, row.name), pins.payload_names()
     if missing := [key for key in keys if key.casefold() not in names]:
         problem = f"the key {', '.join(missing)} is not among the sent columns"
         raise ConfigurationError("sink.columns", problem, "send the keys, too: changes are determined by them")
-    if is_difference:
-        earlier = pins.resolve(table.columns(before), now, row.name)
+    earlier = pins.resolve(table.columns(before), now, row.name) if is_difference else None
     sent_keys = tuple(names[key.casefold()] for key in keys)
     window = Window(before, after, columns, earlier, sent_keys, _size(spec))
     return {"window": window.dumps(), "physical": table.uuid, "pins": pins.dumps()}

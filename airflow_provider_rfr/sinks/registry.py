@@ -117,27 +117,24 @@ def _decide(connection: Connection, row: SinkRow, choice: str, since: int, about
     store.change_sink(connection, row.uuid, **_FREE, **values, **more)
 
 
-def hold_snapshots(catalog: Catalog, name: str, row: SinkRow) -> None:
-    """Write from which sequence number on the sink needs the table of this name; nothing for no table."""
+def hold_snapshots(catalog: Catalog, name: str, identity: UUID, row: SinkRow | None = None) -> None:
+    """Write from which sequence number on the sink needs the table of this name; nothing for no table.
+
+    :param row: the sink's; None: it needs no snapshot any more
+    """
     table = SourceTable.load(catalog, name)
     if table is None:
         return
-    needed = 0
-    if row.since is None and row.physical in (None, table.uuid):
-        at = table.head if row.cursor is None else row.cursor
-        needed = table.sequence(at if row.window is None else Window.loads(row.window).needs) or 0
-    mine = hold_property(f"sink.{row.name}.{row.uuid.hex[:8]}")
-    write_table_properties(catalog, name, {**_holds(table, row.uuid), mine: str(needed)})
-
-
-def release_snapshots(catalog: Catalog, name: str, identity: UUID) -> None:
-    """The sink needs no snapshot of the table any more."""
-    table = SourceTable.load(catalog, name)
-    if table is not None and (mine := _holds(table, identity)):
-        write_table_properties(catalog, name, mine)
-
-
-def _holds(table: SourceTable, identity: UUID) -> dict[str, str | None]:
-    """The sink's properties, also under a name that it had, to be removed."""
     begin, end = hold_property("sink."), f".{identity.hex[:8]}"
-    return {key: None for key in table.properties if key.startswith(begin) and key.endswith(end)}
+    # Also under a name that it had.
+    holds: dict[str, str | None] = dict.fromkeys(
+        each for each in table.properties if each.startswith(begin) and each.endswith(end)
+    )
+    if row is not None:
+        needed = None
+        if row.since is None and row.physical in (None, table.uuid):
+            at = table.head if row.cursor is None else row.cursor
+            needed = table.sequence(at if row.window is None else Window.loads(row.window).needs)
+        holds[f"{begin}{row.name}{end}"] = str(needed or 0)
+    if holds:
+        write_table_properties(catalog, name, holds)

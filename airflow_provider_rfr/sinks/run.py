@@ -96,10 +96,7 @@ def run_sink(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sink that no other run moves.
-
-    :ivar source: name of the source's table
-    """
+    """One run of a sink that no other run moves; ``source`` is the name of the source's table."""
 
     store: ControlStore
     lease: Lease
@@ -114,10 +111,10 @@ class Run:
     def go(self) -> SinkRun:
         """Send until nothing is left, or until it is to stop."""
         first = self._row()
-        hold_snapshots(self.catalog, self.source, first)
+        hold_snapshots(self.catalog, self.source, self.identity, first)
         done = self._send_all(first.batches)
         row = self._row()
-        hold_snapshots(self.catalog, self.source, row)
+        hold_snapshots(self.catalog, self.source, self.identity, row)
         return SinkRun(row.batches - first.batches, row.rows - first.rows, row.cursor, done)
 
     def move(self, **values: Any) -> None:
@@ -133,10 +130,7 @@ class Run:
         self.lease.write(write)
 
     def _send_all(self, begun: int) -> bool:
-        """Whether everything was sent.
-
-        :param begun: how many batches were acknowledged before this run
-        """
+        """Whether everything was sent; ``begun`` batches were acknowledged before this run."""
         while True:
             row = self._row()
             if row.held_at is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_rfr.builtins import Applied, apply, load_objects, observe, plan
-from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_sql_deploy import Deploy
 from tests.integration.conftest import ROOT, figures_of

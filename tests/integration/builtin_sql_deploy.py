@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_rfr.builtins.spark import SparkSettings, SparkSqlEngine, open_session
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.session import SparkSettings, open_session
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.migrated_table import MigratedTable

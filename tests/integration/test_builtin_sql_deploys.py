@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_rfr.builtins import refresh
-from airflow_provider_rfr.builtins.spark import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
 from airflow_provider_rfr.lake.inventory import list_views
 from airflow_provider_rfr.store.engine import open_store
 from tests.integration.builtin_platform import TO_NUMBERS, Platform

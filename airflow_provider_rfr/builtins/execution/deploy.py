@@ -1,6 +1,7 @@
 """Applying a plan: under a lease, step by step, safe against a crash anywhere and against a second deploy at once.
 
-Each step is probed, noted in the journal as begun, done, probed again, and noted as done."""
+All new texts are analysed before anything is touched. Then each step is probed, noted in the journal as begun, done,
+probed again, and noted as done."""
 
 from __future__ import annotations
 
@@ -14,20 +15,22 @@ import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_provider_rfr.builtins.desired import release
-from airflow_provider_rfr.builtins.execution.analysis import analyse
-from airflow_provider_rfr.builtins.execution.engine import SqlEngine
+from airflow_provider_rfr.builtins.desired import in_order, readers_of, release
+from airflow_provider_rfr.builtins.execution._tables import ReplaceRows
+from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery, Outputs, SqlEngine
 from airflow_provider_rfr.builtins.execution.history import record_deploys
 from airflow_provider_rfr.builtins.execution.mechanisms import mechanism_of, takes_sql
 from airflow_provider_rfr.builtins.execution.observe import entry_of, fence, observe
 from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
-from airflow_provider_rfr.builtins.planning.plan import Plan, Step, ensure_current
+from airflow_provider_rfr.builtins.planning.plan import Action, Plan, Step, ensure_current
 from airflow_provider_rfr.builtins.planning.planner import plan as make_plan
-from airflow_provider_rfr.builtins.spec import CatalogSpec
+from airflow_provider_rfr.builtins.spec import QUERIED, STORED, CatalogSpec, Column, Kind
+from airflow_provider_rfr.builtins.state import RecordedObject
 from airflow_provider_rfr.exceptions import (
     BlockedPlanError,
     ConfigurationError,
     DeployError,
+    LeaseLostError,
     RfrError,
     StalePlanError,
 )
@@ -61,6 +64,10 @@ class AppliedStep:
     how: str
     found: bool = False
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
+        return cls(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +150,14 @@ def _done_already(store: ControlStore, approved: Plan, fresh: Plan) -> Applied |
         evidence = {
             each.seq: orjson.loads(each.evidence or "{}") for each in deploys.steps_of(connection, last.deploy_id)
         }
-    steps = (_applied(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
+    steps = (AppliedStep.of(each, evidence.get(each.seq, {}), found=True) for each in approved.steps)
     return Applied(last.deploy_id, last.plan_hash, last.state.value, tuple(steps), last.revision or 0)
-
-
-def _applied(step: Step, evidence: Mapping[str, Any], *, found: bool) -> AppliedStep:
-    return AppliedStep(step.seq, step.uuid, step.name, step.how.value, found, evidence)
 
 
 def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Applied:
     """Do the plan of now. What can be checked is checked before anything is done."""
     plan, recorded, lease = work.plan, work.recorded, work.lease
-    steps = [
-        (each.seq, None if each.uuid is None else str(each.uuid), each.name, each.how.value) for each in plan.steps
-    ]
+    steps = [(each.seq, str(each.uuid) if each.uuid else None, each.name, each.how.value) for each in plan.steps]
     said, versions = orjson.dumps(plan.to_json()).decode(), (plan.recorded_version, plan.version)
     opening = Opening(work.deploy_id, plan.project, plan.base_revision, *versions, plan.plan_hash, said, actor, steps)
     # That an older version found nothing to do is not recorded.
@@ -175,12 +176,63 @@ def _apply(work: Work, store: ControlStore, actor: str, *, replan: bool) -> Appl
 
 
 def _analyse(work: Work, needing: list[str], *, replan: bool) -> None:
+    """Analyse all new texts over the tables as they are going to be, before anything is touched.
+
+    :raises DeployError: a text can't be run; nothing was done
+    """
     if work.sql is None and replan:
         raise StalePlanError("another deploy came first, and what is left takes SQL on Spark; plan again")
     if work.sql is None:
         more = f" and {len(needing) - 3} more" if len(needing) > 3 else ""
         raise ConfigurationError("sql", f"{', '.join(needing[:3])}{more} take SQL on Spark", "give an engine")
-    work.bridged.update(analyse(work, work.sql))
+    try:
+        work.bridged.update(_analysed(work, work.sql))
+    except LeaseLostError:
+        raise
+    except RfrError as error:
+        raise DeployError(f"{error}; nothing was done") from error
+
+
+def _analysed(work: Work, sql: SqlEngine) -> Mapping[str, Outputs]:
+    """Analyse every query that the plan changes, or whose inputs it changes; returns the outputs of the present text of
+    each view that is bridged, over what it is going to read."""
+    objects = {each.uuid: each for each in work.objects.values()}
+    reads = {uuid: [read.uuid for read in each.deps if read.uuid] for uuid, each in objects.items()}
+    order = [objects[uuid] for uuid in in_order(reads, lambda uuid: (objects[uuid].key, uuid))]
+    changed = readers_of((step.uuid for step in work.plan.steps if step.uuid), (each.uuid for each in order), reads)
+    asked = {each.uuid for each in order if each.uuid in changed and each.kind in QUERIED and each.sql is not None}
+    bridges = [each for each in work.plan.steps if each.how is Action.BRIDGE]
+    # What users' views read is known by name alone, so everything is there for them.
+    needed = set(objects) if any(each.user for each in bridges) else set(asked)
+    for each in reversed(order):
+        if each.uuid in needed:
+            needed |= {read.uuid for read in each.deps if read.uuid is not None}
+    here = [each for each in order if each.uuid in needed]
+    tables = {each.name: each.columns for each in here if each.kind in STORED and each.columns}
+    queries = [_query(each) for each in here if each.kind is Kind.VIEW and each.sql is not None]
+    queries += [_query(each) for each in here if each.kind is Kind.MATERIALIZED_VIEW and each.uuid in asked]
+    texts = [AnalysedQuery(each.name, str(each.details["sql"]), optional=True) for each in bridges]
+    found = sql.analyse(tables, [*queries, *texts]) if queries or texts else []
+    for step in work.plan.steps:
+        if step.how is Action.REWRITE:
+            _analyse_rewrite(work, sql, step)
+    outputs = zip(bridges, found[len(queries) :], strict=True)
+    return {step.name.casefold(): each for step, each in outputs if each is not None}
+
+
+def _query(obj: RecordedObject) -> AnalysedQuery:
+    names = tuple(each.name for each in obj.columns)
+    return AnalysedQuery(obj.name, obj.sql or "", names, is_view=obj.kind is Kind.VIEW)
+
+
+def _analyse_rewrite(work: Work, sql: SqlEngine, step: Step) -> None:
+    """The table may get its name only in an earlier step, so what is there now is looked for by its recorded name."""
+    known = work.recorded.by_uuid.get(step.uuid) if step.uuid is not None else None
+    table = work.table(known.name if known is not None else step.name) or work.table(step.name)
+    if table is None:
+        return
+    columns = tuple(Column(each.name, each.type) for each in table.entry.columns)
+    sql.analyse({step.name: columns}, [AnalysedQuery(step.name, ReplaceRows(work, step).query(table))])
 
 
 def _journalled(work: Work, step: Step) -> AppliedStep:
@@ -192,14 +244,13 @@ def _journalled(work: Work, step: Step) -> AppliedStep:
     mechanism = mechanism_of(work, step)
     try:
         with _failure_noted(work, deploys.end_step, step.seq, StepState.FAILED):
-            done = _run(work, step, mechanism)
+            return _run(work, step, mechanism)
     except DeployError:
         raise
     except Exception as error:
         problem = _message(error)
         problem += "" if isinstance(error, RfrError) else f": {str(error).partition(chr(10))[0][:300]}"
         raise mechanism.refused(problem, "") from error
-    return done
 
 
 @contextmanager
@@ -241,7 +292,7 @@ def _run(work: Work, step: Step, mechanism: Mechanism) -> AppliedStep:
         raise mechanism.refused("the catalog does not show its change")
     evidence = mechanism.evidence()
     work.lease.write(end)
-    return _applied(step, evidence, found=found)
+    return AppliedStep.of(step, evidence, found=found)
 
 
 def _do(work: Work, mechanism: Mechanism) -> None:

@@ -37,7 +37,8 @@ class SqlEngine(Protocol):
     """SQL on the lake's own catalog. Names are ``namespace.name`` without the catalog.
 
     In a view's text and in a query, a name without a namespace is looked for in the namespace of the view or table
-    that it is for. Every method may be called again after a crash with the same arguments, and leaves the same.
+    that it is for. Every method may be called again after a crash with the same arguments, and leaves the same. What
+    can't be run raises a :class:`SparkJobError`.
     """
 
     def create_view(
@@ -53,6 +54,7 @@ class SqlEngine(Protocol):
         """Make the view with its properties and comment in one statement; with ``replace``, also over another text.
 
         :param columns: as declared, for their names and comments; empty where the query's own names are taken
+        :raises SchemaError: the query gives the declared columns in another order
         """
 
     def analyse(
@@ -63,7 +65,8 @@ class SqlEngine(Protocol):
         Other names that a query reads are those of the catalog.
 
         :returns: None for an optional query that can't be run
-        :raises RfrError: a query can't be run, or does not give the columns that are declared
+        :raises ConfigurationError: there are views, and the catalog can't hold any
+        :raises SchemaError: a query does not give the columns that are declared
         """
 
     def drop_view(self, name: str) -> None:
@@ -85,4 +88,5 @@ class SqlEngine(Protocol):
             with ``target.family``, by which those of tries that died are found
         :param snapshot: of a rewrite: the snapshot of ``table`` that is read, each row of which gives one row. After a
             refused commit, what was computed may be returned again with the rows that were appended since
+        :raises SchemaError: the query's columns or values don't fit the table
         """

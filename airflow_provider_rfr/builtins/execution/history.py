@@ -51,14 +51,14 @@ def plan_of(deploy: Deploy) -> Plan | None:
 
 def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, Any]]:
     same = {name: getattr(deploy, name) for name in _OF_DEPLOY}
-    yield {**same, **_common(deploy), "seq": 0, "state": _OVER[deploy.state]}
+    yield {**same, **_outcome(deploy), "seq": 0, "state": _OVER[deploy.state]}
     plan = plan_of(deploy)
     planned = {} if plan is None else {each.seq: each for each in plan.steps}
     for each in steps:
         evidence = orjson.loads(each.evidence or "{}")
         row = {
             **same,
-            **_common(each),
+            **_outcome(each),
             "seq": each.seq,
             "object_id": each.uuid,
             "object_name": each.name,
@@ -72,7 +72,7 @@ def _rows(deploy: Deploy, steps: tuple[JournalStep, ...]) -> Iterator[dict[str, 
         yield row
 
 
-def _common(each: Deploy | JournalStep) -> dict[str, Any]:
-    times = {name: getattr(each, name) for name in ("started_at", "ended_at")}
+def _outcome(each: Deploy | JournalStep) -> dict[str, Any]:
+    times = {"started_at": each.started_at, "ended_at": each.ended_at}
     moments = {name: None if time is None else instant(time) for name, time in times.items()}
     return {**moments, "attempts": each.attempts, "error": each.error}

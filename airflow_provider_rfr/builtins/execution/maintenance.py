@@ -30,7 +30,7 @@ from airflow_provider_rfr.sinks.registry import needed_physicals
 from airflow_provider_rfr.store import deploys
 from airflow_provider_rfr.store.deploys import Garbage, read_registry, write_registry
 from airflow_provider_rfr.store.engine import ControlStore
-from airflow_provider_rfr.store.leases import PATIENCE, Lease, acquire
+from airflow_provider_rfr.store.leases import Lease, acquire
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,15 +50,13 @@ class Collected:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def gc(*, project: str, catalog: Catalog, store: ControlStore, patience: float = PATIENCE) -> Collected:
+def gc(*, project: str, catalog: Catalog, store: ControlStore) -> Collected:
     """Delete queued tables that may go, with their files. What can't be deleted stays in the queue for the next run.
 
-    :raises DeployBusyError: another deploy holds the lease for longer than ``patience``
+    :raises DeployBusyError: another deploy holds the lease
     """
-    deleted: list[str] = []
-    kept: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    with acquire(store, project, patience=patience) as lease:
+    outcomes: dict[str, tuple[str, str]] = {}
+    with acquire(store, project) as lease:
         with store.read() as connection:
             now = store.now(connection)
             queue = deploys.queued(connection, project)
@@ -68,57 +66,47 @@ def gc(*, project: str, catalog: Catalog, store: ControlStore, patience: float =
         for each in queue:
             name = each.physical
             if each.not_before > now:
-                kept[name] = "its time has not come"
+                outcomes[name] = "kept", "its time has not come"
             elif each.deploy_id in unfinished:
-                kept[name] = "its deploy did not finish, and may continue with it"
+                outcomes[name] = "kept", "its deploy did not finish, and may continue with it"
             elif name.casefold() in current or not is_retired(name):
-                kept[name] = "it is in use"
+                outcomes[name] = "kept", "it is in use"
             else:
-                _delete(catalog, lease, each, needed, deleted, kept, failed)
+                outcomes[name] = _delete(catalog, lease, each, needed)
+    deleted, kept, failed = (
+        {name: why for name, (found, why) in outcomes.items() if found == outcome}
+        for outcome in ("deleted", "kept", "failed")
+    )
     return Collected(tuple(deleted), kept, failed)
 
 
-def _delete(
-    catalog: Catalog,
-    lease: Lease,
-    row: Garbage,
-    needed: Collection[str],
-    deleted: list[str],
-    kept: dict[str, str],
-    failed: dict[str, str],
-) -> None:
+def _delete(catalog: Catalog, lease: Lease, row: Garbage, needed: Collection[str]) -> tuple[str, str]:
     """Delete a table, unless it is not ours or a sink needs it; a failure does not stop the others."""
     name = row.physical
     try:
         table = MigratedTable.load(catalog, name)
         if table is not None and table.properties.get(MARKER) != row.uuid:
-            kept[name] = "it does not carry our marker"
-        elif table is not None and table.entry.uuid in needed:
-            kept[name] = "a sink still reads from it"
-        else:
-            if table is not None:
-                lease.ensure()
-                purge_table(catalog, name)
-                deleted.append(name)
-            lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+            return "kept", "it does not carry our marker"
+        if table is not None and table.entry.uuid in needed:
+            return "kept", "a sink still reads from it"
+        if table is not None:
+            lease.ensure()
+            purge_table(catalog, name)
+        lease.write(lambda connection, now: deploys.retract(connection, lease.name, name))
+        return ("gone" if table is None else "deleted"), ""
     except RfrError:
         raise
     except Exception as error:  # noqa: BLE001 - each store refuses in its own way; it is tried again
-        failed[name] = problem = type(error).__name__
+        problem = type(error).__name__
         lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
+        return "failed", problem
 
 
 _MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
 
 
 def forget_objects(
-    names: Collection[str],
-    *,
-    project: str,
-    catalog: Catalog,
-    store: ControlStore,
-    sql: SqlEngine | None = None,
-    patience: float = PATIENCE,
+    names: Collection[str], *, project: str, catalog: Catalog, store: ControlStore, sql: SqlEngine | None = None
 ) -> tuple[str, ...]:
     """Forget the objects of these names; returns the names as they were recorded. Rows and texts stay.
 
@@ -128,7 +116,7 @@ def forget_objects(
     :raises ConfigurationError: a name is not recorded, a sink exports one of them, or a view needs ``sql``
     :raises DeployBusyError: another deploy holds the lease
     """
-    with acquire(store, project, patience=patience) as lease:
+    with acquire(store, project) as lease:
         with store.read() as connection:
             recorded, deploy_id = read_recorded(connection, project), read_registry(connection, project).deploy_id
         by_key = {each.key: each for each in recorded.objects}

@@ -12,7 +12,7 @@ from airflow_provider_rfr.builtins.execution import _tables, _views
 from airflow_provider_rfr.builtins.execution.work import Mechanism, Work
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
 from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
-from airflow_provider_rfr.sinks.registry import decide_sink, register_sink, release_snapshots
+from airflow_provider_rfr.sinks.registry import decide_sink, hold_snapshots, register_sink
 from airflow_provider_rfr.store.sinks import delete_sink
 
 
@@ -28,7 +28,7 @@ class SinkStep(Mechanism):
         sink = next((each for each in recorded.sinks if each.uuid == self.step.uuid), None)
         source = recorded.by_uuid.get(sink.source) if sink is not None else None
         if self.step.how is Action.REMOVE and sink is not None and source is not None:
-            release_snapshots(self.work.catalog, source.name, sink.uuid)
+            hold_snapshots(self.work.catalog, source.name, sink.uuid)
 
     def settle(self, connection: Connection, now: int) -> None:
         identity, how, details = self.step.uuid, self.step.how, self.step.details
@@ -38,9 +38,8 @@ class SinkStep(Mechanism):
         elif how in (Action.CREATE, Action.METADATA):
             spec, source = self._declared().sink, UUID(details["source"])
             assert spec is not None
-            register_sink(
-                connection, identity, self.name, spec, source, details["columns"], details.get("renamed", {}), now
-            )
+            columns, renamed = details["columns"], details.get("renamed", {})
+            register_sink(connection, identity, self.name, spec, source, columns, renamed, now)
         else:
             about = str(details.get("since", self.work.deploy_id))
             decide_sink(connection, identity, how.value, self.step.reason, now, about=about)

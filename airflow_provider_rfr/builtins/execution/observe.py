@@ -30,7 +30,7 @@ from airflow_provider_rfr.builtins.state import (
 )
 from airflow_provider_rfr.exceptions import DeployError, QueryError
 from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
-from airflow_provider_rfr.lake.inventory import LiveColumn, TableEntry, ViewEntry, list_tables, list_views
+from airflow_provider_rfr.lake.inventory import TableEntry, ViewEntry, list_tables, list_views
 from airflow_provider_rfr.lake.migrated_table import MigratedTable
 from airflow_provider_rfr.lake.schema_changes import TableChange
 from airflow_provider_rfr.sinks.registry import sink_states
@@ -59,48 +59,26 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
         recorded = read_recorded(connection, project)
         unfinished = frozenset(UUID(each) for each in touched(connection, project))
     tables, views = list_tables(catalog), list_views(catalog)
-    found = {each.key: each for each in (_table(entry, recorded) for entry in tables)}
-    for view in map(_view, views):
+    found = {each.key: each for each in (_live(entry, recorded) for entry in tables)}
+    for view in (_live(entry, recorded) for entry in views):
         found.setdefault(view.key, view)
     users = tuple(_user_view(each, catalog.name, found) for each in views if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
-def _table(entry: TableEntry, recorded: RegistryState) -> LiveObject:
+def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     marker = _marker_of(entry.properties)
     known = recorded.by_uuid.get(marker) if marker is not None else None
-    columns = _columns(entry.columns)
+    columns = tuple(Column(each.name, each.type, each.required, each.comment) for each in entry.columns)
     if known is not None and known.kind is Kind.SOURCE:
         # Of a source only declared columns count: the refresh adds others, and that is not drift.
         declared = {each.name.casefold() for each in known.columns}
         columns = tuple(each for each in columns if each.name.casefold() in declared)
-    return LiveObject(
-        entry.name,
-        LiveKind.TABLE,
-        marker,
-        columns,
-        Constraints(entry.partitioning, entry.keys),
-        dict(entry.properties),
-        entry.rows,
-        entry.bytes,
-        entry.properties.get(STAMP),
-    )
-
-
-def _view(entry: ViewEntry) -> LiveObject:
-    return LiveObject(
-        entry.name,
-        LiveKind.VIEW,
-        _marker_of(entry.properties),
-        _columns(entry.columns),
-        properties=dict(entry.properties),
-        stamp=entry.properties.get(STAMP),
-        query=entry.query,
-    )
-
-
-def _columns(live: Iterable[LiveColumn]) -> tuple[Column, ...]:
-    return tuple(Column(each.name, each.type, each.required, each.comment) for each in live)
+    properties, stamp = dict(entry.properties), entry.properties.get(STAMP)
+    if isinstance(entry, ViewEntry):
+        return LiveObject(entry.name, LiveKind.VIEW, marker, columns, None, properties, stamp=stamp, query=entry.query)
+    constraints, size = Constraints(entry.partitioning, entry.keys), (entry.rows, entry.bytes)
+    return LiveObject(entry.name, LiveKind.TABLE, marker, columns, constraints, properties, *size, stamp)
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:

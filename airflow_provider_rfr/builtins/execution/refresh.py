@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import in_order
@@ -134,12 +134,8 @@ def due(names: Sequence[str] = (), *, project: str, catalog: Catalog, store: Con
     return {each.obj.name: each.is_due for each in map(deployed.load, deployed.chosen(names))}
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A materialized view at one moment.
-
-    :ivar summary: of a commit whose rows are computed from now on
-    """
+class _Loaded(NamedTuple):
+    """A materialized view at one moment; ``summary`` is that of a commit whose rows are computed from now on."""
 
     obj: RecordedObject
     table: MigratedTable
@@ -152,8 +148,7 @@ class _Loaded:
         return noted is None or noted != self.summary.get(_INPUTS)
 
 
-@dataclass(frozen=True)
-class _Deployed:
+class _Deployed(NamedTuple):
     """What is deployed, looked up again each time."""
 
     project: str
@@ -165,7 +160,6 @@ class _Deployed:
             return {each.key: each for each in read_recorded(connection, self.project).objects}
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """The names as they are compared, what is read before its readers."""
         objects = self._objects()
         known = {key: each.name for key, each in objects.items() if each.kind is Kind.MATERIALIZED_VIEW}
         wanted = {name.casefold(): name for name in names} or known
@@ -176,10 +170,7 @@ class _Deployed:
         return [key for key in in_order(reads, str) if key in wanted]
 
     def load(self, key: str) -> _Loaded:
-        """The materialized view as it is now.
-
-        :raises StepError: it is not as the registry has it
-        """
+        """The materialized view as it is now, if it is as the registry has it."""
         objects = self._objects()
         obj = objects.get(key)
         if obj is None or obj.kind is not Kind.MATERIALIZED_VIEW:
@@ -208,8 +199,7 @@ def _refresh(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Ref
         if not force and not found.is_due:
             entry = found.table.entry
             log.info("%s: nothing came since its rows were computed", found.obj.name)
-            snapshot = None if entry.snapshot_id is None else str(entry.snapshot_id)
-            return Refreshed(found.obj.name, "unchanged", entry.rows, snapshot)
+            return Refreshed(found.obj.name, "unchanged", entry.rows, str(entry.snapshot_id))
         with suppress(CommitConflictError):
             return _compute(deployed.catalog, found, sql)
         log.info("%s: others committed while its rows were computed; starting again", found.obj.name)
@@ -218,10 +208,7 @@ def _refresh(deployed: _Deployed, name: str, sql: SqlEngine, force: bool) -> Ref
 
 def _compute(catalog: Catalog, found: _Loaded, sql: SqlEngine) -> Refreshed:
     """Compute the rows and commit them; then delete files of dead refreshes, and expire snapshots: each refresh leaves
-    a copy of all rows.
-
-    :raises CommitConflictError: the table is no longer as it was loaded; nothing was changed
-    """
+    a copy of all rows. Nothing is changed where the table is no longer as it was loaded."""
     obj, table, change = found.obj, found.table, TableChange()
     target = table.coming(change, files_family(obj.uuid, f"refresh/{table.snapshot_id}"))
     files = sql.compute(query=str(obj.sql), table=obj.name, target=target)

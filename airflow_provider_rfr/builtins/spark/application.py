@@ -13,21 +13,18 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from airflow_provider_rfr.builtins.planning.plan import Plan, Policies
-from airflow_provider_rfr.builtins.spark._engine import SparkSqlEngine
-from airflow_provider_rfr.builtins.spark._session import SparkSettings
+from airflow_provider_rfr.builtins.spark.engine import SparkSqlEngine
+from airflow_provider_rfr.builtins.spark.session import SparkSettings
 from airflow_provider_rfr.builtins.spec import CatalogSpec, nearest
 from airflow_provider_rfr.documents import read_yaml
 from airflow_provider_rfr.exceptions import ConfigurationError, Problem
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
 from airflow_provider_rfr.lake.catalog import LakeSettings
-
-if TYPE_CHECKING:
-    from airflow_provider_rfr.builtins.execution.deploy import Applied
 
 log = logging.getLogger("airflow_provider_rfr")
 
@@ -124,16 +121,14 @@ def read_document(path: Path) -> MigrationDocument:
     :raises PlanError: its plan was changed
     """
     try:
-        said = read_yaml(path.read_text(encoding="utf-8"))
+        document = MigrationDocument.model_validate(read_yaml(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise ConfigurationError.of(_problem(each["loc"], each["type"], each["msg"]) for each in found) from None
     except (OSError, ValueError) as error:
         # What a parser says of a mistake shows the line, and that may hold a password.
         problem = f"can't be read: {type(error).__name__}"
         raise ConfigurationError("config", problem, "give a YAML or JSON file") from None
-    try:
-        document = MigrationDocument.model_validate(said)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        raise ConfigurationError.of(_problem(each["loc"], each["type"], each["msg"]) for each in found) from None
     return document.model_copy(update={"objects": tuple(path.parent / each for each in document.objects)})
 
 
@@ -159,13 +154,9 @@ def main(document: MigrationDocument, *, began: float) -> int:
 
 def failed(error: BaseException, secrets: tuple[str, ...] = ()) -> int:
     """Print what went wrong as one JSON object; returns the exit code."""
-    cause = error.__cause__
-    said = {
-        "type": type(error).__name__,
-        "cause": type(cause).__name__ if cause is not None else None,
-        "message": Redactor(secrets).text(str(error) or type(error).__name__),
-    }
-    print(json.dumps({"error": said}), flush=True)
+    kind, cause = type(error).__name__, error.__cause__
+    said = {"type": kind, "cause": None if cause is None else type(cause).__name__}
+    print(json.dumps({"error": {**said, "message": Redactor(secrets).text(str(error) or kind)}}), flush=True)
     return 1
 
 
@@ -191,15 +182,6 @@ def _work(document: MigrationDocument) -> dict[str, Any]:
             plan = make_plan(spec, *observe(catalog, store, project=spec.project), policies=document.policies)
         replan = document.plan is None
         applied = apply(plan, catalog=catalog, store=store, spec=spec, sql=sql, actor=document.actor, replan=replan)
-    return _figures(applied)
-
-
-def _figures(applied: Applied) -> dict[str, Any]:
-    return {
-        "deploy_id": applied.deploy_id,
-        "plan_hash": applied.plan_hash,
-        "state": applied.state,
-        "steps": len(applied.steps),
-        "done": dict(Counter(each.how for each in applied.steps)),
-        "revision": applied.revision,
-    }
+    verbs = Counter(each.how for each in applied.steps)
+    figures = {name: getattr(applied, name) for name in ("deploy_id", "plan_hash", "state", "revision")}
+    return {**figures, "steps": len(applied.steps), "done": dict(verbs)}

@@ -14,7 +14,7 @@ from pyiceberg.types import IntegerType
 
 from airflow_provider_rfr.exceptions import ConfigurationError, SinkDeliveryError, SinkError
 from airflow_provider_rfr.lake.expiry import _MAX_AGE, _MIN_SNAPSHOTS, HOLD, expire_table
-from airflow_provider_rfr.sinks.registry import release_snapshots
+from airflow_provider_rfr.sinks.registry import hold_snapshots
 from airflow_provider_rfr.store.sinks import load_sink
 from tests.unit.sinks.exporting import SINK, SOURCE, SOURCE_ID, Scene, numbers, replace_files
 
@@ -248,5 +248,5 @@ def test_a_sink_of_another_name_holds_once_and_one_that_is_gone_not_at_all(scene
     scene.run()
     holds = {key: value for key, value in scene.table.properties.items() if key.startswith(HOLD)}
     assert list(holds) == [f"{HOLD}sink.ops.other.{scene.sink.id.hex[:8]}"]
-    release_snapshots(scene.catalog, SOURCE, scene.sink.id)
+    hold_snapshots(scene.catalog, SOURCE, scene.sink.id)
     assert not [key for key in scene.table.properties if key.startswith(HOLD)]

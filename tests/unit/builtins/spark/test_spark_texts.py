@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_rfr.builtins.execution.engine import AnalysedQuery
-from airflow_provider_rfr.builtins.spark import _engine as engine
-from airflow_provider_rfr.builtins.spark import _session as session
-from airflow_provider_rfr.builtins.spark._session import spark_errors
+from airflow_provider_rfr.builtins.spark import engine, session
+from airflow_provider_rfr.builtins.spark.session import spark_errors
 from airflow_provider_rfr.builtins.spec import Column
 from airflow_provider_rfr.exceptions import ConfigurationError, SparkJobError
 from airflow_provider_rfr.http.redaction import Redactor, secrets_in
