@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -221,17 +221,20 @@ class Campaign:
         return self.report
 
     def _release(self, new: Release, kills: int) -> None:
-        before, self.report.releases = self.release, self.report.releases + 1
-        self.report.safe += new.safe
+        before, report, began = self.release, self.report, time.monotonic()
+        report.releases += 1
+        report.safe += new.safe
         self.documents = new.documents([before], str(self.folder / "out"), removed=new.losses)
-        path = self.folder / f"release-{self.report.releases}.yaml"
+        path = self.folder / f"release-{report.releases}.yaml"
         write(self.documents, path)
         policies = {"break_views": sorted(self.users)}
-        what = {"version": f"1.{self.report.releases}", "objects": [str(path)], "policies": policies}
+        what = {"version": f"1.{report.releases}", "objects": [str(path)], "policies": policies}
         ended = any(self._attempt(True, what) for _ in range(kills))
         if not ended and not any(self._attempt(False, what) for _ in range(CALM_ATTEMPTS)):
-            self.report.unfinished += 1
+            report.unfinished += 1
             return
+        took, kind = round(time.monotonic() - began, 1), "safe: " * new.safe
+        print(f"{report.releases} {kind}{', '.join(new.did)}: {took} s, {report.kills} kills in all", flush=True)
         self.release = registered(new, before, self.documents)
         known = self.tables
         self.tables = {
@@ -378,7 +381,7 @@ def main() -> int:
         report = Campaign(seed, options.keep or Path(folder)).run(options.kills)
     for note in report.notes:
         print(f"  ! {note}")
-    figures = {"seed": seed, **asdict(report), "clean": report.clean, "seconds": round(time.monotonic() - began)}
+    figures = {"seed": seed, **vars(report), "clean": report.clean, "seconds": round(time.monotonic() - began)}
     print(json.dumps(figures))
     return 0 if report.clean else 1
 

@@ -225,7 +225,7 @@ def typed(value: int | None, kind: str) -> Any:
         return None
     if kind == "string":
         return str(value)
-    return float(value) if kind == "double" else Decimal(value) if kind.startswith("decimal") else value
+    return float(value) if kind == "double" else Decimal(f"{value}.00") if kind.startswith("decimal") else value
 
 
 @dataclass
@@ -546,8 +546,13 @@ def _reorder(author: Author, new: Release, before: Release) -> bool:
     return True
 
 
+def _renamable(new: Release, *kinds: str) -> list[Obj]:
+    """All but queries with a star: under another name, a star keeps columns that are dropped later."""
+    return [each for each in new.of(*kinds) if each.query is None or each.query.form != "star"]
+
+
 def _rename_object(author: Author, new: Release, before: Release) -> bool:
-    obj = _pick(author, new.of("table", "view", "mview", "sink"))
+    obj = _pick(author, _renamable(new, "table", "view", "mview", "sink"))
     name = author.free_name(new)
     author.used.add(name)
     new.objects[obj.number] = replace(obj, name=name)
@@ -555,7 +560,7 @@ def _rename_object(author: Author, new: Release, before: Release) -> bool:
 
 
 def _swap_objects(author: Author, new: Release, before: Release) -> bool:
-    one, other = (_pick(author, new.of("table", "view", "mview")) for _ in range(2))
+    one, other = (_pick(author, _renamable(new, "table", "view", "mview")) for _ in range(2))
     if one.number == other.number:
         return False
     new.objects[one.number], new.objects[other.number] = replace(one, name=other.name), replace(other, name=one.name)

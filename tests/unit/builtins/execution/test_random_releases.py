@@ -328,6 +328,10 @@ class Releases:
         }
         self.release = registered(new, before, documents)
         broken = {each.name for each in self.engine.views(self.place.catalog) if BROKEN in each.properties}
+        for name, view in list(self.users.items()) if crashed else ():
+            if view.over in broken and name not in broken:
+                # The deploy that died marked what it reads, and no later one looks behind that.
+                self.drop(name)
         for name, view in self.users.items():
             said = self.breaks(view, before, broken)
             if said is not None and not (crashed and name in broken):
