@@ -30,8 +30,9 @@ from tests.webhook_receiver import FakeClock
 
 SEED = os.environ.get("RFR_RELEASES_SEED", "1")
 SEQUENCES, IN_TEST, RELEASES = 20, 4, 10
-NOT_CRASHED = {"swap_columns"}
-"""Changes during which nothing dies: the deploy after such a death exchanges the columns' names once more."""
+NOT_CRASHED = {"swap_columns", "swap_objects"}
+"""Changes during which nothing dies: the deploy after such a death exchanges the columns' names once more, and does not
+know that what a user's view reads was another object."""
 EIGHT_DAYS = 8 * 86400
 Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""
@@ -252,12 +253,12 @@ class Releases:
             nonlocal last
             if watched and (state := self.engine.state()) != last:
                 last = state
-                assert self.engine.unreadable() == {}, f"before {effect}"
+                assert not (bad := self.engine.unreadable()), f"before {effect}: {bad}"
 
         with before_each_effect(self.place, look):
             self.place.apply(plan, spec)
         look("the end")
-        assert self.engine.unreadable() == {}
+        assert not (bad := self.engine.unreadable()), bad
 
     @property
     def engine(self) -> ReadAsSpark:
@@ -282,7 +283,7 @@ class Releases:
                 self.place.apply(plan, spec)
         except Death:
             if new.safe:
-                assert self.engine.unreadable() == {}, "after it died"
+                assert not (bad := self.engine.unreadable()), f"after it died: {bad}"
         self.place.close()
         self.clock.time += 3600
         self.place = self.open("lake")
@@ -328,13 +329,13 @@ class Releases:
         }
         self.release = registered(new, before, documents)
         broken = {each.name for each in self.engine.views(self.place.catalog) if BROKEN in each.properties}
-        for name, view in list(self.users.items()) if crashed else ():
-            if view.over in broken and name not in broken:
-                # The deploy that died marked what it reads, and no later one looks behind that.
-                self.drop(name)
-        for name, view in self.users.items():
+        for name, view in list(self.users.items()):
             said = self.breaks(view, before, broken)
-            if said is not None and not (crashed and name in broken):
+            if crashed and said and name not in broken:
+                # It can still be read. Only the deploy that died knew that what it reads was another object before,
+                # or that it reads a view which is marked now.
+                self.drop(name)
+            elif said is not None and not (crashed and name in broken):
                 assert (name in broken) is said, f"{name} ({view.text}) is broken: {name in broken}"
 
     def breaks(self, view: Theirs, before: Release, broken: set[str]) -> bool | None:
@@ -385,16 +386,22 @@ class Releases:
         self.theirs(self.place, name)
 
     def step_aside(self, new: Release) -> None:
-        """Users drop views over views of ours that lose a column: what those give is not declared, so no plan knows."""
+        """Users drop views for which no plan does what it should."""
         for name, view in list(self.users.items()):
-            for number, _, columns in view.reads:
-                old, now = self.release.objects[number], new.objects.get(number)
-                if now is None or "view" not in (old.kind, now.kind):
-                    continue
-                before = {called for _, called, _ in self.release.outputs(number)} if columns is None else columns
-                if not before <= {called for _, called, _ in new.outputs(number)}:
-                    self.drop(name)
-                    break
+            if any(self._is_missed(new, *each) for each in view.reads):
+                self.drop(name)
+
+    def _is_missed(self, new: Release, number: int, name: str, columns: frozenset[str] | None) -> bool:
+        old, now = self.release.objects[number], new.objects.get(number)
+        if now is None:
+            return False
+        before = [called for _, called, _ in self.release.outputs(number)]
+        after = [called for _, called, _ in new.outputs(number)]
+        # What a view of ours gives is not declared, so it is not known what it loses.
+        lost = not (set(before) if columns is None else columns) <= set(after)
+        # A star's columns are found by position.
+        moved = columns is None and before != after[: len(before)]
+        return moved or ("view" in (old.kind, now.kind) and lost) or (old.kind != now.kind and old.name != now.name)
 
     def drop(self, name: str) -> None:
         """With what is over it."""
@@ -453,8 +460,8 @@ class Releases:
         for obj in self.release.of("view"):
             assert _said(known[obj.name].properties) == _said(made[obj.name].properties), obj.name
             if obj.query is not None and obj.query.form == "star":
-                names = {name for _, name, _ in self.release.outputs(obj.number)}
-                assert {name for name, _ in ours[obj.name][0]} == names, f"columns of {obj.name}"
+                wanted_names = {name for _, name, _ in self.release.outputs(obj.number)}
+                assert {name for name, _ in ours[obj.name][0]} == wanted_names, f"columns of {obj.name}"
             else:
                 assert ours[obj.name][0] == theirs[obj.name][0], f"columns of {obj.name}"
                 assert known[obj.name].query == made[obj.name].query
