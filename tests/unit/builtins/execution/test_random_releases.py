@@ -401,7 +401,10 @@ class Releases:
         lost = not (set(before) if columns is None else columns) <= set(after)
         # A star's columns are found by position.
         moved = columns is None and before != after[: len(before)]
-        return moved or ("view" in (old.kind, now.kind) and lost) or (old.kind != now.kind and old.name != now.name)
+        # Another object that is new under the name hides that this one gave it up.
+        created = {each.name for each in new.objects.values() if each.number not in self.release.objects}
+        hidden = old.name != now.name and (old.name in created or old.kind != now.kind)
+        return moved or ("view" in (old.kind, now.kind) and lost) or hidden
 
     def drop(self, name: str) -> None:
         """With what is over it."""
