@@ -372,9 +372,7 @@ class Author:
         form = form or self.random.choice(("star", "plain", "plain", "join", "most"))
         one = self.random.choice(joinable)
         if form == "star":
-            # What a star in a view stood for is not what the loader holds against declared columns.
-            starred = [each for each in joinable if kind == "view" or new.objects[each].kind != "view"]
-            return Query(form, (self.random.choice(starred),)) if starred else None
+            return Query(form, (one,))
         others = [each for each in joinable if each != one]
         if form == "join" and not others:
             form = "plain"
@@ -552,13 +550,8 @@ def _reorder(author: Author, new: Release, before: Release) -> bool:
     return True
 
 
-def _renamable(new: Release, *kinds: str) -> list[Obj]:
-    """All but queries with a star: under another name, a star keeps columns that are dropped later."""
-    return [each for each in new.of(*kinds) if each.query is None or each.query.form != "star"]
-
-
 def _rename_object(author: Author, new: Release, before: Release) -> bool:
-    obj = _pick(author, _renamable(new, "table", "view", "mview", "sink"))
+    obj = _pick(author, new.of("table", "view", "mview", "sink"))
     name = author.free_name(new)
     author.used.add(name)
     new.objects[obj.number] = replace(obj, name=name)
@@ -566,7 +559,7 @@ def _rename_object(author: Author, new: Release, before: Release) -> bool:
 
 
 def _swap_objects(author: Author, new: Release, before: Release) -> bool:
-    one, other = (_pick(author, _renamable(new, "table", "view", "mview")) for _ in range(2))
+    one, other = (_pick(author, new.of("table", "view", "mview")) for _ in range(2))
     if one.number == other.number:
         return False
     new.objects[one.number], new.objects[other.number] = replace(one, name=other.name), replace(other, name=one.name)
