@@ -184,7 +184,7 @@ class Resolver:
         if given is None or _folded(given) == declared:
             return sql
         for seen in ({}, {each.name: declared for each in desired.reads}):
-            text = self._expanded(desired, seen, declared)
+            text = self._expanded(desired, seen, declared or ())
             if _folded(self._outputs(desired, text)) == declared:
                 return text
         problem = f"its columns are {', '.join(each.name for each in columns)}, and its query gives {', '.join(given)}"
