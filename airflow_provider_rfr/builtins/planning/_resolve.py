@@ -93,12 +93,14 @@ class Resolver:
         if obj.sink is not None:
             reads = (self._sink_reads(obj.sink, known),)
         elif obj.query is not None:
-            is_same = known is not None and (known.raw_sql, known.kind, known.key) == (obj.query, obj.kind, obj.key)
+            written = known.sql if known is not None and known.raw_sql == obj.query else None
+            said = obj.kind, obj.key, CANONICALIZER
             # Reading SQL is what costs: what the same canonicalizer made of the same text is taken from the record.
-            if known is not None and is_same and known.canonicalizer == CANONICALIZER:
-                reads, sql = known.deps, known.sql if known.sql == known.raw_sql else None
+            if known is not None and written and (known.kind, known.key, known.canonicalizer) == said:
+                reads, sql = known.deps, written if written == obj.query else None
             else:
-                reads = self._read(obj)
+                # The text that was written out says which columns its stars stand for.
+                reads = self._read(replace(obj, query=written or obj.query))
         return DesiredObject(obj, self._own(reads), sql, known, self._there(obj, known), instance)
 
     def _there(self, obj: BuiltinObject, known: RecordedObject | None) -> LiveObject | None:
@@ -182,17 +184,23 @@ class Resolver:
         if given is None or _folded(given) == declared:
             return sql
         for seen in ({}, {each.name: declared for each in desired.reads}):
-            text = self._expanded(desired, seen)
+            text = self._expanded(desired, seen, declared or ())
             if _folded(self._outputs(desired, text)) == declared:
                 return text
         problem = f"its columns are {', '.join(each.name for each in columns)}, and its query gives {', '.join(given)}"
         self._problem(desired.uuid, f"{problem}; write them alike, in the same order")
         return sql
 
-    def _expanded(self, desired: DesiredObject, seen: Mapping[str, Sequence[str] | None] | None = None) -> str:
+    def _expanded(
+        self,
+        desired: DesiredObject,
+        seen: Mapping[str, Sequence[str] | None] | None = None,
+        order: Sequence[str] = (),
+    ) -> str:
         """With its stars written out.
 
         :param seen: columns that a star expands to, by table; by default those that were recorded, or else all
+        :param order: of the query's columns: a view that it reads may keep the order of when it was registered
         """
         query, known = desired.obj.query or "", desired.recorded
         if "*" not in query and "natural" not in query.casefold():
@@ -214,7 +222,7 @@ class Resolver:
             return tuple(each for each in now if each.casefold() in stay)
 
         try:
-            return expand_stars(query, columns_of, namespace_of(desired.obj.name))
+            return expand_stars(query, columns_of, namespace_of(desired.obj.name), order=order)
         except (RfrError, ValueError) as error:
             self._problem(desired.uuid, str(error))
             return query

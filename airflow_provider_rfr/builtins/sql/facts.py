@@ -236,23 +236,31 @@ def unqualified(query: str) -> tuple[str, ...]:
         return ()
 
 
-def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "") -> str:
+def expand_stars(query: str, columns_of: ColumnsOf, namespace: str = "", *, order: Sequence[str] = ()) -> str:
     """The query with every star replaced by column names, except that of ``count(*)``.
 
     ``NATURAL JOIN`` is refused as well, since it depends on columns that are not named.
 
     :param namespace: of tables that are named without one
+    :param order: names, as they are compared, of the query's columns; a star that gives some gives them in this order
     :raises QueryError: a star can't be written out; what to write instead is its remedy
     """
     if not _facts_of(query).starred:
         return query
     scopes, edits = Scopes(query, columns_of, namespace), []
+    places = {name: place for place, name in enumerate(order)}
     for scope in scopes.all:
+        # What is inside of the query may be used by position.
+        is_outermost = scope.expression.find_ancestor(exp.Select, exp.CTE) is None
         for node in scope.walk():
             if is_natural(node):
                 scopes.items(scope)
             elif isinstance(node, exp.Star) and reads_columns(node):
-                edits.append(_edit(query, node, scopes.star(scope, node)))
+                items = scopes.star(scope, node)
+                selected = node.parent if isinstance(node.parent, exp.Column) else node
+                if is_outermost and selected.parent is scope.expression:
+                    items.sort(key=lambda each: places.get(each.name, len(places)))
+                edits.append(_edit(query, node, items))
     return spliced(query, edits)
 
 

@@ -8,11 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from airflow_provider_rfr.builtins import load_objects
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.planner import plan
 from airflow_provider_rfr.builtins.spec import Dependency
 from airflow_provider_rfr.builtins.state import ActualState, RegistryState
-from airflow_provider_rfr.exceptions import PlanError
+from airflow_provider_rfr.exceptions import DeclarationError, PlanError
 from tests.unit.builtins.catalogs import (
     Catalog,
     create_order,
@@ -293,6 +294,65 @@ def test_a_star_follows_a_renamed_column_over_versions_that_were_skipped() -> No
     assert did(found) == ["evolve ops.t", "replace ops.v"]
     assert found.steps[1].details["sql"] == "SELECT id, c FROM ops.t"
     catalog.check()
+
+
+@pytest.mark.parametrize("becomes", ["renamed", "moved", "materialized", "read by another version"])
+def test_a_star_is_recorded_with_its_columns_whatever_becomes_of_the_view(becomes: str) -> None:
+    """So that one of them may be dropped later."""
+    wide, narrow, reader = (
+        table("ops.t", "id int", "n int"),
+        table("ops.t", "id int"),
+        view("ops.v", "SELECT * FROM ops.t"),
+    )
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", wide, reader))
+    before = {each.name: each.deps for each in catalog.recorded.objects}["ops.v"]
+    later = {
+        "renamed": replace(reader, name="ops.w"),
+        "moved": replace(reader, name="other.v"),
+        "materialized": mview("ops.v", reader.query, "id int", "n int"),
+        "read by another version": reader,
+    }[becomes]
+    if later is reader:
+        objects = tuple(replace(each, canonicalizer="older") for each in catalog.recorded.objects)
+        catalog.recorded = replace(catalog.recorded, objects=objects)
+    catalog.deploy(spec("1.1", wide, later))
+    assert {each.name: each.deps for each in catalog.recorded.objects}[later.name] == before
+    found = catalog.plan(spec("2.0", narrow, replace(later, columns=later.columns[:1]), removed=["ops.t.n"]))
+    assert {each.name: each.details.get("sql") for each in found.steps}[later.name] == "SELECT id FROM ops.t"
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("SELECT * FROM ops.v", "SELECT id, b, a FROM ops.v"),
+        ("SELECT v.* FROM ops.v", "SELECT v.id, v.b, v.a FROM ops.v"),
+        (
+            "SELECT * FROM ops.v UNION ALL SELECT * FROM ops.v",
+            "SELECT id, b, a FROM ops.v UNION ALL SELECT id, b, a FROM ops.v",
+        ),
+        ("SELECT * FROM (SELECT * FROM ops.v)", "SELECT id, b, a FROM (SELECT id, a, b FROM ops.v)"),
+        (
+            "WITH w AS (SELECT * FROM ops.v) SELECT * FROM w",
+            "WITH w AS (SELECT id, a, b FROM ops.v) SELECT id, b, a FROM w",
+        ),
+    ],
+)
+def test_a_star_over_a_star_follows_the_order_that_is_declared(query: str, text: str) -> None:
+    """The view keeps the order that it was registered with; its table's new one is what the loader asks for."""
+    first, later = table("ops.t", "id int", "a int", "b int"), table("ops.t", "id int", "b int", "a int")
+    over, catalog, fresh = view("ops.v", "SELECT * FROM ops.t"), Catalog(), Catalog()
+    catalog.deploy(spec("1.0", first, over, mview("ops.m", query, *first.columns)))
+    wanted = load_objects(
+        later, over, mview("ops.m", query, *later.columns), project="ops", version="2.0", entry_points=False
+    )
+    catalog.deploy(wanted)
+    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.v"] == "SELECT id, a, b FROM ops.t"
+    assert {each.name: each.sql for each in catalog.recorded.objects}["ops.m"] == text
+    assert catalog.plan(wanted).steps == ()
+    fresh.deploy(wanted)
+    with pytest.raises(DeclarationError, match="its columns are id, a, b, and its query gives id, b, a"):
+        load_objects(later, over, mview("ops.m", query, *first.columns), project="ops", entry_points=False)
 
 
 @pytest.mark.parametrize("kind", [view, mview])
