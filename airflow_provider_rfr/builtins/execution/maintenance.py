@@ -20,6 +20,7 @@ from airflow_provider_rfr.builtins.state import (
     PROJECT,
     STAMP,
     STEP,
+    WAS,
     RecordedObject,
     RegistryState,
 )
@@ -108,7 +109,7 @@ def _delete(
         lease.write(lambda connection, now: deploys.failed(connection, lease.name, name, problem))
 
 
-_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
+_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, WAS, EMPTIED)
 
 
 def forget_objects(

@@ -27,6 +27,7 @@ from airflow_provider_rfr.builtins.state import (
     broken_mark,
     decode,
     dumps,
+    names_since,
 )
 from airflow_provider_rfr.exceptions import DeployError, QueryError
 from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
@@ -84,6 +85,7 @@ def _table(entry: TableEntry, recorded: RegistryState) -> LiveObject:
         entry.rows,
         entry.bytes,
         entry.properties.get(STAMP),
+        names=names_since(recorded.revision, entry.properties),
     )
 
 
