@@ -230,19 +230,35 @@ def _from_record(known: RecordedObject, **more: Any) -> Origin:
 def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> Origin:
     """What is live, with what is known of it that no catalog keeps."""
     known, recorded = desired.recorded or desired.obj, desired.recorded
-    said = folded(recorded.columns if recorded is not None else ())
-    # Nobody knows what columns were that we did not make.
-    told, moved = recorded is not None and live.marker is not None, dict[str, str]()
-    columns = tuple(
-        replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
-        for name, each in folded(live.columns).items()
-    )
+    said, there = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
     if live.names is not None:
-        told, names = True, {name: tuple(map(Was, was)) for name, was in live.names.items()}
-        columns = tuple(replace(each, was=names.get(name, ())) for name, each in folded(live.columns).items())
-        renamed = pending_renames(tuple(said.values()), columns)
-        # Where two of its names are recorded, only the deploy knew which of them it was.
-        moved = {new: old for new, old in renamed.items() if said.keys() & {*live.names[new]} == {old}}
-    there = live.constraints or known
-    more |= {"told": told, "moved": moved, "note": note}
-    return Origin(True, columns or known.columns, there.partitioning, there.keys, **more)
+        columns, moved = _as_left(there, live.names, said)
+        more |= {"moved": moved}
+    else:
+        columns = tuple(
+            replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
+            for name, each in there.items()
+        )
+        # Nobody knows what columns were that we did not make.
+        more |= {"told": recorded is not None and live.marker is not None}
+    rest = live.constraints or known
+    return Origin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
+
+
+def _as_left(
+    there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """A table's columns as an unfinished deploy left them, with all that they were; and which of them it renamed.
+
+    :param names: that they had, as that deploy was told
+    :param said: the recorded columns
+    """
+    told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
+    left = tuple(replace(each, was=told[name]) for name, each in there.items())
+    renamed = pending_renames(tuple(said.values()), left)
+    # Where two of its names are recorded, only the deploy knew which of them it was.
+    moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
+    # What was done before that deploy is still done.
+    before = {name: name for name in said.keys() - moved.values()} | moved
+    older = {name: said[was].was for name, was in before.items()}
+    return tuple(replace(each, was=(*told[name], *older.get(name, ()))) for name, each in there.items()), moved
