@@ -91,8 +91,8 @@ def pending_renames(
     not known what was said, when the new name is there.
 
     A declaration that comes after a deploy which died may know of it or not. So a name that is recorded for one column
-    and was given to another one means the recorded one, unless the declaration says both names of the other. A rename
-    that it does not say any more is undone.
+    and was given to another one means the recorded one, unless both names of the other are among those that the column
+    had. A rename that is not declared any more is undone.
 
     :param recorded: the old columns still say what they were
     :param moved: old name -> recorded one, of the columns that an unfinished deploy renamed
@@ -105,7 +105,7 @@ def pending_renames(
     for name in said:
         known = before.get(name)
         for each in said[name] if name not in done else ():
-            is_other = each not in before or moved.get(each) not in (name, *said[name])
+            is_other = each not in before or moved.get(each) not in said[name]
             source = now[each] if each in now and is_other else each
             if source == name or source not in before or source in done or source in found.values():
                 continue

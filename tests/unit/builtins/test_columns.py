@@ -124,6 +124,7 @@ SHIFTED = (("b int < a", "c int < b"), {"b": "a", "c": "b"})
         (SHIFTED, ("d int < a", "c int < b"), {"d": "b"}),
         (SHIFTED, ("d int < b < a", "c int < b"), {"d": "b"}),
         (SHIFTED, ("a int", "d int < c < b"), {"d": "c", "a": "b"}),
+        (SHIFTED, ("a int < b", "d int < a"), {"a": "c", "d": "b"}),
         ((("c int < a", "a int"), {"c": "a"}), ("a int", "c int < a"), {}),
         ((("c int < a", "a int"), {"c": "a"}), ("a int",), {"a": "c"}),
         ((("c int < a",), {"c": "a"}), ("a int", "c int"), {"a": "c"}),
