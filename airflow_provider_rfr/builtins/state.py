@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
@@ -77,6 +77,10 @@ casts: a view that is replaced keeps its properties."""
 BROKEN: Final = "rfr.broken"
 """Property of a user's view: its text's digest, and why it broke. It counts as long as the view has that text: a view
 that is replaced keeps its properties."""
+WAS: Final = "rfr.was"
+"""Property ``<revision>/<JSON>``: the names that the table's columns had, as the deploy which changed it last was told,
+and the registry's revision that it was planned from; written in the same commit as the columns. As long as the registry
+is at that revision, that deploy did not finish, and the record does not know what it did."""
 EMPTIED: Final = "rfr.emptied"
 """Property ``<revision>/<deploy>``: the deploy that emptied or made the table, and the registry's revision that it was
 planned from. As long as the registry is at that revision, that deploy did not finish."""
@@ -85,6 +89,19 @@ planned from. As long as the registry is at that revision, that deploy did not f
 def broken_mark(query: str, why: str) -> str:
     """The value of :data:`BROKEN` for a view with this text."""
     return f"{hashlib.sha256(' '.join(query.split()).encode()).hexdigest()[:16]} {why}"
+
+
+def was_mark(base: int, columns: Iterable[Column]) -> str:
+    """The value of :data:`WAS` for a table with these columns."""
+    named = ((each.name.casefold(), [was.name.casefold() for was in each.was if was.name]) for each in columns)
+    return f"{base}/{dumps({name: names for name, names in named if names}).decode()}"
+
+
+def names_since(base: int, properties: Mapping[str, str]) -> Mapping[str, Sequence[str]] | None:
+    """What :func:`was_mark` wrote for this revision; None: nothing."""
+    at, _, names = properties.get(WAS, "").partition("/")
+    found: Mapping[str, Sequence[str]] | None = orjson.loads(names) if at == str(base) else None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +193,8 @@ class LiveObject(Named):
     :ivar stamp: contract fingerprint in its properties, written in the same commit as its columns
     :ivar query: text of a view
     :ivar rows: for display alone, as is ``bytes``; plans do not depend on it
+    :ivar names: by column, the names that it had, as an unfinished deploy that changed the table was told; None: there
+        was no such deploy
     """
 
     name: str
@@ -188,6 +207,7 @@ class LiveObject(Named):
     bytes: int | None = None
     stamp: str | None = None
     query: str | None = None
+    names: Mapping[str, Sequence[str]] | None = None
 
     def emptied_by(self, revision: int) -> str | None:
         """The deploy that took all rows since the registry was written at this revision; None: none did."""

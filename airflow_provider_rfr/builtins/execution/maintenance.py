@@ -20,6 +20,7 @@ from airflow_provider_rfr.builtins.state import (
     PROJECT,
     STAMP,
     STEP,
+    WAS,
     RecordedObject,
     RegistryState,
 )
@@ -102,7 +103,7 @@ def _delete(catalog: Catalog, lease: Lease, row: Garbage, needed: Collection[str
         return "failed", problem
 
 
-_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, EMPTIED)
+_MARKS: Final = (MARKER, PROJECT, DEPLOY, STAMP, STEP, DONE, TOKEN, WAS, EMPTIED)
 
 
 def forget_objects(

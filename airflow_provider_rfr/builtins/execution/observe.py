@@ -27,6 +27,7 @@ from airflow_provider_rfr.builtins.state import (
     broken_mark,
     decode,
     dumps,
+    names_since,
 )
 from airflow_provider_rfr.exceptions import DeployError, QueryError
 from airflow_provider_rfr.lake.commits import CommitConflictError, retry_conflicts
@@ -78,7 +79,8 @@ def _live(entry: TableEntry | ViewEntry, recorded: RegistryState) -> LiveObject:
     if isinstance(entry, ViewEntry):
         return LiveObject(entry.name, LiveKind.VIEW, marker, columns, None, properties, stamp=stamp, query=entry.query)
     constraints, size = Constraints(entry.partitioning, entry.keys), (entry.rows, entry.bytes)
-    return LiveObject(entry.name, LiveKind.TABLE, marker, columns, constraints, properties, *size, stamp)
+    names = names_since(recorded.revision, entry.properties)
+    return LiveObject(entry.name, LiveKind.TABLE, marker, columns, constraints, properties, *size, stamp, names=names)
 
 
 def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tuple[Dependency, ...] | None:

@@ -21,9 +21,11 @@ from airflow_provider_rfr.builtins.state import (
     PROJECT,
     STAMP,
     STEP,
+    WAS,
     RecordedObject,
     RegistryState,
     done_mark,
+    was_mark,
 )
 from airflow_provider_rfr.exceptions import StepError
 from airflow_provider_rfr.lake.inventory import ViewEntry, find_view
@@ -150,6 +152,8 @@ class Mechanism:
         """All properties that the object's table or view is to have."""
         record, plan = self.record, self.work.plan
         said = {"comment": record.comment, "owner": record.owner}
+        if self.step.kind in STORED:
+            said[WAS] = was_mark(plan.base_revision, record.columns)
         if self.step.how in (Action.CREATE, Action.REPLACE_EMPTY) and self.step.kind in STORED:
             said[EMPTIED] = f"{plan.base_revision}/{self.work.deploy_id}"
         return {

@@ -6,16 +6,23 @@ same commit as the change. That is not drift, and the next deploy starts from wh
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, relation
 from airflow_provider_rfr.builtins.planning._decision import FORMAT, same_names
-from airflow_provider_rfr.builtins.planning.columns import ADDS, Change, ColumnChange, diff_columns, folded
+from airflow_provider_rfr.builtins.planning.columns import (
+    ADDS,
+    Change,
+    ColumnChange,
+    diff_columns,
+    folded,
+    pending_renames,
+)
 from airflow_provider_rfr.builtins.planning.plan import Policies
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import Column
+from airflow_provider_rfr.builtins.spec import Column, Was, no_entries
 from airflow_provider_rfr.builtins.state import DEPLOY, LiveKind, LiveObject, RecordedObject
 
 _BY_HAND = {
@@ -41,6 +48,8 @@ class Origin:
     :ivar conflicts: what stops any change of it
     :ivar adopted: it becomes ours
     :ivar rewrite_text: a view's text is neither the recorded nor the declared one, and is to be restored
+    :ivar told: the columns say what they were
+    :ivar moved: present name -> recorded one, of columns that an unfinished deploy renamed, as they are compared
     """
 
     there: bool = False
@@ -53,6 +62,8 @@ class Origin:
     conflicts: tuple[Reason, ...] = ()
     adopted: bool = False
     rewrite_text: bool = False
+    told: bool = True
+    moved: Mapping[str, str] = field(default_factory=no_entries)
 
 
 def find(
@@ -113,7 +124,9 @@ def _ours(
     drift = tuple(_drift(desired, known, live, changes))
     # An object under neither name may be a user's copy with its properties; of those only the journal is proof.
     at_home = live.key in (known.key, desired.key)
-    if drift and (unfinished or (at_home and is_unfinished(known, live))):
+    # Columns may have exchanged their names, which nothing but the deploy's own word shows.
+    changed = drift or live.names is not None
+    if changed and (unfinished or (at_home and is_unfinished(known, live))):
         if live.kind is not relation(known.kind) and live.kind is not relation(desired.kind):
             return Origin()
         note = because(Why.UNFINISHED, live.properties.get(DEPLOY, "an earlier one"))
@@ -216,11 +229,36 @@ def _from_record(known: RecordedObject, **more: Any) -> Origin:
 
 def _from_live(desired: DesiredObject, live: LiveObject, note: Reason | None, **more: Any) -> Origin:
     """What is live, with what is known of it that no catalog keeps."""
-    known = desired.recorded or desired.obj
-    said = folded(desired.recorded.columns if desired.recorded is not None else ())
-    columns = tuple(
-        replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
-        for name, each in folded(live.columns).items()
-    )
-    there = live.constraints or known
-    return Origin(True, columns or known.columns, there.partitioning, there.keys, note=note, **more)
+    known, recorded = desired.recorded or desired.obj, desired.recorded
+    said, there = folded(recorded.columns if recorded is not None else ()), folded(live.columns)
+    if live.names is not None:
+        columns, moved = _as_left(there, live.names, said)
+        more |= {"moved": moved}
+    else:
+        columns = tuple(
+            replace(each, was=said[name].was, comment=said[name].comment) if name in said else each
+            for name, each in there.items()
+        )
+        # Nobody knows what columns were that we did not make.
+        more |= {"told": recorded is not None and live.marker is not None}
+    rest = live.constraints or known
+    return Origin(True, columns or known.columns, rest.partitioning, rest.keys, note=note, **more)
+
+
+def _as_left(
+    there: Mapping[str, Column], names: Mapping[str, Sequence[str]], said: Mapping[str, Column]
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """A table's columns as an unfinished deploy left them, with all that they were; and which of them it renamed.
+
+    :param names: that they had, as that deploy was told
+    :param said: the recorded columns
+    """
+    told = {name: tuple(map(Was, names.get(name, ()))) for name in there}
+    left = tuple(replace(each, was=told[name]) for name, each in there.items())
+    renamed = pending_renames(tuple(said.values()), left)
+    # Where two of its names are recorded, only the deploy knew which of them it was.
+    moved = {new: old for new, old in renamed.items() if said.keys() & {*names[new]} == {old}}
+    # What was done before that deploy is still done.
+    before = {name: name for name in said.keys() - moved.values()} | moved
+    older = {name: said[was].was for name, was in before.items()}
+    return tuple(replace(each, was=(*told[name], *older.get(name, ()))) for name, each in there.items()), moved

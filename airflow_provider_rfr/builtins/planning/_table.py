@@ -64,10 +64,9 @@ class _Change:
         self._decision, self._origin, self._accepted = decision, origin, accepted
         self._desired, self._obj = decision.desired, decision.desired.obj
         self._target = (*self._obj.columns, *origin.left)
-        recorded = self._desired.recorded is not None
-        self._renames = pending_renames(origin.columns, self._target, recorded=recorded)
+        self._renames = pending_renames(origin.columns, self._target, recorded=origin.told, moved=origin.moved)
         self._changes = diff_columns(origin.columns, self._target, self._renames)
-        self._values = expressions_of(origin.columns, self._target, self._changes, self._renames)
+        self._values = expressions_of(origin.columns, self._target, self._changes, self._renames, origin.moved)
         self._losses: dict[str, str] = {}
 
     def decide(self, inputs: Inputs, policies: Policies) -> None:

@@ -53,8 +53,7 @@ class UserViews:
             if view.broken is not None:
                 # It can't be defined again before somebody mends it, and whoever let it break knows.
                 self.warnings.append(f"view {view.name} (user) is broken: {view.broken}")
-            else:
-                self._decide(view, view.key in self._policies.break_views)
+            self._decide(view, view.key in self._policies.break_views)
         return self
 
     def _decide(self, view: UserView, may_break: bool) -> None:
@@ -62,7 +61,10 @@ class UserViews:
         for on, reason, breaks in self._notice(view):
             said = reason if view.reads is not None else because(Why.READS_UNKNOWN, reason)
             (broken if breaks else changed)[on] = said
-        self._noticed[view.key] = view.name, broken or changed, bool(broken)
+        self._noticed[view.key] = view.name, broken or changed, bool(broken) or view.broken is not None
+        if view.broken is not None:
+            # Those who read it may not be marked yet: the deploy that broke it may have died before.
+            return
         why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
         if not why:
             return
@@ -94,8 +96,11 @@ class UserViews:
 
 def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Reason, bool] | None:
     """What a reader of these columns notices, and whether that breaks it."""
-    name, effects = (decision.desired.recorded or decision.desired.obj).name, decision.effects
-    breaks = [because(Why.READS_RENAMED, name, decision.desired.obj.name)] if decision.renamed else []
+    known, effects = decision.desired.recorded or decision.desired.obj, decision.effects
+    name = known.name
+    # A deploy that died may have renamed it already.
+    renamed = known.key != decision.desired.key and known.kind is not Kind.SINK
+    breaks = [because(Why.READS_RENAMED, name, decision.desired.obj.name)] if renamed else []
     breaks += [lost_column(name, old, now) for old, now in effects.gone if columns is None or old in columns]
     if breaks:
         return breaks[-1], True

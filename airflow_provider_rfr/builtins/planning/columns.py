@@ -82,25 +82,45 @@ def folded(columns: Iterable[Column]) -> dict[str, Column]:
     return {each.name.casefold(): each for each in columns}
 
 
-def pending_renames(old: Sequence[Column], new: Sequence[Column], *, recorded: bool = True) -> dict[str, str]:
+def pending_renames(
+    old: Sequence[Column], new: Sequence[Column], *, recorded: bool = True, moved: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """New compared name -> old one, of the renames that are declared and not done.
 
     A ``was`` stays in the declaration after it was done. It is done when the column said the same before; where it is
     not known what was said, when the new name is there.
 
+    A declaration that comes after a deploy which died may know of it or not. So a name that is recorded for one column
+    and was given to another one means the recorded one, unless both names of the other are among those that the column
+    had. A rename that is not declared any more is undone.
+
     :param recorded: the old columns still say what they were
+    :param moved: old name -> recorded one, of the columns that an unfinished deploy renamed
     """
+    moved = moved or {}
     before, found = folded(old), dict[str, str]()
-    for column in new:
-        name = column.name.casefold()
-        for source in (each.name.casefold() for each in column.was if each.name is not None):
-            if source == name or source not in before or source in found.values():
+    said = {name: _names(column) for name, column in folded(new).items()}
+    done = {name for name, was in moved.items() if was in said.get(name, ())}
+    now = {was: name for name, was in moved.items() if name not in done}
+    for name in said:
+        known = before.get(name)
+        for each in said[name] if name not in done else ():
+            is_other = each not in before or moved.get(each) not in said[name]
+            source = now[each] if each in now and is_other else each
+            if source == name or source not in before or source in done or source in found.values():
                 continue
-            known = before.get(name)
-            if known is None or (recorded and source not in {(each.name or "").casefold() for each in known.was}):
+            if known is None or (recorded and each not in _names(known)):
                 found[name] = source
                 break
+    for name in said:
+        if name in now and name not in done and name not in found and now[name] not in found.values():
+            found[name] = now[name]
     return found
+
+
+def _names(column: Column) -> list[str]:
+    """Those that it says it had, as they are compared."""
+    return [each.name.casefold() for each in column.was if each.name is not None]
 
 
 def _sources(old: Sequence[Column], new: Sequence[Column], renames: Mapping[str, str]) -> dict[str, Column]:
@@ -165,9 +185,16 @@ class Expressions:
 
 
 def expressions_of(
-    old: Sequence[Column], new: Sequence[Column], changes: Iterable[ColumnChange], renames: Mapping[str, str]
+    old: Sequence[Column],
+    new: Sequence[Column],
+    changes: Iterable[ColumnChange],
+    renames: Mapping[str, str],
+    moved: Mapping[str, str] | None = None,
 ) -> Expressions:
-    """What the declaration says about the values of columns that do not simply stay."""
+    """What the declaration says about the values of columns that do not simply stay.
+
+    :param moved: as for :func:`pending_renames`
+    """
     before, sources = folded(old), _sources(old, new, renames)
     retyped = {each.key for each in changes if each.what is Change.RETYPE}
     # A `using` may call a column what it is called now, or was at any time.
@@ -176,6 +203,8 @@ def expressions_of(
         if name in sources:
             names = (name, *(was.name.casefold() for was in column.was if was.name is not None))
             called |= {each: identifier(sources[name].name) for each in names if each not in before}
+    # A new column is made of those that are recorded, whatever an unfinished deploy called them.
+    of_new = called | {was: identifier(before[name].name) for name, was in (moved or {}).items()}
     texts, unreadable, narrowed = {}, {}, []
     for name, column in folded(new).items():
         source = sources.get(name)
@@ -184,7 +213,7 @@ def expressions_of(
             continue
         texts[column.name] = was.using
         try:
-            texts[column.name] = text = compose(was.using, called)
+            texts[column.name] = text = compose(was.using, called if source is not None else of_new)
             unknown = [each for each in columns_read(text) if each not in before]
         except ValueError as error:
             unreadable[column.name] = str(error)

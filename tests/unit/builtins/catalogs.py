@@ -22,6 +22,7 @@ from airflow_provider_rfr.builtins.spec import (
 )
 from airflow_provider_rfr.builtins.state import (
     DEPLOY,
+    WAS,
     ActualState,
     Constraints,
     LiveKind,
@@ -29,6 +30,8 @@ from airflow_provider_rfr.builtins.state import (
     RecordedObject,
     RegistryState,
     UserView,
+    names_since,
+    was_mark,
 )
 from airflow_provider_rfr.sinks.spec import SinkSpec, SinkState
 
@@ -163,6 +166,7 @@ class Catalog:
                 rows=each.rows,
                 stamp=each.stamp if each.kind is LiveKind.TABLE else None,
                 query=each.query,
+                names=names_since(self.recorded.revision, each.properties) if each.kind is LiveKind.TABLE else None,
             )
             for key, each in self.things.items()
         }
@@ -297,7 +301,7 @@ class Catalog:
             record.contract,
             deploy,
             Constraints(record.partitioning, record.keys) if kind is LiveKind.TABLE else Constraints(),
-            dict(record.properties),
+            {**record.properties, WAS: was_mark(self.recorded.revision, record.columns)},
             before.born if before is not None else deploy,
             0 if step.how in (Action.CREATE, Action.REPLACE_EMPTY) and step.kind is Kind.SOURCE else 10,
         )

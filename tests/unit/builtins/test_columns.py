@@ -108,6 +108,37 @@ def test_of_the_names_that_a_column_had_the_one_that_is_there_counts_and_the_new
     assert pending_renames(columns("c int < b < a"), columns("c int < b < a")) == {}
 
 
+SWAPPED = (("a int < b", "b int < a"), {"a": "b", "b": "a"})
+SHIFTED = (("b int < a", "c int < b"), {"b": "a", "c": "b"})
+
+
+@pytest.mark.parametrize(
+    ("left", "declared", "renames"),
+    [
+        (SWAPPED, ("a int < b", "b int < a", "c int"), {}),
+        (SWAPPED, ("a int", "b int"), {"a": "b", "b": "a"}),
+        (SWAPPED, ("c int < a", "d int < b"), {"c": "b", "d": "a"}),
+        (SWAPPED, ("c int < b < a", "d int < a < b"), {"c": "b", "d": "a"}),
+        (SHIFTED, ("c int < b", "b int < a", "a int"), {}),
+        (SHIFTED, ("a int", "b int"), {"a": "b", "b": "c"}),
+        (SHIFTED, ("d int < a", "c int < b"), {"d": "b"}),
+        (SHIFTED, ("d int < b < a", "c int < b"), {"d": "b"}),
+        (SHIFTED, ("a int", "d int < c < b"), {"d": "c", "a": "b"}),
+        (SHIFTED, ("a int < b", "d int < a"), {"a": "c", "d": "b"}),
+        ((("c int < a", "a int"), {"c": "a"}), ("a int", "c int < a"), {}),
+        ((("c int < a", "a int"), {"c": "a"}), ("a int",), {"a": "c"}),
+        ((("c int < a",), {"c": "a"}), ("a int", "c int"), {"a": "c"}),
+        ((("c int < a",), {"c": "a"}), ("d int < c",), {"d": "c"}),
+    ],
+)
+def test_after_renames_of_a_deploy_that_died_names_mean_recorded_columns(
+    left: tuple[tuple[str, ...], dict[str, str]], declared: tuple[str, ...], renames: dict[str, str]
+) -> None:
+    """What it did and is still declared is done; what is not declared any more is undone."""
+    there, moved = left
+    assert pending_renames(columns(*there), columns(*declared), moved=moved) == renames
+
+
 # Values that a `was` makes
 
 

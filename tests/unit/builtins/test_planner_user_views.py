@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from airflow_provider_rfr.builtins.planning.plan import Action, Plan, exit_code
 from airflow_provider_rfr.builtins.planning.render import render
-from airflow_provider_rfr.builtins.spec import Dependency
+from airflow_provider_rfr.builtins.spec import Dependency, stable_id
 from airflow_provider_rfr.builtins.state import UserView
 from tests.unit.builtins.catalogs import Catalog, did, problems, spec, steps, table, view
 
 OLD = ["id bigint", "rows int"]
 T = table("ops.t", *OLD)
 WIDER = table("ops.t", "id bigint", "rows bigint")
+U = stable_id("ops", "ops.u")
 LESS = spec("1.1", table("ops.t", "id bigint"))
 
 
@@ -151,6 +154,33 @@ def test_an_object_that_somebody_reads_is_neither_removed_nor_renamed_under_them
     assert found.applicable
     found = catalog.plan(spec("2.0", replace(T, name="ops.runs", keep=False)))
     assert problems(found)[0] == "reads ops.t, which is called ops.runs now"
+
+
+@pytest.mark.parametrize("other", ["ops.runs", "ops.u"])
+def test_a_deploy_that_died_after_a_rename_is_no_reason_to_ask_nobody(other: str) -> None:
+    """Where two tables exchange their names, the views can still be read, and read the other table."""
+    catalog = deployed(T, table("ops.u", *OLD))
+    wanted = spec("2.0", replace(T, name=other), table("ops.t" if other == "ops.u" else "ops.u", *OLD, id=U))
+    named = {"break_views": {"bob.daily", "bob.ids", "bob.weekly"}}
+    begun = catalog.plan(wanted, **named)
+    catalog.apply(begun, until=sum(not each.user for each in begun.steps))
+    assert problems(catalog.plan(wanted))[0] == f"reads ops.t, which is called {other} now"
+    catalog.deploy(wanted, **named)
+    assert all(each.broken for each in catalog.user_views.values())
+    assert catalog.plan(wanted).steps == ()
+
+
+def test_a_view_over_one_that_a_deploy_marked_before_it_died_is_marked_too() -> None:
+    catalog = deployed()
+    both = {"break_views": {"bob.daily", "bob.weekly"}}
+    catalog.apply(less(catalog, **both), until=2)
+    assert catalog.user_views["bob.daily"].broken and not catalog.user_views["bob.weekly"].broken
+    assert problems(less(catalog))[0] == "reads bob.daily"
+    found = less(catalog, **both)
+    assert [each.name for each in found.steps if each.user] == ["bob.weekly"]
+    catalog.apply(found)
+    catalog.check()
+    assert less(catalog).steps == ()
 
 
 def test_a_view_that_can_not_be_read_may_read_anything() -> None:

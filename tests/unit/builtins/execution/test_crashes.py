@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,111 @@ def test_names_that_go_round_in_a_circle_converge_after_any_crash(tmp_path: Path
                 place.deploy(wanted)
             assert (place.rows("ops.a"), place.rows("ops.b")) == ([{"id": 2}], [{"id": 1}]), number
             assert place.plan(wanted).steps == () and place.tables() == ["ops.a", "ops.b"]
+
+
+BEFORE = table("ops.t", "a int", "b int")
+SWAPPED = table("ops.t", "a int < b", "b int < a")
+OTHER_TYPES = table("ops.t", "a int", "b string")
+MORE = made("c int", "a * 100")
+"""A new column, of what its author knows as ``a``."""
+
+
+@pytest.mark.parametrize(
+    ("before", "died_in", "later", "row", "once_finished"),
+    [
+        (BEFORE, SWAPPED, SWAPPED, {"a": 2, "b": 1}, None),
+        (BEFORE, SWAPPED, replace(SWAPPED, comment="x"), {"a": 2, "b": 1}, None),
+        (
+            BEFORE,
+            SWAPPED,
+            replace(SWAPPED, columns=(*SWAPPED.columns, MORE)),
+            {"a": 2, "b": 1, "c": 100},
+            {"a": 2, "b": 1, "c": 200},
+        ),
+        (BEFORE, SWAPPED, BEFORE, {"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        (BEFORE, SWAPPED, table("ops.t", "c int < a", "d int < b"), {"c": 1, "d": 2}, {"c": 2, "d": 1}),
+        (
+            OTHER_TYPES,
+            table("ops.t", "a string < b", "b int < a"),
+            table("ops.t", "a string < b", "b int < a"),
+            {"a": "2", "b": 1},
+            None,
+        ),
+        (
+            BEFORE,
+            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a"),
+            table("ops.t", made("a bigint", "b * 10", name="b"), "b int < a", comment="x"),
+            {"a": 20, "b": 1},
+            None,
+        ),
+        (
+            BEFORE,
+            table("ops.t", made("a bigint", "a * 10", type="int"), "b int"),
+            table("ops.t", made("a bigint", "a * 10", type="int"), "b int", comment="x"),
+            {"a": 10, "b": 2},
+            None,
+        ),
+    ],
+    ids=["again", "comment", "column", "given up", "renamed", "types", "made", "made in place"],
+)
+def test_columns_that_exchange_their_names_keep_their_values_whatever_comes_after_a_crash(
+    tmp_path: Path,
+    before: BuiltinObject,
+    died_in: BuiltinObject,
+    later: BuiltinObject,
+    row: dict[str, Any],
+    once_finished: dict[str, Any] | None,
+) -> None:
+    """Their names are the same before and after."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    place.deploy(spec("1.0", before))
+    place.append("ops.t", {"a": 1, "b": "2" if before is OTHER_TYPES else 2})
+    worlds.record(place, lambda: place.deploy(spec("2.0", died_in)))
+    place.close()
+    for number in range(len(worlds.names)):
+        with died(worlds, number) as place:
+            finished = place.recorded("ops.t").columns == died_in.columns
+            place.deploy(spec("2.1", later))
+            assert place.rows("ops.t") == [once_finished if finished and once_finished else row]
+            assert place.plan(spec("2.1", later)).steps == ()
+
+
+def behind_the_last_commit(worlds: Worlds) -> int:
+    """Where everything is done but for the registry."""
+    return len(worlds.names) - worlds.names[::-1].index("commit_table")
+
+
+def test_deploys_that_die_one_after_the_other_exchange_names_once(tmp_path: Path) -> None:
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    place.deploy(spec("1.0", BEFORE))
+    place.append("ops.t", {"a": 1, "b": 2})
+    rows = []
+    for wanted in (SWAPPED, replace(SWAPPED, comment="x"), BEFORE, SWAPPED):
+        worlds.record(place, partial(place.deploy, spec("2.0", wanted)))
+        place.close()
+        place = worlds.restore(behind_the_last_commit(worlds))
+        rows += place.rows("ops.t")
+    assert rows == [{"a": 2, "b": 1}, {"a": 2, "b": 1}, {"a": 1, "b": 2}, {"a": 2, "b": 1}]
+    place.deploy(spec("2.0", SWAPPED))
+    assert place.rows("ops.t") == [{"a": 2, "b": 1}] and place.plan(spec("2.0", SWAPPED)).steps == ()
+    place.close()
+
+
+@pytest.mark.parametrize(("made_as", "row"), [(BEFORE, {"a": 2, "b": 1}), (SWAPPED, {"a": 1, "b": 2})])
+def test_a_table_that_a_deploy_made_before_it_died_knows_what_its_columns_were(
+    tmp_path: Path, made_as: BuiltinObject, row: dict[str, int]
+) -> None:
+    """The next declaration exchanges their names, or it is the one that the table was made by."""
+    worlds = Worlds(tmp_path)
+    place = worlds.open()
+    worlds.record(place, lambda: place.deploy(spec("1.0", made_as)))
+    place.close()
+    with died(worlds, behind_the_last_commit(worlds)) as place:
+        place.append("ops.t", {"a": 1, "b": 2})
+        place.deploy(spec("1.1", SWAPPED))
+        assert place.rows("ops.t") == [row]
 
 
 OLD = table("ops.b", "id int", "n int", keep=False)

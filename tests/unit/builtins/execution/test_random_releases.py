@@ -30,9 +30,6 @@ from tests.webhook_receiver import FakeClock
 
 SEED = os.environ.get("RFR_RELEASES_SEED", "1")
 SEQUENCES, IN_TEST, RELEASES = 20, 4, 10
-NOT_CRASHED = {"swap_columns", "swap_objects"}
-"""Changes during which nothing dies: the deploy after such a death exchanges the columns' names once more, and does not
-know that what a user's view reads was another object."""
 EIGHT_DAYS = 8 * 86400
 Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""
@@ -206,7 +203,7 @@ class Releases:
         self.story.append(f"{self.number}: {', '.join(new.did)}{' (safe)' * new.safe}")
         self.step_aside(new)
         bases, crashed = [before], False
-        if tried := self.dice.random() < 0.4 and bool(before.objects) and NOT_CRASHED.isdisjoint(new.did):
+        if tried := self.dice.random() < 0.4 and bool(before.objects):
             documents, spec = self.declared(new, bases)
             if crashed := self.dies(new, spec):
                 self.survey(before, new)
@@ -329,11 +326,7 @@ class Releases:
         broken = {each.name for each in self.engine.views(self.place.catalog) if BROKEN in each.properties}
         for name, view in list(self.users.items()):
             said = self.breaks(view, before, broken)
-            if crashed and said and name not in broken:
-                # It can still be read. Only the deploy that died knew that what it reads was another object before,
-                # or that it reads a view which is marked now.
-                self.drop(name)
-            elif said is not None and not (crashed and name in broken):
+            if said is not None and not (crashed and name in broken):
                 assert (name in broken) is said, f"{name} ({view.text}) is broken: {name in broken}"
 
     def breaks(self, view: Theirs, before: Release, broken: set[str]) -> bool | None:
