@@ -21,6 +21,7 @@ import sqlglot
 
 from airflow_provider_rfr.builtins import CatalogSpec, Plan, gc, load_objects, refresh
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
+from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.releases import Author, Release, Row, Table, registered, write
 from tests.unit.builtins.catalogs import PROJECT
@@ -38,12 +39,15 @@ Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""
 
 
+_SPARK = {"INTEGER": "int", "VARCHAR": "string"}
+
+
 class ReadAsSpark(DuckEngine):
     """Reads views as Spark reads Iceberg's: by position, and only while each column can be made what it was when the
     view was registered without losing anything."""
 
     def __init__(self, place: Place) -> None:
-        super().__init__(place.catalog, place.folder / "views.json")
+        super().__init__(place.catalog, place.folder / "views")
         self._shapes_at = place.folder / "shapes.json"
         self._lake = place.folder / "lake.db"
         self._tables: dict[tuple[str, str], Any] = {}
@@ -53,12 +57,18 @@ class ReadAsSpark(DuckEngine):
         return {name: [(each[0], each[1]) for each in shape] for name, shape in found.items()}
 
     def create_view(self, name: str, sql: str, **options: Any) -> None:
-        with self._connected() as connection:
-            found = _outputs(connection, sql)
-        columns = [each.name for each in options["columns"]] or [each for each, _ in found]
-        shape = [(called, kind) for called, (_, kind) in zip(columns, found, strict=True)]
+        shape = self._shape(sql, [each.name for each in options["columns"]])
         super().create_view(name, sql, **options)
         self._shapes_at.write_text(json.dumps({**self.shapes(), name: shape}))
+
+    def _shape(self, sql: str, columns: Sequence[str]) -> Shape:
+        with self._connected() as connection:
+            found = _outputs(connection, sql)
+        names = columns or [each for each, _ in found]
+        return [(called, kind) for called, (_, kind) in zip(names, found, strict=True)]
+
+    def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
+        return tuple(LiveColumn(name, _SPARK.get(kind, kind.lower())) for name, kind in self._shape(sql, columns))
 
     def rename_view(self, old: str, new: str) -> None:
         shapes = self.shapes()
@@ -108,7 +118,7 @@ class ReadAsSpark(DuckEngine):
         """With every table, and a table with its shape for each view."""
         connection = duckdb.connect()
         connection.execute("CREATE SCHEMA ops; CREATE SCHEMA bob")
-        for name, location in self.catalog_state():
+        for name, location in self.catalog_state("TABLE"):
             key = (name, location)
             if key not in self._tables or rows:
                 scan = self._catalog.load_table(name).scan()
@@ -121,15 +131,12 @@ class ReadAsSpark(DuckEngine):
                 connection.execute(f"CREATE TABLE {name} ({', '.join(f'{each} {kind}' for each, kind in shape)})")
         return connection
 
-    def catalog_state(self) -> list[tuple[str, str]]:
+    def catalog_state(self, *kinds: str) -> list[tuple[str, str]]:
+        """Names, and locations that change with whatever a reader may notice."""
+        columns = "iceberg_type, table_namespace || '.' || table_name, metadata_location"
         with sqlite3.connect(self._lake) as database:
-            return database.execute(
-                "SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables ORDER BY 1"
-            ).fetchall()
-
-    def state(self) -> Any:
-        """What changes with whatever a reader may notice."""
-        return self.catalog_state(), self._path.read_text() if self._path.exists() else ""
+            rows = database.execute(f"SELECT {columns} FROM iceberg_tables ORDER BY 2").fetchall()
+        return [(name, location) for kind, name, location in rows if not kinds or kind in kinds]
 
     def _read(self, connection: duckdb.DuckDBPyConnection, sql: str, shape: Shape) -> str:
         found = _outputs(connection, sql)
@@ -206,7 +213,6 @@ class Releases:
         before = self.release
         new = self.author.next(before) if before.objects else self.author.first()
         self.story.append(f"{self.number}: {', '.join(new.did)}{' (safe)' * new.safe}")
-        self.step_aside(new)
         bases, crashed = [before], False
         if tried := self.dice.random() < 0.4 and bool(before.objects) and NOT_CRASHED.isdisjoint(new.did):
             documents, spec = self.declared(new, bases)
@@ -216,7 +222,6 @@ class Releases:
                     self.story[-1] += ", corrected"
                     bases = [new, before]
                     new = self.author.correct(new, before)
-                    self.step_aside(new)
         documents, self.spec = self.declared(new, bases)
         spec = self.spec
         plan = self.plan(new, spec, tried)
@@ -251,7 +256,7 @@ class Releases:
 
         def look(effect: str) -> None:
             nonlocal last
-            if watched and (state := self.engine.state()) != last:
+            if watched and (state := self.engine.catalog_state()) != last:
                 last = state
                 assert not (bad := self.engine.unreadable()), f"before {effect}: {bad}"
 
@@ -385,27 +390,6 @@ class Releases:
         self.users[name] = view
         self.theirs(self.place, name)
 
-    def step_aside(self, new: Release) -> None:
-        """Users drop views for which no plan does what it should."""
-        for name, view in list(self.users.items()):
-            if any(self._is_missed(new, *each) for each in view.reads):
-                self.drop(name)
-
-    def _is_missed(self, new: Release, number: int, name: str, columns: frozenset[str] | None) -> bool:
-        old, now = self.release.objects[number], new.objects.get(number)
-        if now is None:
-            return False
-        before = [called for _, called, _ in self.release.outputs(number)]
-        after = [called for _, called, _ in new.outputs(number)]
-        # What a view of ours gives is not declared, so it is not known what it loses.
-        lost = not (set(before) if columns is None else columns) <= set(after)
-        # A star's columns are found by position.
-        moved = columns is None and before != after[: len(before)]
-        # Another object that is new under the name hides that this one gave it up.
-        created = {each.name for each in new.objects.values() if each.number not in self.release.objects}
-        hidden = old.name != now.name and (old.name in created or old.kind != now.kind)
-        return moved or ("view" in (old.kind, now.kind) and lost) or hidden
-
     def drop(self, name: str) -> None:
         """With what is over it."""
         for other in [each for each, view in self.users.items() if view.over == name]:
@@ -448,7 +432,7 @@ class Releases:
             self.theirs_in_order(fresh, name)
         for place in (self.place, fresh):
             where: dict[str, Any] = {"catalog": place.catalog, "store": place.store}
-            refresh((), project=PROJECT, sql=place.engine, views=place.engine.views, **where)
+            refresh((), project=PROJECT, sql=place.engine, **where)
         assert isinstance(fresh.engine, ReadAsSpark)
         for obj in self.release.of("table", "mview"):
             assert _described(self.place, obj.name) == _described(fresh, obj.name)
