@@ -62,8 +62,9 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
     found = {each.key: each for each in (_table(entry, recorded) for entry in tables)}
     for view in map(_view, views):
         found.setdefault(view.key, view)
+    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *tables)
     # Of a source, too, a user's star shows all columns.
-    columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in (*views, *tables)}
+    columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
     users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 

@@ -321,7 +321,7 @@ def is_star_last(query: str, columns_of: ColumnsOf, namespace: str = "") -> bool
         now, then = Scopes(query, columns_of, namespace), Scopes(query, longer, namespace)
         [scope], [same] = now.all, then.all
         names = now.outputs(scope)
-        return then.outputs(same)[: len(names)] == names
+        return not scope.expression.args.get("distinct") and then.outputs(same)[: len(names)] == names
     except (QueryError, ValueError):
         return False
 

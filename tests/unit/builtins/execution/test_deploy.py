@@ -492,10 +492,11 @@ def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(
     place.engine.create_view("bob.star", "SELECT t.* FROM lake.ops.t t", **options)
     place.engine.create_view("bob.more", "SELECT *, 1 AS one FROM ops.t", **options)
     place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", **options)
+    place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", **options)
     place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", **options)
     wider = table("ops.u", "id int", "k int")
     done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
-    assert told(done) == [("rebind", "bob.both"), ("rebind", "bob.more"), ("evolve", "ops.t")]
+    assert told(done) == [*(("rebind", f"bob.{each}") for each in ("both", "more", "unlike")), ("evolve", "ops.t")]
     done = place.settle(spec("1.2", table("ops.t", "m string", "id int", "n int"), wider))
     assert told(done) == [("rebind", "bob.star"), ("evolve", "ops.t")]
     assert {each.name: each.query for each in place.engine.views(place.catalog)} == {
@@ -503,6 +504,7 @@ def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(
         "bob.count": "SELECT count(*) AS n FROM ops.t",
         "bob.more": "SELECT id, n, 1 AS one FROM ops.t",
         "bob.star": "SELECT t.id, t.n, t.m FROM lake.ops.t t",
+        "bob.unlike": "SELECT DISTINCT id, n FROM ops.t",
     }
 
 
