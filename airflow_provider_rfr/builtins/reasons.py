@@ -58,6 +58,7 @@ class Why(str, Enum):
     READS_REMOVED = "reads_removed", "reads {}, which is removed"
     READS_UNKNOWN = "reads_unknown", "can't be read; maybe it {}"
     STAYS_READABLE = "stays_readable", "stays readable while what it reads gets wider"
+    STAR_MOVES = "star_moves", "its star is written out, for the columns of {} change their places"
     BRIDGED = "bridged", "bridged by a deploy that did not finish"
     # What stops a deploy.
     NEEDS_USING = "needs_using", "{}: {} -> {} needs values: write in its `was` how they are made"

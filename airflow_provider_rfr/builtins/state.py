@@ -222,7 +222,9 @@ class UserView(Named):
     :ivar reads: None when its text can't be read: it may read anything
     :ivar broken: why it broke, if somebody let it break
     :ivar bridged: a deploy that did not finish gave it another text; ``query`` is its own
-    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star
+    :ivar pinned: its text with the columns written out that its stars show now; None: it has no star, or one that
+        can't be written out
+    :ivar star_last: a column that comes last in what its star stands for changes nothing of what it shows
     """
 
     name: str
@@ -231,6 +233,7 @@ class UserView(Named):
     broken: str | None = None
     bridged: bool = False
     pinned: str | None = None
+    star_last: bool = False
 
 
 @dataclass(frozen=True)

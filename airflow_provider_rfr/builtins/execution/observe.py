@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from airflow_provider_rfr.builtins.execution.work import TOKEN, token_of
 from airflow_provider_rfr.builtins.spec import Column, Dependency, Kind, namespace_of
-from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars
+from airflow_provider_rfr.builtins.sql.facts import dependencies, expand_stars, is_star_last, output_columns
 from airflow_provider_rfr.builtins.state import (
     BRIDGED,
     BROKEN,
@@ -63,7 +63,10 @@ def observe(catalog: Catalog, store: ControlStore, *, project: str) -> tuple[Reg
     found = {each.key: each for each in (_live(entry, recorded) for entry in tables)}
     for view in (_live(entry, recorded) for entry in views):
         found.setdefault(view.key, view)
-    users = tuple(_user_view(each, catalog.name, found) for each in views if _marker_of(each.properties) is None)
+    entries: tuple[TableEntry | ViewEntry, ...] = (*views, *tables)
+    # Of a source, too, a user's star shows all columns.
+    columns = {each.name.casefold(): tuple(one.name for one in each.columns) for each in entries}
+    users = tuple(_user_view(each, catalog.name, columns) for each in views if _marker_of(each.properties) is None)
     return recorded, ActualState(found, users, unfinished)
 
 
@@ -99,30 +102,42 @@ def view_reads(entry: ViewEntry, catalog: str, known: Iterable[str] = ()) -> tup
     return tuple(Dependency(each.name.removeprefix(prefix), None, each.columns) for each in reads)
 
 
-def _user_view(entry: ViewEntry, catalog: str, found: Mapping[str, LiveObject]) -> UserView:
+def _user_view(entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]]) -> UserView:
     own = entry.properties.get(BRIDGED, "")
     bridged = own != "" and own != entry.query and own in entry.query
     mark, _, why = entry.properties.get(BROKEN, "").partition(" ")
     broken = why if mark and broken_mark(entry.query, why).startswith(f"{mark} ") else None
-    pinned = None if bridged else _pinned(entry, found)
-    return UserView(
-        entry.name, own if bridged else entry.query, view_reads(entry, catalog, found), broken, bridged, pinned
-    )
+    query, reads = own if bridged else entry.query, view_reads(entry, catalog, columns)
+    pinned = (None, False) if bridged or "*" not in entry.query else _pinned(entry, catalog, columns)
+    return UserView(entry.name, query, reads, broken, bridged, *pinned)
 
 
-def _pinned(entry: ViewEntry, found: Mapping[str, LiveObject]) -> str | None:
-    """A user's view with its stars written out, so that it shows the same columns when it is issued again."""
-    if "*" not in entry.query:
-        return None
+def _pinned(
+    entry: ViewEntry, catalog: str, columns: Mapping[str, tuple[str, ...]], only: Container[str] | None = None
+) -> tuple[str | None, bool]:
+    """A user's view with its stars written out, so that it shows the same columns when it is issued again; and whether
+    its star comes last.
+
+    :param only: what its stars are to show, of what they stand for; None: all
+    """
+    prefix, namespace = f"{catalog.casefold()}.", entry.namespace or namespace_of(entry.name)
 
     def columns_of(name: str) -> tuple[str, ...] | None:
-        there = found.get(name.casefold())
-        return tuple(each.name for each in there.columns) if there is not None and there.columns else None
+        found = columns.get(name.casefold().removeprefix(prefix))
+        return tuple(each for each in found if only is None or each.casefold() in only) if found else None
 
     try:
-        return expand_stars(entry.query, columns_of, entry.namespace or namespace_of(entry.name))
+        text = expand_stars(entry.query, columns_of, namespace)
     except QueryError:
-        return None
+        return None, False
+    if text == entry.query or not is_star_last(entry.query, columns_of, namespace):
+        return text, False
+    given = [each.casefold() for each in output_columns(text, columns_of, namespace)]
+    shown = [each.name.casefold() for each in entry.columns]
+    if only is None and shown and given != shown == given[: len(shown)]:
+        # It does not show what came behind since it was made.
+        return _pinned(entry, catalog, columns, shown)
+    return text, True
 
 
 def _marker_of(properties: Mapping[str, str]) -> UUID | None:

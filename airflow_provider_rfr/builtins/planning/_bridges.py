@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable
 from enum import IntEnum
 from uuid import UUID
 
-from airflow_provider_rfr.builtins.planning._decision import Decisions, reads
+from airflow_provider_rfr.builtins.planning._decision import Decisions, by_old_name, reads
 from airflow_provider_rfr.builtins.planning._user_views import views_in_order
 from airflow_provider_rfr.builtins.planning.columns import ALL, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Step
@@ -39,7 +39,7 @@ class Bridges:
 
     def __init__(self, decisions: Decisions, live: ActualState, rebound: Container[str]) -> None:
         self.warnings: list[str] = []
-        self._by_key = {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
+        self._by_key = by_old_name(decisions)
         self._felt: dict[str, _Felt] = {}
         self._user_views = {each.key: each.name for each in live.user_views}
         steps: list[Step] = []

@@ -6,7 +6,7 @@ Objects are decided in the order of their reads, so that every input is decided 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import DesiredObject, DesiredState, relation
@@ -60,7 +60,7 @@ def _view_effects(decision: Decision, origin: Origin, inputs: Inputs) -> Effects
     changed = bool({Why.QUERY_CHANGED, Why.STAR_CHANGED} & decision.differences.keys())
     contents = EVERYTHING if changed or inputs.contents else NOTHING
     if origin.rewrite_text:
-        return Effects(EVERYTHING, EVERYTHING)
+        return replace(decision.becomes(EVERYTHING), shape=EVERYTHING)
     if not changed and Why.COLUMNS_CHANGED not in decision.differences and not inputs.shape:
         return Effects(contents=contents) if contents else NO_EFFECTS
     effects = decision.becomes(contents)

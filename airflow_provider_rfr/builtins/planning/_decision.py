@@ -18,14 +18,17 @@ from airflow_provider_rfr.builtins.planning.columns import (
     ColumnChange,
     Effects,
     diff_columns,
+    folded,
     met,
     pending_renames,
 )
 from airflow_provider_rfr.builtins.planning.plan import Action
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
-from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind
+from airflow_provider_rfr.builtins.spec import STORED, BuiltinObject, Kind, namespace_of
+from airflow_provider_rfr.builtins.sql.facts import output_columns
 from airflow_provider_rfr.builtins.sql.parse import CANONICALIZER
-from airflow_provider_rfr.builtins.state import RecordedObject
+from airflow_provider_rfr.builtins.state import LiveKind, RecordedObject
+from airflow_provider_rfr.exceptions import QueryError
 
 FORMAT: Final = "format-version"
 """Property that says how a table is made: a constraint. REST catalogs take it, and do not keep it as a property."""
@@ -130,9 +133,26 @@ class Decision:
     def becomes(self, contents: frozenset[str] = EVERYTHING) -> Effects:
         """Effects of an object that is created again under its name: all contents, and those columns that changed."""
         known, obj = self.desired.recorded, self.desired.obj
-        if known is None or not known.columns or not obj.columns:
+        if known is None:
             return Effects(EVERYTHING, contents)
+        if not known.columns or not obj.columns:
+            before, now = self.outputs() if known.sql != self.desired.sql else ((), ())
+            return Effects(EVERYTHING, contents, tuple((each, "") for each in before if now and each not in now))
         return Effects.of(known.columns, obj.columns, self.column_changes, contents)
+
+    def outputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of its columns as they are and as they are going to be, as they are compared; none where they are not
+        known."""
+        known, live, sql = self.desired.recorded, self.desired.live, self.desired.sql
+        now = _outputs(self.desired.obj, sql)
+        if known is None:
+            return (), now
+        before = _outputs(known, known.sql)
+        if known.kind in STORED and live is not None and live.kind is LiveKind.TABLE and live.columns:
+            there = tuple(folded(live.columns))
+            # What was added by hand stays behind the others, or its readers break.
+            return there, (*now, *(each for each in there if each not in before and each not in now))
+        return before, now
 
     def nothing_left(self) -> None:
         """Everything that was decided has been done already; its effects on readers stay."""
@@ -145,6 +165,22 @@ class Decision:
 
 
 Decisions = Mapping[UUID, Decision]
+
+
+def by_old_name(decisions: Decisions) -> dict[str, Decision]:
+    """By the names that readers of before know; a new object does not hide the one that gives its name up."""
+    found = sorted(decisions.values(), key=lambda each: each.desired.recorded is not None)
+    return {(each.desired.recorded or each.desired).key: each for each in found}
+
+
+def _outputs(obj: BuiltinObject | RecordedObject, sql: str | None) -> tuple[str, ...]:
+    if obj.columns or sql is None:
+        return tuple(folded(obj.columns))
+    try:
+        found = output_columns(sql, lambda name: None, namespace_of(obj.name))
+    except QueryError:
+        return ()
+    return tuple(each.casefold() for each in found)
 
 
 def record_of(desired: DesiredObject, revision: int) -> RecordedObject:

@@ -1,5 +1,9 @@
 """What the changes mean for users' views: issued again where a column has another type, refused where one would break.
 
+Spark finds a view's columns by their places in what its text gives. So where the columns that a star stands for change
+their places, the view gets its text with the star written out before anything changes: that text gives the same before
+and after.
+
 A view that somebody lets break is marked in its own properties, so that plans show it until it is mended: whoever
 replaces it takes the mark away."""
 
@@ -9,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from airflow_provider_rfr.builtins.desired import CycleError, in_order
-from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, lost_column, reads
-from airflow_provider_rfr.builtins.planning.columns import met
+from airflow_provider_rfr.builtins.planning._decision import Decision, Decisions, by_old_name, lost_column, reads
+from airflow_provider_rfr.builtins.planning.columns import Change, met
 from airflow_provider_rfr.builtins.planning.plan import Action, Blocked, Dependent, Policies, Step
 from airflow_provider_rfr.builtins.reasons import Reason, Why, because
 from airflow_provider_rfr.builtins.spec import Dependency, Kind
@@ -30,19 +34,22 @@ def views_in_order(live: ActualState) -> tuple[UserView, ...]:
 class UserViews:
     """What the changes mean for users' views, those over other users' views too.
 
-    :ivar steps: in the order in which to do them
+    :ivar pins: to be done before anything changes
+    :ivar steps: in the order in which to do them, after everything changed
     :ivar warnings: views that break now, or broke earlier
     """
 
     def __init__(
         self, decisions: Decisions, removed: Mapping[UUID, RecordedObject], live: ActualState, policies: Policies
     ) -> None:
+        self.pins: list[Step] = []
         self.steps: list[Step] = []
         self.dependents: list[Dependent] = []
         self.blocked: list[Blocked] = []
         self.warnings: list[str] = []
-        self._by_key: dict[str, Decision | RecordedObject] = {each.key: each for each in removed.values()}
-        self._by_key |= {(each.desired.recorded or each.desired).key: each for each in decisions.values()}
+        # What is recorded is what they read; something new under its name is not.
+        self._by_key: dict[str, Decision | RecordedObject] = {**by_old_name(decisions)}
+        self._by_key |= {each.key: each for each in removed.values()}
         self._noticed: dict[str, tuple[str, dict[UUID, Reason], bool]] = {}
         self._views = views_in_order(live)
         self._policies = policies
@@ -65,6 +72,8 @@ class UserViews:
         if view.broken is not None:
             # Those who read it may not be marked yet: the deploy that broke it may have died before.
             return
+        if not broken:
+            self._pin(view, changed)
         why = (*broken.values(), *changed.values()) or ((because(Why.BRIDGED),) if view.bridged else ())
         if not why:
             return
@@ -79,6 +88,26 @@ class UserViews:
             self.warnings.append(f"view {view.name} (user) breaks: {'; '.join(map(str, why))}")
             action, details = Action.MARK_BROKEN, {"broken": "; ".join(map(str, broken.values()))}
         self.steps.append(Step(0, None, view.name, Kind.VIEW, action, why, (), details, user=True))
+
+    def _pin(self, view: UserView, changed: Mapping[UUID, Reason]) -> None:
+        """Write its stars out, if what they stand for is going to have other places."""
+        starred = (self._by_key.get(each.name) for each in view.reads or () if each.columns is None)
+        moved = [each for each in starred if isinstance(each, Decision) and _moves(each, view.star_last)]
+        if not moved or "*" not in view.query or view.bridged or view.broken or view.pinned == view.query:
+            return
+        names = [(each.desired.recorded or each.desired.obj).name for each in moved]
+        if view.pinned is None:
+            problem = f"its star can't be written out, and the columns of {', '.join(names)} change their places"
+            self.warnings.append(f"view {view.name} (user) may show others' values: {problem}")
+            return
+        why = {each.desired.uuid: because(Why.STAR_MOVES, name) for each, name in zip(moved, names, strict=True)}
+        for on, reason in why.items():
+            if on not in changed:
+                self.dependents.append(Dependent(on, view.name, Kind.VIEW, "rebind", reason, user=True))
+        details = {"sql": view.pinned}
+        self.pins.append(
+            Step(0, None, view.name, Kind.VIEW, Action.REBIND, tuple(why.values()), (), details, user=True)
+        )
 
     def _notice(self, view: UserView) -> Iterator[tuple[UUID, Reason, bool]]:
         """The changed objects that the view reads, with what it notices and whether that breaks it."""
@@ -101,8 +130,20 @@ def _of_change(decision: Decision, columns: tuple[str, ...] | None) -> tuple[Rea
     # A deploy that died may have renamed it already.
     renamed = known.key != decision.desired.key and known.kind is not Kind.SINK
     breaks = [because(Why.READS_RENAMED, name, decision.desired.obj.name)] if renamed else []
-    breaks += [lost_column(name, old, now) for old, now in effects.gone if columns is None or old in columns]
+    # Another column under an old name is not the one that is read.
+    changes = (each for each in decision.column_changes if each.what is Change.RENAME)
+    gone = dict(effects.gone) | {each.before.casefold(): each.column for each in changes}
+    breaks += [lost_column(name, old, now) for old, now in gone.items() if columns is None or old in columns]
     if breaks:
         return breaks[-1], True
     seen = met(effects.shape, columns)
     return (reads(name, seen), False) if seen else None
+
+
+def _moves(decision: Decision, star_last: bool) -> bool:
+    """Whether what a star over it stands for does not stay where it is.
+
+    :param star_last: a column that comes last changes nothing
+    """
+    before, now = decision.outputs()
+    return bool(before) and (now[: len(before)] != before or (now != before and not star_last))

@@ -58,14 +58,15 @@ class _Outcome:
         self.policies = policies
 
     def steps(self) -> tuple[Step, ...]:
-        """In the order in which they are done: sinks stop; what has to leave first leaves; names change; everything
-        comes or changes; sinks and users' views follow; the rest leaves."""
+        """In the order in which they are done: sinks stop; views are made to stay readable; what has to leave first
+        leaves; names change; everything comes or changes; sinks and users' views follow; the rest leaves."""
         leaving = self.leaving
         # A sink stops before its source is emptied; it is put behind it, or to its beginning, afterwards.
         sinks = sorted(self.exports.steps.values(), key=lambda each: (each.name, str(each.uuid)))
         parts = (
             self._removed_sinks(),
             (each for each in sinks if each.how is Action.HOLD),
+            self.user_views.pins,
             self._bridges(),
             self._leftovers(leaving.leftovers[0]),
             self._drops(leaving.early),

@@ -287,6 +287,23 @@ def output_columns(query: str, columns_of: ColumnsOf, namespace: str = "") -> tu
     return tuple(each.written for each in scopes.outputs(scopes.all[-1]))
 
 
+def is_star_last(query: str, columns_of: ColumnsOf, namespace: str = "") -> bool:
+    """Whether a column that comes last in what its star expands to comes last in the query's result, too, and changes
+    nothing else of it; False where that is not sure."""
+
+    def longer(name: str) -> tuple[str, ...] | None:
+        found = columns_of(name)
+        return None if found is None else (*found, "rfr_one_more")
+
+    try:
+        now, then = Scopes(query, columns_of, namespace), Scopes(query, longer, namespace)
+        [scope], [same] = now.all, then.all
+        names = now.outputs(scope)
+        return not scope.expression.args.get("distinct") and then.outputs(same)[: len(names)] == names
+    except (QueryError, ValueError):
+        return False
+
+
 def declared_columns(objects: Iterable[BuiltinObject]) -> ColumnsOf:
     """The columns of declared objects; those of a view that names none are those of its query.
 

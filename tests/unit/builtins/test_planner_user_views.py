@@ -199,3 +199,87 @@ def test_views_of_users_that_read_each_other_in_a_circle_are_no_reason_to_fail()
     catalog.user_view("bob.a", "SELECT 1", reading("bob.b", "x"), reading("ops.t", "rows"))
     catalog.user_view("bob.b", "SELECT 1", reading("bob.a", "x"))
     assert told(catalog.plan(spec("1.1", WIDER)))["bob.a"] == "rebind"
+
+
+def test_an_output_of_a_view_of_ours_that_goes_breaks_who_reads_it() -> None:
+    narrow = spec("1.1", T, view("ops.v", "SELECT id FROM ops.t"))
+    catalog = deployed(T, view("ops.v", "SELECT id, rows FROM ops.t"))
+    catalog.user_views.clear()
+    catalog.user_view("bob.rows", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
+    catalog.user_view("bob.id", "SELECT id FROM ops.v", reading("ops.v", "id"))
+    assert told(catalog.plan(narrow)) == {"bob.rows": "blocked", "bob.id": "rebind"}
+    assert problems(catalog.plan(narrow))[0] == "reads ops.v.rows, which is removed"
+    found = catalog.deploy(narrow, break_views={"bob.rows"})
+    assert did(found) == ["replace ops.v", "rebind bob.id", "mark_broken bob.rows"]
+
+
+def test_what_a_star_of_ours_gave_under_another_name_breaks_who_reads_it() -> None:
+    catalog = deployed(T, view("ops.v", "SELECT * FROM ops.t"))
+    catalog.user_views.clear()
+    catalog.user_view("bob.rows", "SELECT rows FROM ops.v", reading("ops.v", "rows"))
+    renamed = table("ops.t", "id bigint", "count int < rows")
+    assert problems(catalog.plan(spec("1.1", renamed, view("ops.v", "SELECT * FROM ops.t")))) == [
+        "reads ops.v.rows, which is removed", "change the view, or let it break with break_views: bob.rows",
+    ]  # fmt: skip
+
+
+def test_a_table_that_becomes_a_view_breaks_who_reads_a_column_that_it_does_not_give() -> None:
+    catalog = deployed(T, table("ops.u", *OLD))
+    found = catalog.plan(spec("1.1", table("ops.u", *OLD), view("ops.t", "SELECT id FROM ops.u")))
+    assert told(found) == {"bob.daily": "blocked", "bob.ids": "rebind", "bob.weekly": "blocked"}
+
+
+@pytest.mark.parametrize("kind", ["table", "view"])
+def test_a_new_object_does_not_hide_the_new_name_of_the_one_that_is_read(kind: str) -> None:
+    a = view("ops.a", "SELECT id, rows FROM ops.t") if kind == "view" else table("ops.a", *OLD)
+    catalog = deployed(T, a)
+    catalog.user_views.clear()
+    catalog.user_view("bob.x", "SELECT rows FROM ops.a", reading("ops.a", "rows"))
+    over = view("ops.a", "SELECT id FROM ops.b", id=stable_id("ops", "another"))
+    found = catalog.plan(spec("1.1", T, replace(a, name="ops.b"), over))
+    assert problems(found)[0] == "reads ops.a, which is called ops.b now"
+
+
+def starred(catalog: Catalog, *, star_last: bool = True, pinned: str | None = "SELECT id, rows FROM ops.t") -> None:
+    catalog.user_views.clear()
+    star = UserView("bob.all", "SELECT * FROM ops.t", (reading("ops.t"),), pinned=pinned, star_last=star_last)
+    catalog.user_views["bob.all"] = star
+
+
+@pytest.mark.parametrize("columns", [["id bigint", "more int", "rows int"], ["rows int", "id bigint"]])
+def test_a_star_is_written_out_before_what_it_stands_for_changes_its_places(columns: list[str]) -> None:
+    catalog, wanted = deployed(), spec("1.1", table("ops.t", *columns))
+    starred(catalog)
+    found = catalog.plan(wanted)
+    assert did(found) == ["rebind bob.all", "evolve ops.t"] and told(found) == {"bob.all": "rebind"}
+    assert found.steps[0].details == {"sql": "SELECT id, rows FROM ops.t"}
+    why = "its star is written out, for the columns of ops.t change their places"
+    assert found.steps[0].reason == why
+    starred(catalog, pinned=None)
+    found = catalog.plan(wanted)
+    assert did(found) == ["evolve ops.t"] and found.warnings == (
+        "view bob.all (user) may show others' values: its star can't be written out, "
+        "and the columns of ops.t change their places",
+    )
+
+
+def test_a_column_that_comes_last_moves_what_stands_behind_a_star() -> None:
+    catalog, wanted = deployed(), spec("1.1", table("ops.t", *OLD, "more int"))
+    starred(catalog)
+    assert did(catalog.plan(wanted)) == ["evolve ops.t"]
+    starred(catalog, star_last=False)
+    assert did(catalog.plan(wanted)) == ["rebind bob.all", "evolve ops.t"]
+
+
+@pytest.mark.parametrize("columns", [["id int", "count int < rows", "rows int"], ["id int < rows", "rows int < id"]])
+@pytest.mark.parametrize("query", ["SELECT * FROM ops.t", "SELECT rows FROM ops.t"])
+def test_a_column_that_takes_the_name_of_another_one_is_not_what_is_read(columns: list[str], query: str) -> None:
+    catalog = Catalog()
+    catalog.deploy(spec("1.0", table("ops.t", "id int", "rows int")))
+    reads = reading("ops.t") if "*" in query else reading("ops.t", "rows")
+    catalog.user_views["bob.x"] = UserView("bob.x", query, (reads,), pinned="SELECT id, rows FROM ops.t")
+    [why, _] = problems(catalog.plan(spec("1.1", table("ops.t", *columns))))
+    assert why in [
+        f"reads ops.t.{old}, which is called {now} now"
+        for old, now in (("rows", "count"), ("rows", "id"), ("id", "rows"))
+    ]

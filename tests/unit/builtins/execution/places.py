@@ -27,7 +27,7 @@ from airflow_provider_rfr.lake.catalog import LakeSettings, open_catalog
 from airflow_provider_rfr.lake.commits import append_files
 from airflow_provider_rfr.lake.data_files import FileLayout, FileTarget, StoredFile
 from airflow_provider_rfr.lake.files import FileStore
-from airflow_provider_rfr.lake.inventory import ViewEntry, list_views
+from airflow_provider_rfr.lake.inventory import LiveColumn, ViewEntry, list_views
 from airflow_provider_rfr.store.engine import Clock, ControlStore, open_store
 from tests.unit.builtins.catalogs import PROJECT
 
@@ -44,7 +44,11 @@ def _metadata(view: ViewEntry) -> dict[str, Any]:
         "default-namespace": namespace_of(view.name).split("."),
         "representations": [{"type": "sql", "sql": view.query, "dialect": "spark"}],
     }
-    schema = {"type": "struct", "schema-id": 0, "fields": []}
+    fields = [
+        {"id": number, "name": each.name, "type": each.type.replace("bigint", "long"), "required": False}
+        for number, each in enumerate(view.columns, 1)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields}
     return {"properties": dict(view.properties), "schemas": [schema], "versions": [version], "current-version-id": 1}
 
 
@@ -100,7 +104,11 @@ class DuckEngine:
         assert replace or name not in known, f"{name} is there"
         said = {**properties, **({"comment": comment} if comment is not None else {})}
         self.calls.append(f"create_view {name}")
-        self._write(name, ViewEntry(name, sql, said))
+        self._write(name, ViewEntry(name, sql, said, self.shown(sql, [each.name for each in columns])))
+
+    def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
+        """What the catalog says of the columns of a view with this text; nothing here."""
+        return ()
 
     def analyse(
         self, tables: Mapping[str, Sequence[Column]], queries: Sequence[AnalysedQuery]

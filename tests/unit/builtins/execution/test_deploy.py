@@ -16,6 +16,7 @@ from airflow_provider_rfr.builtins.spec import BuiltinObject, Kind, Was, stable_
 from airflow_provider_rfr.builtins.state import BROKEN, DEPLOY, MARKER
 from airflow_provider_rfr.exceptions import BlockedPlanError, ConfigurationError, StalePlanError, StepError
 from airflow_provider_rfr.lake.increments import MIGRATION_TAG
+from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.store.deploys import Garbage, history, queued
 from tests.unit.builtins.catalogs import PROJECT, column, made, mview, obj, spec, table, view
 from tests.unit.builtins.execution.places import Place
@@ -483,6 +484,41 @@ def test_a_users_view_is_rebound_and_does_not_become_ours(place: Place) -> None:
     assert dict(found.properties) == {"team": "b", "comment": "mine"}
     assert found.query == "SELECT id FROM ops.t"
     assert place.engine.calls == ["create_view bob.daily"] * 2
+
+
+def test_a_users_star_is_written_out_with_what_it_shows_before_its_columns_move(place: Place) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id int", "n int"), table("ops.u", "id int", "k int")))
+    options = {"properties": {}, "comment": None, "columns": (), "replace": False}
+    place.engine.create_view("bob.star", "SELECT t.* FROM lake.ops.t t", **options)
+    place.engine.create_view("bob.more", "SELECT *, 1 AS one FROM ops.t", **options)
+    place.engine.create_view("bob.both", "SELECT * FROM ops.t JOIN ops.u USING (id)", **options)
+    place.engine.create_view("bob.unlike", "SELECT DISTINCT * FROM ops.t", **options)
+    place.engine.create_view("bob.count", "SELECT count(*) AS n FROM ops.t", **options)
+    wider = table("ops.u", "id int", "k int")
+    done = place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string"), wider))
+    assert told(done) == [*(("rebind", f"bob.{each}") for each in ("both", "more", "unlike")), ("evolve", "ops.t")]
+    done = place.settle(spec("1.2", table("ops.t", "m string", "id int", "n int"), wider))
+    assert told(done) == [("rebind", "bob.star"), ("evolve", "ops.t")]
+    assert {each.name: each.query for each in place.engine.views(place.catalog)} == {
+        "bob.both": "SELECT id, t.n, u.k FROM ops.t JOIN ops.u USING (id)",
+        "bob.count": "SELECT count(*) AS n FROM ops.t",
+        "bob.more": "SELECT id, n, 1 AS one FROM ops.t",
+        "bob.star": "SELECT t.id, t.n, t.m FROM lake.ops.t t",
+        "bob.unlike": "SELECT DISTINCT id, n FROM ops.t",
+    }
+
+
+def test_a_star_is_written_out_without_what_came_since_its_view_was_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.deploy(spec("1.0", table("ops.t", "id int", "n int")))
+    shown = (LiveColumn("id", "int"), LiveColumn("n", "int"))
+    monkeypatch.setattr(place.engine, "shown", lambda sql, columns: shown)
+    options = {"properties": {}, "comment": None, "columns": (), "replace": False}
+    place.engine.create_view("bob.star", "SELECT * FROM ops.t", **options)
+    assert told(place.settle(spec("1.1", table("ops.t", "id int", "n int", "m string")))) == [("evolve", "ops.t")]
+    place.settle(spec("1.2", table("ops.t", "n int", "m string", "id int")))
+    assert [each.query for each in place.engine.views(place.catalog)] == ["SELECT id, n FROM ops.t"]
 
 
 def test_a_users_view_that_is_let_break_says_so_until_somebody_mends_it(place: Place) -> None:

@@ -21,6 +21,7 @@ import sqlglot
 
 from airflow_provider_rfr.builtins import CatalogSpec, Plan, gc, load_objects, refresh
 from airflow_provider_rfr.builtins.state import BROKEN, MARKER
+from airflow_provider_rfr.lake.inventory import LiveColumn
 from airflow_provider_rfr.sinks.run import run_sink
 from tests.releases import Author, Release, Row, Table, registered, write
 from tests.unit.builtins.catalogs import PROJECT
@@ -33,6 +34,9 @@ SEQUENCES, IN_TEST, RELEASES = 20, 4, 10
 EIGHT_DAYS = 8 * 86400
 Shape = list[tuple[str, str]]
 """Names and types of a view's columns."""
+
+
+_SPARK = {"INTEGER": "int", "VARCHAR": "string"}
 
 
 class ReadAsSpark(DuckEngine):
@@ -50,12 +54,18 @@ class ReadAsSpark(DuckEngine):
         return {name: [(each[0], each[1]) for each in shape] for name, shape in found.items()}
 
     def create_view(self, name: str, sql: str, **options: Any) -> None:
-        with self._connected() as connection:
-            found = _outputs(connection, sql)
-        columns = [each.name for each in options["columns"]] or [each for each, _ in found]
-        shape = [(called, kind) for called, (_, kind) in zip(columns, found, strict=True)]
+        shape = self._shape(sql, [each.name for each in options["columns"]])
         super().create_view(name, sql, **options)
         self._shapes_at.write_text(json.dumps({**self.shapes(), name: shape}))
+
+    def _shape(self, sql: str, columns: Sequence[str]) -> Shape:
+        with self._connected() as connection:
+            found = _outputs(connection, sql)
+        names = columns or [each for each, _ in found]
+        return [(called, kind) for called, (_, kind) in zip(names, found, strict=True)]
+
+    def shown(self, sql: str, columns: Sequence[str]) -> tuple[LiveColumn, ...]:
+        return tuple(LiveColumn(name, _SPARK.get(kind, kind.lower())) for name, kind in self._shape(sql, columns))
 
     def rename_view(self, old: str, new: str) -> None:
         shapes = self.shapes()
@@ -201,7 +211,6 @@ class Releases:
         before = self.release
         new = self.author.next(before) if before.objects else self.author.first()
         self.story.append(f"{self.number}: {', '.join(new.did)}{' (safe)' * new.safe}")
-        self.step_aside(new)
         bases, crashed = [before], False
         if tried := self.dice.random() < 0.4 and bool(before.objects):
             documents, spec = self.declared(new, bases)
@@ -211,7 +220,6 @@ class Releases:
                     self.story[-1] += ", corrected"
                     bases = [new, before]
                     new = self.author.correct(new, before)
-                    self.step_aside(new)
         documents, self.spec = self.declared(new, bases)
         spec = self.spec
         plan = self.plan(new, spec, tried)
@@ -375,27 +383,6 @@ class Releases:
             view = Theirs(f"SELECT {self.dice.choice(columns)} AS w FROM {over}", [], over)
         self.users[name] = view
         self.theirs(self.place, name)
-
-    def step_aside(self, new: Release) -> None:
-        """Users drop views for which no plan does what it should."""
-        for name, view in list(self.users.items()):
-            if any(self._is_missed(new, *each) for each in view.reads):
-                self.drop(name)
-
-    def _is_missed(self, new: Release, number: int, name: str, columns: frozenset[str] | None) -> bool:
-        old, now = self.release.objects[number], new.objects.get(number)
-        if now is None:
-            return False
-        before = [called for _, called, _ in self.release.outputs(number)]
-        after = [called for _, called, _ in new.outputs(number)]
-        # What a view of ours gives is not declared, so it is not known what it loses.
-        lost = not (set(before) if columns is None else columns) <= set(after)
-        # A star's columns are found by position.
-        moved = columns is None and before != after[: len(before)]
-        # Another object that is new under the name hides that this one gave it up.
-        created = {each.name for each in new.objects.values() if each.number not in self.release.objects}
-        hidden = old.name != now.name and (old.name in created or old.kind != now.kind)
-        return moved or ("view" in (old.kind, now.kind) and lost) or hidden
 
     def drop(self, name: str) -> None:
         """With what is over it."""
