@@ -22,7 +22,7 @@ from typing import Any, Final
 import requests
 
 from airflow_provider_rfr.exceptions import ConfigurationError
-from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, relay_logs
+from airflow_provider_rfr.streams.airbyte._guard import current_work, guard, redact_logs
 
 _building: Final = threading.RLock()
 _MISSING: Final = "write pip install 'airflow-provider-rfr[airbyte]', on the executors too"
@@ -51,7 +51,7 @@ def _import() -> None:
             problem = f"needs airbyte-cdk, which can't be imported ({error})"
     if problem:
         raise ConfigurationError("source.manifest", problem, _MISSING)
-    relay_logs()
+    redact_logs()
     _guard_sessions()
 
 
@@ -60,7 +60,7 @@ def _logging_as_it_is() -> Iterator[None]:
     """The CDK configures the root logger when it is imported, which closes every handler of the process."""
     configure = logging.config.dictConfig
 
-    def of_others(config: dict[str, Any]) -> None:
+    def of_others(config: Any) -> None:
         if "airbyte" not in config.get("formatters", {}):
             configure(config)
 

@@ -27,8 +27,6 @@ from airflow_provider_rfr.http.redaction import Redactor, is_secret, without_cre
 from airflow_provider_rfr.http.sockets import Deadline
 from airflow_provider_rfr.streams.core import ReadContext
 
-_log = logging.getLogger(__name__)
-
 _SECONDS: Final = 300.0
 _LIMITS: Final = {"connect": 10.0, "read": 60.0, "max_bytes": 256 * 1024 * 1024, "truncate": False}
 _MOST_REDIRECTS: Final = 5
@@ -36,6 +34,7 @@ _PENALTY: Final = 1.0
 _PORTS: Final = {"http": 80, "https": 443}
 _HARMLESS_HEADERS: Final = frozenset({"accept", "accept-encoding", "user-agent"})
 _LOGGERS: Final = ("airbyte", "airbyte_cdk", "backoff", "MessageRepository")
+_FIELDS: Final = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
 _thread = threading.local()
 
 
@@ -191,7 +190,7 @@ def _as_response(found: http.Answer, request: requests.PreparedRequest, stream: 
     return response
 
 
-def _learn_secrets(headers: Mapping[str, str], redactor: Redactor) -> None:
+def _learn_secrets(headers: Mapping[str, str | bytes], redactor: Redactor) -> None:
     """Tokens that were obtained on the way are known by the headers that carry them."""
     for name, value in headers.items():
         if is_secret(name):
@@ -230,19 +229,25 @@ def without_secret_arguments(token: Any, redactor: Redactor) -> Any:
     return token if len(kept) == len(pairs) else urlunsplit(parts._replace(query=urlencode(kept)))
 
 
-class _Relay(logging.Handler):
-    """The CDK's log lines, in this package's log, redacted and without tracebacks, which hold addresses and bodies."""
+class _RedactingHandler(logging.Handler):
+    """Redacts the CDK's log lines where they are, before the handlers above see them.
+
+    Filters of a logger don't see the lines of those below it. Tracebacks and extra fields hold addresses, headers and
+    bodies, and are taken out.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         work = current_work()
         if work is None:
-            logging.getLogger().callHandlers(record)
             return
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
             text = "a line that can't be written"
-        _log.log(record.levelno, "%s", shown(text, work.redactor))
+        record.msg, record.args = shown(text, work.redactor), None
+        record.exc_info = record.exc_text = record.stack_info = None
+        for name in vars(record).keys() - _FIELDS:
+            delattr(record, name)
 
 
 def shown(text: str, redactor: Redactor) -> str:
@@ -250,10 +255,8 @@ def shown(text: str, redactor: Redactor) -> str:
     return without_credentials(redactor.text(text))[:1000]
 
 
-def relay_logs() -> None:
-    """Have the CDK's lines go through this package's log; other libraries' handlers stay as they are."""
-    relay = _Relay()
+def redact_logs() -> None:
+    """Have the CDK's lines redacted while it works for a stream of ours."""
+    handler = _RedactingHandler()
     for name in _LOGGERS:
-        logger = logging.getLogger(name)
-        logger.propagate = False
-        logger.addHandler(relay)
+        logging.getLogger(name).addHandler(handler)

@@ -93,7 +93,11 @@ class _ManifestLoader(yaml.SafeLoader):
     """YAML as the CDK reads it, but dates stay text: the manifest travels to executors as JSON."""
 
 
-_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", _ManifestLoader.construct_yaml_str)
+def _as_text(loader: _ManifestLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+_ManifestLoader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)
 
 
 def _read_manifest(path: Path) -> Any:
