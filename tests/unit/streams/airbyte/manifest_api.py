@@ -45,8 +45,8 @@ def shop(path: str, query: Mapping[str, str], url: str) -> Answer:
         return 200, {"data": rows(10)[offset : offset + 4]}
     if parts == ["links"]:
         page = int(query.get("p", 1))
-        following = f"{url}/v1/links?p={page + 1}" if page < 4 else None
-        return 200, {"data": rows(2, page * 10), "next": following}
+        link = f"{url}/v1/links?p={page + 1}" if page < 4 else None
+        return 200, {"data": rows(2, page * 10), "next": link}
     if parts == ["windows"]:
         day = {"day": query["since"]}
         if "token" not in query:

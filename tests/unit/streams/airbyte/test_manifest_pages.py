@@ -212,3 +212,47 @@ def test_a_streams_name_that_is_no_tables_name_is_mapped(stream: str, table: str
 def test_a_name_without_letters_of_a_table_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no letters"):
         table_name("ааа!")
+
+
+def asynchronous() -> dict[str, Any]:
+    """A stream whose records are in reports, which are ordered, waited for and downloaded."""
+    manifest = shop_with("windows")
+    stream, requester = manifest["streams"][0], manifest["definitions"]["requester"]
+    stream["retriever"] = {
+        "type": "AsyncRetriever",
+        "creation_requester": {**requester, "path": "reports", "http_method": "POST"},
+        "polling_requester": {**requester, "path": "reports/{{ creation_response['id'] }}"},
+        "download_requester": {**requester, "url_base": "{{ download_target }}", "path": ""},
+        "status_mapping": {
+            "type": "AsyncJobStatusMap",
+            "running": ["running"],
+            "completed": ["done"],
+            "failed": ["failed"],
+            "timeout": ["late"],
+        },
+        "status_extractor": {"type": "DpathExtractor", "field_path": ["status"]},
+        "download_target_extractor": {"type": "DpathExtractor", "field_path": ["url"]},
+        "record_selector": manifest["definitions"]["selector"],
+        "download_extractor": manifest["definitions"]["selector"]["extractor"],
+    }
+    return manifest
+
+
+def test_an_asynchronous_stream_is_read_slice_by_slice_and_its_jobs_live_within_one_read(api: Api) -> None:
+    def reports(path: str, query: Mapping[str, str], url: str) -> tuple[int, Any]:
+        if path == "/v1/reports":
+            return 201, {"id": f"r{len(api.asked)}"}
+        if path.startswith("/v1/reports/"):
+            return 200, {"status": "done", "url": f"{url}/files/{path.rpartition('/')[2]}"}
+        return 200, {"data": rows(3)}
+
+    api.answer = reports
+    stream = load_stream(api.source(asynchronous()), "windows")
+    assert not stream.paging.by_page
+    slices = through_json(list(stream.stream_slices()))
+    assert [each["cursor_slice"]["start_time"][:10] for each in slices] == ["2024-01-01", "2024-01-05", "2024-01-09"]
+    assert not api.asked
+    page = load_stream(api.source(asynchronous()), "windows").read_page(slices[1], None)
+    assert [row["id"] for row in page.records] == [1, 2, 3]
+    assert page.next == Complete()
+    assert [path.split("?")[0] for path in api.asked] == ["/v1/reports", "/v1/reports/r1", "/files/r1"]
