@@ -163,7 +163,6 @@ class Interpreter:
         definitions = named or [*static, *self._source.dynamic_streams]
         # Listed once: the CDK would ask the API a second time.
         self._source._source_config = {**self._source._source_config, "streams": definitions, "dynamic_streams": []}
-        self._source._validate_source = lambda: None
         built = self._source.streams(self._source._config)
         return [Interpreted(definition, stream) for definition, stream in zip(definitions, built, strict=True)]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+from airflow_provider_rfr.operators.arguments import shipped_source
 
 WITHOUT = """
 import sys
@@ -49,3 +52,14 @@ def test_a_manifest_without_the_extra_says_in_one_sentence_what_to_install() -> 
 
 def test_importing_the_loader_does_not_import_the_cdk() -> None:
     assert run(IDLE) == "[]"
+
+
+def test_an_operator_ships_the_text_of_a_manifest_beside_its_dag(tmp_path: Path) -> None:
+    (tmp_path / "manifest.yaml").write_text("type: DeclarativeSource\nversion: 2024-01-01\nstreams: []\n")
+    (tmp_path / "components.py").write_text("VALUE = 1\n")
+    shipped = shipped_source({"manifest": "manifest.yaml", "components": "components.py"}, tmp_path)
+    assert shipped == {
+        "manifest": {"type": "DeclarativeSource", "version": "2024-01-01", "streams": []},
+        "components": "VALUE = 1\n\n",
+    }
+    assert shipped_source(shipped, tmp_path) == shipped
