@@ -366,8 +366,8 @@ class Request(Part):
 class Records(Part):
     """Where the records are in the answer, and in which format it is."""
 
-    format: Literal["json", "jsonl", "csv"] = "json"
     path: str | list[str] = ""
+    format: Literal["json", "jsonl", "csv"] = "json"
     filter: Annotated[str | None, Templated(RECORD_NAMES, compile_condition)] = None
     on_missing: Literal["fail", "empty"] = "fail"
     columns: list[str] | None = Field(default=None, min_length=1)
