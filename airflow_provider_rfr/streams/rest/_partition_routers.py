@@ -111,19 +111,20 @@ class SubstreamRouter(PartitionRouter):
 class DateWindowRouter(PartitionRouter):
     """One partition for each window of time, with its start and end as they are sent.
 
-    :param start: text of a date; ``end`` too, or None for the time at which the partitions are listed
     :param place: of the definition, for errors
     :raises SourceDefinitionError: start or end is not a date
     """
 
     key_fields = fields = model.WINDOW_FIELDS
 
-    def __init__(self, definition: model.DateWindowRouter, start: Any, end: Any | None, place: str) -> None:
+    def __init__(self, definition: model.DateWindowRouter, place: str, config: Mapping[str, Any]) -> None:
         self._definition = definition
         self._place = place
+        self._config = config
         self._zone = zone_of(definition.timezone)
-        self._start = self._moment(start, "start")
-        self._end = None if end is None else self._moment(end, "end")
+        self._start = self._moment(definition.start, "start")
+        # None: the time at which the partitions are listed.
+        self._end = None if definition.end is None else self._moment(definition.end, "end")
 
     def partitions(self) -> Iterator[dict[str, Any]]:
         declared, end = self._definition, self._end or datetime.now(timezone.utc)
@@ -137,7 +138,8 @@ class DateWindowRouter(PartitionRouter):
         if problem:
             raise SourceDefinitionError(self._place, problem)
 
-    def _moment(self, value: Any, field: str) -> datetime:
+    def _moment(self, text: str, field: str) -> datetime:
+        value = compile_value(text, f"{self._place}.{field}", CONFIG_NAMES, self._config)({"config": self._config})
         try:
             return moment_of(str(value), self._zone)
         except ValueError as error:
@@ -195,11 +197,7 @@ def build_router(
             raise SourceDefinitionError(f"{place}.values", problem, remedy)
         return ListRouter(router.field, values)
     if isinstance(router, model.DateWindowRouter):
-        start, end = (
-            None if text is None else compile_value(text, f"{place}.{name}", CONFIG_NAMES, config)({"config": config})
-            for name, text in (("start", router.start), ("end", router.end))
-        )
-        return DateWindowRouter(router, start, end, place)
+        return DateWindowRouter(router, place, config)
     parts = [build_router(each, f"{place}.of.{n}", config, streams, stream_named) for n, each in enumerate(router.of)]
     combined = ProductRouter(parts)
     if len(set(combined.fields)) != len(combined.fields):
